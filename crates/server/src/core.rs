@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
+use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, LOGIC_VERSION, Report, decide};
 use jiff::Timestamp;
 
 use crate::log::sqlite::SqliteLog;
@@ -221,7 +221,8 @@ impl Core {
         by: Actor,
         event: Event,
     ) -> BTreeSet<farrier_fleet::fleet::NodeId> {
-        let entry = Entry { seq: self.state.seq + 1, batch, at, by, event };
+        let (seq, logic) = (self.state.seq + 1, LOGIC_VERSION);
+        let entry = Entry { seq, batch, at, by, logic, event };
         let dirty = self.state.apply(&entry);
         entries.push(entry);
         dirty

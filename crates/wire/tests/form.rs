@@ -55,7 +55,10 @@ fn orders_and_answers_arrive_as_they_were_sent() {
             what,
             boot: (at % 2 == 0).then(|| "boot".to_owned()),
             lease_until: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
-            reason: "so".to_owned(),
+            reason: farrier_fleet::fleet::Reason::Rendered {
+                of: "test".to_owned(),
+                text: "so".to_owned(),
+            },
         };
         assert_eq!(form::order(node(), form::order_message(&order)).unwrap(), order);
     }

@@ -211,7 +211,7 @@ impl Desk {
         let in_hand = ledger.current.as_ref().map(|current| OrderInHand {
             generation: current.order.generation,
             what: current.order.what.clone(),
-            reason: current.order.reason.clone(),
+            reason: current.order.reason.to_string(),
             accepted: current.accepted,
             lease_until: current.order.lease_until,
         });

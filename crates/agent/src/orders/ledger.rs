@@ -7,8 +7,8 @@ use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The version of the form of the lines.
-pub(super) const VERSION: u32 = 1;
+/// The version of the form of the lines. In version 1 an order's reason was a sentence; such lines still read.
+pub(super) const VERSION: u32 = 2;
 
 /// A line of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -86,11 +86,11 @@ fn known(ledger: &Ledger, order: &Order) -> Option<Verdict> {
     })
 }
 
-/// Whether it is the same order. Its lease is told by a clock that may have been set between two tellings.
+/// Whether it is the same order. Its lease is told by a clock that may have been set between two tellings, and its reason is a text that
+/// another version of the server may word in another way.
 fn is_same(known: &Order, order: &Order) -> bool {
-    let Order { node, generation, what, boot, lease_until: _, reason } = known;
-    (node, generation, what) == (&order.node, &order.generation, &order.what)
-        && (boot, reason) == (&order.boot, &order.reason)
+    let Order { node, generation, what, boot, lease_until: _, reason: _ } = known;
+    (node, generation, what, boot) == (&order.node, &order.generation, &order.what, &order.boot)
 }
 
 fn forbidden(limits: &Limits, what: &OrderKind) -> Option<String> {
@@ -131,7 +131,10 @@ mod tests {
             what,
             boot: Some("first".to_owned()),
             lease_until: at(100),
-            reason: "Xid 79".to_owned(),
+            reason: farrier_fleet::fleet::Reason::Rendered {
+                of: "test".to_owned(),
+                text: "Xid 79".to_owned(),
+            },
         }
     }
 

@@ -405,7 +405,7 @@ mod tests {
                 what: OrderKind::Cordon,
                 boot: None,
                 lease_until: server + lease,
-                reason: String::new(),
+                reason: farrier_fleet::fleet::Reason::Enrolled,
             };
             let own = server - ahead;
             assert_eq!(by_own_clock(order, ahead).lease_until.duration_since(own), lease);

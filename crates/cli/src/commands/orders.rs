@@ -33,7 +33,7 @@ pub(crate) struct Args {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Said {
     /// An order.
-    Order(Order),
+    Order(Box<Order>),
     /// The server has on disk how an order ended.
     Acknowledged { generation: u64 },
     /// Whether the node takes new work.

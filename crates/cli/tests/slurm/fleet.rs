@@ -98,7 +98,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 
     // What somebody else has drained is seen and left alone, whatever happens to it.
     let held = two.until(&bob, "held");
-    assert_eq!(held["why"]["text"], "it is cordoned by root: bad disk");
+    assert_eq!(held["why"]["reason"]["text"], "it is cordoned by root: bad disk");
     two.lose_gpu();
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
     until("the second's fault is known", || findings("node2") >= Some(1));
@@ -109,7 +109,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 
     // The third was drained by us, and its repair is left to people. One of them writes a reason of their own.
     let waits = three.until(&bob, "in-repair");
-    let unblocked_by = waits["held_back"]["until"].as_str().unwrap();
+    let unblocked_by = waits["held_back"]["unblocked_by"]["text"].as_str().unwrap();
     assert_eq!(unblocked_by, "a person repairs it and says so (`farrier fleet repaired`)");
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
@@ -125,13 +125,13 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 
     // Proven, the first is given back: our drain is gone.
     let back = one.until(&bob, "in-service");
-    assert_eq!(back["why"]["text"], "it passed what its pool asks for");
+    assert_eq!(back["why"]["reason"]["text"], "it passed what its pool asks for");
     assert_eq!(passed(&back), ["v0", "v1"]);
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
     // The others' are not, though both nodes are fit, and the third was drained by us at first.
     let fit = three.until(&bob, "held");
-    assert_eq!(fit["why"]["text"], "it is fit, and cordoned by root: its PSU, too");
+    assert_eq!(fit["why"]["reason"]["text"], "it is fit, and cordoned by root: its PSU, too");
     assert_eq!(passed(&fit), ["v0", "v1"]);
     until("the second's fault is over", || findings("node2") == Some(0));
     for (name, reason) in [("node2", "bad disk"), ("node3", "its PSU, too")] {

@@ -7,11 +7,13 @@ use super::access::AccessChange;
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::order::{Answer, Order, OrderKind, Rung};
 use super::policy::Policy;
+use super::reason::{self, Reason, Why};
 use super::state::{Standing, Symptom};
 use crate::health::{Change, Finding, GpuUuid};
 
 /// The version of the form below. A change that old bytes do not read as makes a new one, and the old one stays readable.
-pub const VERSION: u32 = 1;
+/// In version 1 reasons were sentences, and entries did not say by which logic they were decided.
+pub const VERSION: u32 = 2;
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,6 +27,9 @@ pub struct Entry {
     pub at: Timestamp,
     /// Who.
     pub by: Actor,
+    /// The version of the decision logic that was in force; 0 in entries of format 1, which do not say.
+    #[serde(default)]
+    pub logic: u32,
     /// What.
     pub event: Event,
 }
@@ -190,7 +195,7 @@ pub enum Event {
         /// Which.
         generation: u64,
         /// Why.
-        why: String,
+        why: Reason,
     },
     /// Decided: something should be done with a node and is not.
     HeldBack {
@@ -265,72 +270,6 @@ impl Event {
             | Self::Absolved { .. } => None,
         }
     }
-}
-
-/// Why something was decided, and what would change it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Why {
-    /// In words.
-    pub text: String,
-    /// What would lead to another decision, in words.
-    pub until: String,
-    /// The node's findings behind it, by number.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub findings: Vec<u64>,
-    /// When time alone leads to another decision; none where it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changes_at: Option<Timestamp>,
-    /// Whether a person's approval does.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub approvable: bool,
-}
-
-impl Why {
-    /// A reason without findings. Its text is bounded: much of it comes from nodes, and each decision repeats it.
-    pub fn new(text: impl Into<String>, until: impl Into<String>) -> Self {
-        Self {
-            text: shortened(text.into()),
-            until: until.into(),
-            findings: Vec::new(),
-            changes_at: None,
-            approvable: false,
-        }
-    }
-
-    /// Time alone changes it, then.
-    #[must_use]
-    pub fn over_at(mut self, at: Timestamp) -> Self {
-        self.changes_at = Some(at);
-        self
-    }
-
-    /// An approval changes it.
-    #[must_use]
-    pub fn over_when_approved(mut self) -> Self {
-        self.approvable = true;
-        self
-    }
-
-    /// The findings behind it.
-    #[must_use]
-    pub fn of(mut self, findings: Vec<u64>) -> Self {
-        self.findings = findings;
-        self
-    }
-}
-
-/// Bytes of a reason's text.
-const TEXT_BYTES_MAX: usize = 512;
-
-/// The text up to a length that a decision may have.
-pub(super) fn shortened(mut text: String) -> String {
-    if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or_default());
-        text.push('…');
-    }
-    text
 }
 
 /// What a node is made of, as far as the fleet needs it.
@@ -493,6 +432,12 @@ struct In {
     entry: Entry,
 }
 
+/// An entry as format 1 has it.
+#[derive(Deserialize)]
+struct InV1 {
+    entry: serde_json::Value,
+}
+
 impl Entry {
     /// The bytes that the log keeps. The same entry gives the same bytes.
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
@@ -504,6 +449,11 @@ impl Entry {
         let Header { v } = serde_json::from_slice(bytes)?;
         if v > VERSION {
             return Err(DecodeError::Newer { found: v });
+        }
+        if v == 1 {
+            let InV1 { mut entry } = serde_json::from_slice(bytes)?;
+            entry.get_mut("event").into_iter().for_each(reason::upgrade_event);
+            return Ok(serde_json::from_value(entry)?);
         }
         let In { entry } = serde_json::from_slice(bytes)?;
         Ok(entry)

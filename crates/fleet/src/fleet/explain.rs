@@ -1,7 +1,7 @@
 //! Why a node stands where it stands, what waits, and what would change it: for people.
 
-use super::event::Why;
 use super::identity::NodeId;
+use super::reason::{Reason, Why};
 use super::state::{FleetState, Standing};
 
 /// A node, explained.
@@ -16,7 +16,7 @@ pub struct Explanation {
     /// What should be done and is not.
     pub held_back: Option<Why>,
     /// Of what it is a part that is to blame.
-    pub blamed: Vec<String>,
+    pub blamed: Vec<Reason>,
 }
 
 /// Explains a node; none where there is no such node.
@@ -38,6 +38,6 @@ pub fn explain(state: &FleetState, id: &NodeId) -> Option<Explanation> {
         why: node.why.clone(),
         order,
         held_back: node.held_back.clone(),
-        blamed: blamed.map(|(_, blame)| blame.why.text.clone()).collect(),
+        blamed: blamed.map(|(_, blame)| blame.why.reason.clone()).collect(),
     })
 }

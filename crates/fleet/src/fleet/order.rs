@@ -3,9 +3,12 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::identity::NodeId;
+use super::reason::{Reason, bounded};
 use crate::health::GpuUuid;
 
 /// One order. A node has at most one at a time; the agent refuses a generation that is not higher than its last.
@@ -23,8 +26,32 @@ pub struct Order {
     pub boot: Option<String>,
     /// Until when it may be begun, and must be answered.
     pub lease_until: Timestamp,
-    /// Why, in words: for the scheduler's reason and the node's log.
-    pub reason: String,
+    /// Why: for the scheduler's reason and the node's log.
+    #[serde(deserialize_with = "reason_or_sentence")]
+    pub reason: Reason,
+}
+
+/// A reason; or a sentence, as logs and journals of format 1 have it.
+fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::Error> {
+    struct Either;
+
+    impl<'de> Visitor<'de> for Either {
+        type Value = Reason;
+
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("a reason")
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Reason, E> {
+            Ok(Reason::Legacy { text: text.to_owned(), findings: Vec::new() })
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Reason, A::Error> {
+            Reason::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    from.deserialize_any(Either)
 }
 
 /// What an order asks for.
@@ -80,6 +107,15 @@ impl OrderKind {
     /// Whether both are orders of one kind, whatever their parameters.
     pub(crate) fn same_kind(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    /// As a reason names it: with a person's words cut to what a reason may hold.
+    #[must_use]
+    pub(crate) fn brief(&self) -> Self {
+        match self {
+            Self::NoteRepair { what } => Self::NoteRepair { what: bounded(what) },
+            other => other.clone(),
+        }
     }
 
     /// Whether it takes effect on the node, and is not only a look.

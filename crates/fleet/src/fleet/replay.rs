@@ -1,8 +1,9 @@
-//! The log again, from its beginning: the same inputs must lead to the same decisions and the same state.
+//! The log again, from its beginning: the same inputs must lead to the same decisions and the same state, where this version of the logic
+//! decided on them.
 
 use std::collections::BTreeSet;
 
-use super::decide::decide;
+use super::decide::{LOGIC_VERSION, decide};
 use super::event::{Entry, Event};
 use super::state::FleetState;
 
@@ -11,6 +12,7 @@ use super::state::FleetState;
 pub struct Replay {
     state: FleetState,
     batch: Vec<Entry>,
+    not_rederived: u64,
 }
 
 /// Where the log says something else than would be decided.
@@ -28,13 +30,24 @@ pub struct Divergence {
 impl Replay {
     /// From a state on, which an archive leads to.
     pub fn on(state: FleetState) -> Self {
-        Self { state, batch: Vec::new() }
+        Self { state, batch: Vec::new(), not_rederived: 0 }
     }
 
     /// The state, with all that was taken in.
     pub fn settled(&mut self) -> Result<&FleetState, Box<Divergence>> {
         self.judge()?;
         Ok(&self.state)
+    }
+
+    /// Goes on from a state instead of its own: the one that the next log begins with.
+    #[must_use]
+    pub fn go_on_from(self, state: FleetState) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Entries of batches that another version of the logic decided: they are folded, and not decided on again.
+    pub fn not_rederived(&self) -> u64 {
+        self.not_rederived
     }
 
     /// Takes the next entry. What was decided is judged when its batch is whole.
@@ -57,6 +70,13 @@ impl Replay {
         let entries = std::mem::take(&mut self.batch);
         let Some(first) = entries.first() else { return Ok(()) };
         let (batch, at) = (first.batch, first.at);
+        if entries.iter().any(|entry| entry.logic != LOGIC_VERSION) {
+            self.not_rederived += entries.len() as u64;
+            for entry in &entries {
+                self.state.apply(entry);
+            }
+            return Ok(());
+        }
         let (recorded, inputs): (Vec<Entry>, Vec<Entry>) =
             entries.into_iter().partition(|entry| entry.event.is_decision());
         let mut dirty = BTreeSet::new();

@@ -149,12 +149,14 @@ impl Event {
                 "reports findings that this server cannot read".to_owned()
             }
             Self::ReportsReadable { .. } => "reports findings that this server can read".to_owned(),
-            Self::Moved { to, why, .. } => format!("is {}: {}", to.words(), why.text),
+            Self::Moved { to, why, .. } => format!("is {}: {}", to.words(), why.reason),
             Self::Ordered { order } => format!("order {}: {}", order.generation, order.what),
             Self::Withdrawn { generation, why, .. } => format!("order {generation} is over: {why}"),
-            Self::HeldBack { why, .. } => format!("held back: {}; until {}", why.text, why.until),
-            Self::Blamed { domain, why, .. } => format!("{domain} is to blame: {}", why.text),
-            Self::Absolved { domain, why } => format!("{domain} is not to blame: {}", why.text),
+            Self::HeldBack { why, .. } => {
+                format!("held back: {}; until {}", why.reason, why.unblocked_by)
+            }
+            Self::Blamed { domain, why, .. } => format!("{domain} is to blame: {}", why.reason),
+            Self::Absolved { domain, why } => format!("{domain} is not to blame: {}", why.reason),
         }
     }
 }

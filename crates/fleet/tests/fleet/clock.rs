@@ -239,7 +239,11 @@ fn a_cordon_is_tried_until_it_succeeds_and_so_is_an_uncordon() {
             assert_eq!(order(world, 3), Some(what.clone()), "after {times} failures");
             world.act(&Act::Answer(3, false));
             let why = world.state.nodes[&node(3)].held_back.clone();
-            assert_eq!(why.is_some_and(|it| it.changes_at.is_some()), times >= 2, "{times}");
+            assert_eq!(
+                why.is_some_and(|it| it.unblocked_by.changes_at().is_some()),
+                times >= 2,
+                "{times}"
+            );
             world.act(&Act::Wait(24 * 3600));
         }
     };

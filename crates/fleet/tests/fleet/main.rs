@@ -5,6 +5,7 @@
 mod clock;
 mod histories;
 mod hostile;
+mod logic_version;
 mod quarantine;
 mod recorded;
 mod recorded_histories;

@@ -82,7 +82,7 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
     assert_eq!(repairs.len(), 2, "a reset, then a reboot: {repairs:?}");
     assert_eq!(repairs[1], OrderKind::Reboot);
     let why = world.state.nodes[&id].held_back.clone().unwrap();
-    assert!(why.text.contains("did not help"), "{why:?}");
+    assert!(why.reason.to_string().contains("did not help"), "{why:?}");
     world.act(&Act::Repaired(0));
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
@@ -119,7 +119,8 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
     // The first again: a reboot does not help it.
     world.act(&fault(1));
     assert_eq!(repaired(&mut world, 0), None);
-    let text = |world: &World| world.state.nodes[&node(0)].held_back.clone().unwrap().text;
+    let text =
+        |world: &World| world.state.nodes[&node(0)].held_back.clone().unwrap().reason.to_string();
     assert!(
         text(&world).contains("what could be ordered was, and did not help"),
         "{}",
@@ -166,7 +167,7 @@ fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
     world.batch(vec![(Actor::Node(id.clone()), seen(&[0], &boot))]);
     world.act(&fatal(3, Action::ResetGpu));
     let node_of = |world: &World| world.state.nodes[&id].clone();
-    assert_eq!(node_of(&world).why.text, "fatal gpu.xid on GPU 1 at 0000:1b:00.0");
+    assert_eq!(node_of(&world).why.reason.to_string(), "fatal gpu.xid on GPU 1 at 0000:1b:00.0");
     let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
     assert_eq!(node_of(&world).words_of_order(&reset), "reset GPU 1 at 0000:1b:00.0");
     // In another boot it is remembered for as long as something is wrong with it.
@@ -228,10 +229,13 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     let why = world.state.nodes[&id].why.clone();
     assert_eq!(standing(&world, &id), Standing::Held);
     assert!(
-        why.text.starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
+        why.reason.to_string().starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
         "{why:?}"
     );
-    assert!(why.until.contains("token create --pool serve --node n03"), "{why:?}");
+    assert!(
+        why.unblocked_by.to_string().contains("token create --pool serve --node n03"),
+        "{why:?}"
+    );
     assert_eq!(world.state.tallies[&Domain::Fleet].out, 1);
     // Nothing that is known of it from before counts, nobody else lets it in, and its silence accuses no switch.
     world.act(&Act::Hold(3));
@@ -260,7 +264,10 @@ fn the_breaker_keeps_the_rest_in_service_and_says_so() {
     assert_eq!(standing(&world, &node(0)), Standing::Quarantined);
     assert_eq!(standing(&world, &node(1)), Standing::Suspect);
     let why = world.state.nodes[&node(1)].held_back.clone().unwrap();
-    assert_eq!(why.text, "1 of 12 nodes of the fleet are out of service, and 1 may be");
+    assert_eq!(
+        why.reason.to_string(),
+        "1 of 12 nodes of the fleet are out of service, and 1 may be"
+    );
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
     world.act(&Act::Wait(1000));
@@ -303,7 +310,7 @@ fn a_rack_is_blamed_and_its_nodes_stay() {
     assert_eq!(standing(&world, &node(3)), Standing::Suspect);
     let why = world.state.nodes[&node(3)].held_back.clone().unwrap();
     assert!(
-        why.text.contains("is to blame for faults of the network, and not the node"),
+        why.reason.to_string().contains("is to blame for faults of the network, and not the node"),
         "{why:?}"
     );
     for index in 0..4 {
@@ -330,8 +337,8 @@ fn a_node_that_was_mended_does_not_wait_for_a_person_but_for_what_is_to_blame() 
     world.everybody_answers();
     assert_eq!(standing(&world, &id), Standing::InRepair);
     let why = world.state.nodes[&id].held_back.clone().unwrap();
-    assert!(why.text.ends_with("rack r0 is to blame, and not the node"), "{why:?}");
-    assert_eq!(why.until, "rack r0 is mended");
+    assert!(why.reason.to_string().ends_with("rack r0 is to blame, and not the node"), "{why:?}");
+    assert_eq!(why.unblocked_by.to_string(), "rack r0 is mended");
     for index in 0..4 {
         world.act(&Act::Clear(index, 1));
     }
@@ -356,7 +363,8 @@ fn a_node_that_fails_again_and_again_waits_for_a_person() {
     assert_eq!(standing(&world, &id), Standing::InRepair);
     let why = world.state.nodes[&id].held_back.clone().unwrap();
     assert!(
-        why.text.contains("out of service 5 times in 28 days") || why.text.contains("6 times"),
+        why.reason.to_string().contains("out of service 5 times in 28 days")
+            || why.reason.to_string().contains("6 times"),
         "{why:?}"
     );
 }
@@ -371,7 +379,7 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
     world.act(&fatal(4, Action::RebootNode));
     world.everybody_answers();
     assert_eq!(
-        world.state.nodes[&id].held_back.clone().unwrap().text,
+        world.state.nodes[&id].held_back.clone().unwrap().reason.to_string(),
         "a reboot waits for approval"
     );
     let until = world.now + jiff::SignedDuration::from_hours(1);
@@ -379,7 +387,7 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
     world.ask(freeze);
     world.ask(Ask::Approve { node: id.clone() });
     assert_eq!(
-        world.state.nodes[&id].held_back.clone().unwrap().text,
+        world.state.nodes[&id].held_back.clone().unwrap().reason.to_string(),
         "the fleet is frozen by ann: launch"
     );
     world.ask(Ask::Thaw { domain: Domain::Fleet });
@@ -421,8 +429,11 @@ fn a_repair_waits_for_the_window_and_taking_out_does_not() {
     world.everybody_answers();
     assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
     let why = world.state.nodes[&id].held_back.clone().unwrap();
-    assert_eq!(why.text, "`reboot` waits for a window of pool train");
-    assert!(why.until.ends_with("or a person approves it (`farrier fleet approve`)"), "{why:?}");
+    assert_eq!(why.reason.to_string(), "`reboot` waits for a window of pool train");
+    assert!(
+        why.unblocked_by.to_string().ends_with("or a person approves it (`farrier fleet approve`)"),
+        "{why:?}"
+    );
     world.act(&Act::Wait(3600));
     assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
 }
@@ -447,7 +458,7 @@ fn a_pool_that_only_observes_gets_no_orders() {
     world.act(&fatal(6, Action::RebootNode));
     assert_eq!((standing(&world, &node(6)), order(&world, &node(6))), (Standing::Suspect, None));
     let why = world.state.nodes[&node(6)].held_back.clone().unwrap();
-    assert!(why.text.contains("the pool only observes"), "{why:?}");
+    assert!(why.reason.to_string().contains("the pool only observes"), "{why:?}");
 }
 
 #[test]

@@ -1,29 +1,35 @@
-//! Every form of event that was ever written still reads: `testdata/v1.jsonl` holds one of each, as it was written then.
+//! Every form of event that was ever written still reads: `testdata/v1.jsonl` and `v2.jsonl` hold one of each, as they were written then.
 //!
 //! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded`) and never changed or taken away.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use farrier_fleet::fleet::event::{Ask, Cordon, DecodeError, GpuMakeup, Makeup, Record, Why};
+use farrier_fleet::fleet::event::{Ask, Cordon, DecodeError, GpuMakeup, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::Rung;
+use farrier_fleet::fleet::reason::samples;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::tell::KINDS;
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    AccessChange, Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Role,
-    Standing,
+    AccessChange, Answer, Domain, Entry, Event, FleetState, LOGIC_VERSION, Order, OrderKind, Place,
+    Policy, Reason, Role, Standing, UnblockedBy, Why,
 };
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
 
 use crate::world::{finding, node, place, start};
 
-const RECORDED: &str = include_str!("testdata/v1.jsonl");
+const RECORDED_V1: &str = include_str!("testdata/v1.jsonl");
+const RECORDED: &str = include_str!("testdata/v2.jsonl");
 
 fn why() -> Why {
-    Why::new("Xid 79 on GPU 3", "the finding clears").of(vec![7])
+    Why::new(reason(), UnblockedBy::Repair)
+}
+
+fn reason() -> Reason {
+    Reason::HeartbeatLost { since: start() }
 }
 
 fn facts_of_nodes() -> Vec<Event> {
@@ -106,7 +112,7 @@ fn ordered(what: OrderKind) -> Event {
             what,
             boot: Some("b1".to_owned()),
             lease_until: start(),
-            reason: "Xid 79".to_owned(),
+            reason: reason(),
         },
     }
 }
@@ -133,11 +139,15 @@ fn decided() -> Vec<Event> {
         why: why(),
     });
     let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(blamed).collect();
-    events.push(Event::Withdrawn { node: id.clone(), generation: 4, why: "no answer".to_owned() });
+    events.push(Event::Withdrawn { node: id.clone(), generation: 4, why: reason() });
     events.push(Event::HeldBack { node: id.clone(), why: why() });
-    let shut = why().over_at(start()).over_when_approved();
-    events.push(Event::HeldBack { node: id, why: shut });
-    events.push(Event::Absolved { domain, why: Why::new("all are well", "it comes back") });
+    // Every reason and all that unblocks something, at least once.
+    let mut unblocked_by = samples::unblocked_by().into_iter().cycle();
+    for reason in samples::reasons() {
+        let why = Why::new(reason, unblocked_by.next().unwrap());
+        events.push(Event::HeldBack { node: id.clone(), why });
+    }
+    events.push(Event::Absolved { domain, why: why() });
     events
 }
 
@@ -220,7 +230,8 @@ fn samples() -> Vec<Entry> {
     let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;
-        Entry { seq, batch: seq, at: start(), by: by[index % by.len()].clone(), event }
+        let (by, logic) = (by[index % by.len()].clone(), LOGIC_VERSION);
+        Entry { seq, batch: seq, at: start(), by, logic, event }
     };
     events.into_iter().enumerate().map(entry).collect()
 }
@@ -238,7 +249,7 @@ fn what_is_written_today_is_recorded() {
         for line in &missing {
             writeln!(recorded, "{line}").unwrap();
         }
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fleet/testdata/v1.jsonl");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fleet/testdata/v2.jsonl");
         std::fs::write(file, recorded).unwrap();
         return;
     }
@@ -247,22 +258,24 @@ fn what_is_written_today_is_recorded() {
 
 #[test]
 fn what_was_written_ever_still_reads() {
-    let mut kinds = BTreeSet::new();
-    let mut state = FleetState::default();
-    for line in RECORDED.lines() {
-        let entry = Entry::decode(line.as_bytes()).unwrap();
-        let kind = entry.event.kind();
-        assert!(line.contains(&format!("\"{kind}\"")), "it is written as it is called: {line}");
-        assert!(!entry.event.words().is_empty());
-        kinds.insert(kind);
-        state.apply(&entry);
+    for recorded in [RECORDED_V1, RECORDED] {
+        let mut kinds = BTreeSet::new();
+        let mut state = FleetState::default();
+        for line in recorded.lines() {
+            let entry = Entry::decode(line.as_bytes()).unwrap();
+            let kind = entry.event.kind();
+            assert!(line.contains(&format!("\"{kind}\"")), "it is written as it is called: {line}");
+            assert!(!entry.event.words().is_empty());
+            kinds.insert(kind);
+            state.apply(&entry);
+        }
+        assert_eq!(kinds, KINDS.into_iter().collect(), "one of each is recorded");
     }
-    assert_eq!(kinds, KINDS.into_iter().collect(), "one of each is recorded");
 }
 
 #[test]
 fn what_a_later_version_wrote_is_refused_by_name() {
     let mut line = String::from_utf8(samples()[0].encode().unwrap()).unwrap();
-    line = line.replacen("{\"v\":1", "{\"v\":2", 1);
-    assert!(matches!(Entry::decode(line.as_bytes()), Err(DecodeError::Newer { found: 2 })));
+    line = line.replacen("{\"v\":2", "{\"v\":3", 1);
+    assert!(matches!(Entry::decode(line.as_bytes()), Err(DecodeError::Newer { found: 3 })));
 }

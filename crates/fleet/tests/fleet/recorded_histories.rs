@@ -1,9 +1,12 @@
-//! Logs of generated histories as format 1 wrote them: what a server of then has on disk is read, folded and, by the same logic, decided again.
+//! Logs of generated histories as format 1 wrote them: what a server of then has on disk is read and folded, and not decided again.
 
+use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
-use farrier_fleet::fleet::{Entry, Event, FleetState, Standing};
+use farrier_fleet::fleet::{
+    Entry, Event, FleetState, LOGIC_VERSION, Reason, Standing, UnblockedBy, Why,
+};
 
-const HISTORIES: [&str; 3] = [
+pub(crate) const HISTORIES: [&str; 3] = [
     include_str!("testdata/history_v1_a.jsonl"),
     include_str!("testdata/history_v1_b.jsonl"),
     include_str!("testdata/history_v1_c.jsonl"),
@@ -21,7 +24,37 @@ fn histories_of_format_1_are_folded() {
                 usize::from(matches!(entry.event, Event::Moved { to: Standing::Quarantined, .. }));
             replay.take(entry).unwrap();
         }
-        assert_eq!(replay.finish().unwrap(), folded);
+        assert_eq!(*replay.settled().unwrap(), folded);
+        assert_eq!(replay.not_rederived(), history.lines().count() as u64);
         assert!(quarantines > 0, "{quarantines}");
     }
+}
+
+/// A log that spans formats: what this logic decided is decided again, what another did is not.
+#[test]
+fn a_forged_decision_is_found_after_entries_of_another_version() {
+    let replayed = |forge: bool, logic: u32| {
+        let mut replay = Replay::on(FleetState::default());
+        let mut seq = 0;
+        for line in HISTORIES[0].lines() {
+            let entry = Entry::decode(line.as_bytes()).unwrap();
+            seq = entry.seq;
+            replay.take(entry).unwrap();
+        }
+        let at = replay.settled().unwrap().at;
+        let event = if forge {
+            let node = replay.settled().unwrap().nodes.keys().next().unwrap().clone();
+            let why = Why::new(Reason::Repaired, UnblockedBy::Finding);
+            Event::Moved { node, to: Standing::InService, why }
+        } else {
+            Event::ControllerResumed { last_ran: at }
+        };
+        let (seq, by) = (seq + 1, Actor::Server);
+        replay.take(Entry { seq, batch: seq, at, by, logic, event }).unwrap();
+        let is_whole = replay.settled().is_ok();
+        (is_whole, replay.not_rederived() - HISTORIES[0].lines().count() as u64)
+    };
+    assert_eq!(replayed(false, LOGIC_VERSION), (true, 0));
+    assert_eq!(replayed(true, LOGIC_VERSION), (false, 0), "it does not follow");
+    assert_eq!(replayed(true, LOGIC_VERSION + 1), (true, 1), "folded as it is");
 }

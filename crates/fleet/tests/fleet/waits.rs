@@ -28,7 +28,7 @@ fn order(world: &World, index: usize) -> Option<OrderKind> {
 
 fn held_back(world: &World, index: usize) -> String {
     let why = world.state.nodes[&node(index)].held_back.clone();
-    why.map_or_else(String::new, |why| format!("{}; until {}", why.text, why.until))
+    why.map_or_else(String::new, |why| format!("{}; until {}", why.reason, why.unblocked_by))
 }
 
 fn reboot(index: usize) -> Act {
@@ -247,7 +247,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     world.act(&Act::Answer(1, true));
     assert_eq!(order(&world, 1), Some(tune.clone()));
     let given = world.state.nodes[&node(1)].order.clone().unwrap().order;
-    assert_eq!(given.reason, "ann asked for it");
+    assert_eq!(given.reason.to_string(), "ann asked for it");
     assert!(given.boot.is_some(), "a change is for this boot");
     world.act(&Act::Answer(1, true));
     assert_eq!(order(&world, 1), None, "once");
@@ -257,7 +257,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     ask_of(&mut world, 1, &tune);
     assert_eq!(order(&world, 1), None);
     let why = world.state.nodes[&node(1)].held_back.clone().unwrap();
-    assert!(why.text.contains("frozen by ann"), "{why:?}");
+    assert!(why.reason.to_string().contains("frozen by ann"), "{why:?}");
     ask_of(&mut world, 1, &diag);
     let given = world.state.nodes[&node(1)].order.clone().unwrap().order;
     assert_eq!(
@@ -297,7 +297,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     ask_of(&mut world, 2, &diag);
     assert_eq!(order(&world, 2), None);
     let why = world.state.nodes[&node(2)].held_back.clone().unwrap();
-    assert!(why.until.contains("farrier fleet cordon"), "{why:?}");
+    assert!(why.unblocked_by.to_string().contains("farrier fleet cordon"), "{why:?}");
 }
 
 fn ask_of(world: &mut World, index: usize, what: &OrderKind) {

@@ -6,8 +6,8 @@ use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
-    AccessChange, Answer, Decision, Domain, Entry, Event, FleetState, Node, NodeId, OrderKind,
-    Place, Policy, Rung, Standing, decide,
+    AccessChange, Answer, Decision, Domain, Entry, Event, FleetState, LOGIC_VERSION, Node, NodeId,
+    OrderKind, Place, Policy, Rung, Standing, decide,
 };
 use farrier_fleet::health::finding::{ActionBy, Cleared};
 use farrier_fleet::health::{Action, Change, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -157,7 +157,8 @@ impl World {
     }
 
     fn append(&mut self, batch: u64, by: Actor, event: Event) -> BTreeSet<NodeId> {
-        let entry = Entry { seq: self.state.seq + 1, batch, at: self.now, by, event };
+        let (seq, at, logic) = (self.state.seq + 1, self.now, LOGIC_VERSION);
+        let entry = Entry { seq, batch, at, by, logic, event };
         let dirty = self.state.apply(&entry);
         self.log.push(entry);
         dirty

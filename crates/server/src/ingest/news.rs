@@ -177,7 +177,7 @@ fn is_older(node: &Node, record: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use farrier_fleet::fleet::event::{Cordon, Makeup};
-    use farrier_fleet::fleet::{AccessChange, Domain, Entry, Place, Rung};
+    use farrier_fleet::fleet::{AccessChange, Domain, Entry, LOGIC_VERSION, Place, Rung};
     use farrier_wire::limits::EVIDENCE_MAX;
     use jiff::Timestamp;
 
@@ -212,7 +212,7 @@ mod tests {
         let mut state = FleetState::default();
         for (seq, event) in (1..).zip(events) {
             let at = Timestamp::UNIX_EPOCH;
-            state.apply(&Entry { seq, batch: seq, at, by: ann(), event });
+            state.apply(&Entry { seq, batch: seq, at, by: ann(), logic: LOGIC_VERSION, event });
         }
         state
     }

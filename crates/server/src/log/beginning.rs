@@ -57,7 +57,5 @@ pub(super) fn state_of(bytes: &[u8], digest: Hash) -> Result<FleetState, Unread>
         None if bytes.starts_with(ANY_FORM) => return Err(Unread::Newer),
         None => bytes,
     };
-    let mut state: FleetState = serde_json::from_slice(state).map_err(|_| Unread::Damaged)?;
-    state.upgrade_from_v1();
-    Ok(state)
+    FleetState::from_v1(state).map_err(|_| Unread::Damaged)
 }

@@ -8,7 +8,7 @@ use farrier_wire::rest::{
 use super::extent::{Extent, NodeCount};
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, reasons, sight};
+use super::{Call, sight};
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
     let person = call.caller()?.person.clone();
@@ -54,7 +54,7 @@ pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
             symptom: blame.symptom,
             nodes: blame.nodes.iter().filter(is_ours).cloned().collect(),
             since: blame.since,
-            why: reasons::blame(&caller, domain, blame.symptom, &blame.why),
+            why: (&blame.why.redacted(caller.scope())).into(),
         });
         rows.filter(|it| caller.is_fleet_wide() || !it.nodes.is_empty()).collect()
     });

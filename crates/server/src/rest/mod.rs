@@ -27,7 +27,6 @@ mod nodes;
 mod openapi;
 mod query;
 mod read;
-mod reasons;
 mod reply;
 mod routes;
 mod sight;

@@ -12,14 +12,14 @@ use farrier_fleet::fleet::{Answer, FleetState, Node, NodeId, Pool, Standing};
 use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
     ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
-    OrderView, ProofView,
+    OrderView, ProofView, ReasonView,
 };
 
 use super::caller::Caller;
 use super::failure::Failure;
 use super::query::Said;
 use super::reply::Reply;
-use super::{Call, Site, reasons, walk};
+use super::{Call, Site, walk};
 
 const PAGE: usize = 100;
 
@@ -47,8 +47,8 @@ impl Filter {
         })
     }
 
-    fn takes(&self, id: &NodeId, node: &Node) -> bool {
-        self.takes_place(node) && self.text.as_ref().is_none_or(|it| mentions(id, node, it))
+    fn takes(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
+        self.takes_place(node) && self.text.as_ref().is_none_or(|it| mentions(caller, id, node, it))
     }
 
     fn takes_place(&self, node: &Node) -> bool {
@@ -61,12 +61,12 @@ impl Filter {
 }
 
 /// Whether something of the node reads so.
-fn mentions(id: &NodeId, node: &Node, text: &str) -> bool {
+fn mentions(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |it: &str| it.to_lowercase().contains(text);
     let makeup = node.makeup.as_ref();
     let gpus = makeup.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
     has(id.as_str())
-        || has(&node.why.text)
+        || has(&node.why.reason.redacted(caller.scope()).to_string())
         || makeup.and_then(|it| it.driver.as_deref()).is_some_and(has)
         || gpus
             .into_iter()
@@ -85,7 +85,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
     let eyes = call.caller()?.clone();
     let visit: walk::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
-        if filter.takes(id, node) {
+        if filter.takes(&eyes, id, node) {
             found.push(row(&eyes, id, node));
         }
     });
@@ -118,14 +118,14 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
         place: node.place.clone(),
         standing: node.standing,
         since: node.since,
-        why: node.why.text.clone(),
+        reason: (&node.why.reason.redacted(caller.scope())).into(),
         gpus: gpus.map(|it| count(it.len())),
         gpu: first.filter(is_same),
         driver: makeup.and_then(|it| it.driver.clone()),
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|it| it.severity).max(),
         order: node.order.as_ref().map(|it| node.words_of_order(&it.order.what)),
-        held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it).text),
+        held_back: node.held_back.as_ref().map(|it| (&it.reason.redacted(caller.scope())).into()),
         silent_since: node.silent_since,
         connection: None,
     }
@@ -167,7 +167,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     let order = node.order.as_ref().map(|pending| OrderView {
         generation: pending.order.generation,
         what: node.words_of_order(&pending.order.what),
-        reason: pending.order.reason.clone(),
+        reason: (&pending.order.reason.redacted(caller.scope())).into(),
         lease_until: pending.order.lease_until,
         accepted: pending.accepted,
     });
@@ -181,8 +181,8 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         place: node.place.clone(),
         standing: node.standing,
         since: node.since,
-        why: node.why.clone(),
-        held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it)),
+        why: (&node.why.redacted(caller.scope())).into(),
+        held_back: node.held_back.as_ref().map(|it| (&it.redacted(caller.scope())).into()),
         waits_for_approval: node.waits_for_approval(),
         makeup: node.makeup.as_deref().cloned(),
         findings: node.open_findings().map(Cow::into_owned).collect(),
@@ -196,11 +196,18 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         errands_ended: node.errands_ended.iter().map(errand_ended).collect(),
         repairs: node.repairs.iter().map(repair).collect(),
         quarantines: node.quarantines.clone(),
-        blamed: reasons::blamed(caller, state, node),
+        blamed: blamed(caller, state, node),
         silent_since: node.silent_since,
         connection: None,
         history: format!("/api/v1/events?node={id}"),
     }
+}
+
+/// What a node shares with others and is to blame.
+fn blamed(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
+    let domains = node.place.domains();
+    let found = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
+    found.map(|(_, it)| (&it.why.reason.redacted(caller.scope())).into()).collect()
 }
 
 fn errand_ended(ended: &ErrandEnded) -> ErrandView {
@@ -210,14 +217,15 @@ fn errand_ended(ended: &ErrandEnded) -> ErrandView {
         Answer::Refused { why } => ("refused", why.as_str()),
         Answer::Accepted => ("failed", ""),
     };
-    let (how, evidence) = (how.to_owned(), evidence.to_owned());
+    let withdrawn = ended.withdrawn.as_ref().map(ToString::to_string);
+    let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
     ErrandView { what: ended.what.to_string(), how, at: ended.at, evidence }
 }
 
 /// What else speaks against a node, whatever it stands there for.
 fn besides(node: &Node) -> Vec<String> {
     let silent = node.silent_since.map(|since| format!("nothing was heard of it since {since:.0}"));
-    let silent = silent.filter(|_| !node.why.text.contains("nothing was heard"));
+    let silent = silent.filter(|_| !node.why.reason.is_heartbeat_lost());
     let ended = node.errands_ended.iter().map(errand_ended).filter(|it| it.how != "done");
     let ended = ended
         .map(|it| format!("{}, asked for, {} at {:.0}: {}", it.what, it.how, it.at, it.evidence));
@@ -235,8 +243,10 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
         // Those that it stands there for first, then what else is wrong with it by now.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
-            .filter(|it| it.kind == FindingKind::Fault || told.why.findings.contains(&it.id))
-            .partition(|it| told.why.findings.contains(&it.id));
+            .filter(|it| {
+                it.kind == FindingKind::Fault || told.why.reason.findings().contains(&it.id)
+            })
+            .partition(|it| told.why.reason.findings().contains(&it.id));
         let said = |it: &Cow<'_, Finding>| {
             let clears = if it.clears.is_empty() {
                 String::new()
@@ -254,10 +264,10 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             standing: told.standing,
             since: node.since,
             because: first.iter().chain(&rest).map(said).chain(besides(node)).collect(),
-            why: told.why,
+            why: (&told.why.redacted(eyes.scope())).into(),
             order: told.order,
-            held_back: told.held_back.map(|it| reasons::held_back(&eyes, &it)),
-            blamed: reasons::blamed(&eyes, state, node),
+            held_back: told.held_back.map(|it| (&it.redacted(eyes.scope())).into()),
+            blamed: blamed(&eyes, state, node),
             frozen: frozen
                 .map(|(domain, it)| {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)

@@ -9,7 +9,6 @@ use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
 use super::caller::Caller;
 use super::extent::Extent;
 use super::failure::Failure;
-use super::reasons;
 use crate::brain::Brain;
 
 /// The entries that the caller sees, as they see them.
@@ -65,17 +64,28 @@ impl Eyes<'_> {
                 **policy = policy_of(self.extent, policy);
                 true
             }
-            Event::Blamed { domain, symptom, nodes, why } => {
+            Event::Blamed { nodes, why, .. } => {
                 nodes.retain(|id| self.is_ours(id, seq));
-                *why = reasons::blame(self.caller, domain, *symptom, why);
+                *why = why.redacted(self.caller.scope());
                 !nodes.is_empty()
             }
-            Event::HeldBack { node, why } => {
-                *why = reasons::held_back(self.caller, why);
+            Event::HeldBack { node, why } | Event::Moved { node, why, .. } => {
+                *why = why.redacted(self.caller.scope());
                 self.is_ours(node, seq)
             }
-            Event::Absolved { domain, .. }
-            | Event::Asked { what: Ask::Freeze { domain, .. } | Ask::Thaw { domain } } => {
+            Event::Withdrawn { node, why, .. } => {
+                *why = why.redacted(self.caller.scope());
+                self.is_ours(node, seq)
+            }
+            Event::Ordered { order } => {
+                order.reason = order.reason.redacted(self.caller.scope());
+                self.is_ours(&order.node, seq)
+            }
+            Event::Absolved { domain, why } => {
+                *why = why.redacted(self.caller.scope());
+                self.extent.touches(domain)
+            }
+            Event::Asked { what: Ask::Freeze { domain, .. } | Ask::Thaw { domain } } => {
                 self.extent.touches(domain)
             }
             event => event.subject().is_some_and(|id| self.is_ours(id, seq)),

@@ -8,7 +8,7 @@ mod recorded_demo;
 use std::path::Path;
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId, Place, Policy};
+use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, NodeId, Place, Policy};
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
@@ -30,7 +30,7 @@ fn node(number: u64) -> NodeId {
 fn entry(seq: u64) -> Entry {
     let place = Place::in_pool("train".parse().unwrap());
     let event = Event::Enrolled { node: node(seq), place };
-    Entry { seq, batch: seq, at: at(0), by: Actor::Server, event }
+    Entry { seq, batch: seq, at: at(0), by: Actor::Server, logic: LOGIC_VERSION, event }
 }
 
 fn entries(from: u64, to: u64) -> Vec<Entry> {

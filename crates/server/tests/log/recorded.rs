@@ -7,15 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Record, Why};
+use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Breaker, PoolPolicy};
+use farrier_fleet::fleet::reason::OrderFailure;
 use farrier_fleet::fleet::state::{
     Blame, Errand, ErrandEnded, Freeze, Hold, Pending, Proof, Repair, Symptom, Tally, Unproven,
 };
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    Answer, Domain, Entry, Event, FleetState, Node, Order, OrderKind, Place, Policy, Rung, Standing,
+    Answer, Domain, Entry, Event, FleetState, LOGIC_VERSION, Node, Order, OrderKind, Place, Policy,
+    Reason, Rung, Standing, UnblockedBy, Why,
 };
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_server::log::sqlite::SqliteLog;
@@ -35,10 +37,12 @@ const SYMPTOMS: [Symptom; 4] =
     [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
 
 fn why() -> Why {
-    Why::new("Xid 79 on GPU 3", "the finding clears")
-        .of(vec![7])
-        .over_at(at(60))
-        .over_when_approved()
+    Why::new(reason(), UnblockedBy::WindowOrApproval { at: at(60) })
+}
+
+fn reason() -> Reason {
+    let evidence = "a driver waits for a boot".to_owned();
+    Reason::VerificationFailed { level: Rung::V0, evidence, findings: vec![7] }
 }
 
 fn place() -> Place {
@@ -114,7 +118,7 @@ fn sample_node(number: usize) -> Node {
         what: kinds()[number % 8].clone(),
         boot: Some("b1".to_owned()),
         lease_until: at(90),
-        reason: "Xid 79".to_owned(),
+        reason: reason(),
     };
     Node {
         place: place(),
@@ -134,7 +138,7 @@ fn sample_node(number: usize) -> Node {
         generation: 4,
         order: Some(Pending { order, accepted: true, faults: vec!["gpu.xid on GPU-1".to_owned()] }),
         failures: 2,
-        failed: Some((at(4), "job 5 runs on".to_owned())),
+        failed: Some((at(4), OrderFailure::Reported("job 5 runs on".to_owned()))),
         proven: [Rung::V0, Rung::V1, Rung::V2, Rung::V3].map(|it| (it, proof.clone())).into(),
         unproven: Some(Unproven { rung: Rung::V0, why: "a driver waits for a boot".to_owned() }),
         prove_now: Some(Rung::V1),
@@ -146,6 +150,7 @@ fn sample_node(number: usize) -> Node {
             what: OrderKind::Diag { level: 3, minutes: 10 },
             at: at(9),
             answer: Answer::Done { evidence: "every GPU passed".to_owned() },
+            withdrawn: Some(reason()),
         }],
         owed: BTreeSet::from([Rung::V3]),
         repairs: vec![Repair::Ordered(OrderKind::Reboot), Repair::ByHand("a board".to_owned())],
@@ -266,6 +271,8 @@ fn a_state_that_was_written_ever_still_reads() {
         let mut then: Value = serde_json::from_str(line).unwrap();
         // Counted again by today's rules.
         then.as_object_mut().unwrap().remove("tallies");
+        // Sentences are kept as such; the rest is as it was.
+        without_reasons(&mut then);
         // Before it had a version it was the state and nothing else.
         for form in [FORM_V1, ""] {
             let state = begun_with(format!("{form}{line}").as_bytes()).unwrap();
@@ -275,27 +282,63 @@ fn a_state_that_was_written_ever_still_reads() {
     }
 }
 
+/// Leaves out what has another form since: reasons of nodes and of domains that are to blame.
+fn without_reasons(state: &mut Value) {
+    for kind in ["nodes", "blamed"] {
+        for each in state[kind].as_object_mut().unwrap().values_mut() {
+            let each = each.as_object_mut().unwrap();
+            let why = each.remove("why").unwrap();
+            assert_eq!(why["text"], "Xid 79 on GPU 3");
+            each.remove("held_back");
+            each.remove("failed");
+            if let Some(order) = each.get_mut("order").and_then(|it| it.get_mut("order")) {
+                order.as_object_mut().unwrap().remove("reason");
+            }
+        }
+    }
+}
+
+#[test]
+fn sentences_of_a_state_of_format_1_are_kept_and_what_they_were_bound_to() {
+    let line = RECORDED_V1.lines().last().unwrap();
+    let state = begun_with(format!("{FORM_V1}{line}").as_bytes()).unwrap();
+    let node = &state.nodes[&node(1)];
+    assert_eq!(node.why.reason.to_string(), "Xid 79 on GPU 3");
+    assert_eq!(node.why.reason.findings(), [7]);
+    assert_eq!(node.why.unblocked_by.to_string(), "the finding clears");
+    assert_eq!(node.why.unblocked_by.changes_at(), Some(at(60)));
+    assert!(node.why.unblocked_by.is_approvable());
+    assert_eq!(node.order.as_ref().unwrap().order.reason.to_string(), "Xid 79");
+    assert_eq!(node.failed.as_ref().unwrap().1.to_string(), "job 5 runs on");
+}
+
 /// A state of format 1 does not say which nodes were in service. A node that was held then must leave the count of its domains again.
 #[test]
 fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
+    let entry = |seq, at, event| {
+        let logic = LOGIC_VERSION;
+        Entry { seq, batch: seq, at, by: Actor::Server, logic, event }
+    };
     let place = Place::in_pool("train".parse().unwrap());
     let fleet = place.domains().remove(0);
     let mut state = FleetState { seq: 5, ..FleetState::default() };
     for number in 1..=3 {
         let event = Event::Enrolled { node: node(number), place: place.clone() };
-        state.apply(&Entry { seq: number, batch: number, at: at(1), by: Actor::Server, event });
+        state.apply(&entry(number, at(1), event));
     }
     let moved = |state: &mut FleetState, number: u64, to: Standing| {
         let event = Event::Moved { node: node(number), to, why: why() };
-        state.apply(&Entry { seq: 5, batch: 5, at: at(2), by: Actor::Server, event });
+        state.apply(&entry(5, at(2), event));
     };
     moved(&mut state, 1, Standing::Held);
     moved(&mut state, 2, Standing::InService);
     // As the version before counted: every node that is not in service.
     state.tallies.insert(fleet.clone(), Tally { members: 3, out: 1 });
     let mut written = serde_json::to_value(&state).unwrap();
+    let why = serde_json::json!({ "text": "it was so", "until": "it is not" });
     for it in written["nodes"].as_object_mut().unwrap().values_mut() {
         it.as_object_mut().unwrap().remove("first_served");
+        it["why"] = why.clone();
     }
     let mut state = begun_with(format!("{FORM_V1}{written}").as_bytes()).unwrap();
     assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 1 });

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_fleet::fleet::event::Ask;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
-use farrier_fleet::fleet::{Event, NodeId, Order, Standing};
+use farrier_fleet::fleet::{Event, NodeId, Order, Reason, Standing};
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
@@ -128,7 +128,8 @@ impl World {
     /// A person is called to what no order mends, comes after a while, and says so.
     fn people(&mut self) -> Vec<(Actor, Event)> {
         for (id, node) in &self.core.state().nodes {
-            let waits = node.held_back.as_ref().is_some_and(|why| why.until.contains("a person"));
+            let waits =
+                node.held_back.as_ref().is_some_and(|why| why.unblocked_by.needs_operator());
             if node.standing == Standing::InRepair && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now + PERSON);
             }
@@ -211,7 +212,7 @@ fn a_month_of_faults_is_found_mended_and_proven() {
         .nodes
         .iter()
         .filter(|(_, it)| !it.standing.in_service())
-        .map(|(id, it)| format!("{id}: {} because {}", it.standing.words(), it.why.text))
+        .map(|(id, it)| format!("{id}: {} because {}", it.standing.words(), it.why.reason))
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
     assert!(world.longest.is_none(), "an ill node stayed in service for {:?}", world.longest);
@@ -234,7 +235,7 @@ fn replayed(log: &SqliteLog, world: &World) -> usize {
         for stored in page {
             let entry = stored.entry().unwrap();
             if let Event::Moved { to: Standing::InService, why, .. } = &entry.event {
-                returned += usize::from(why.text.contains("passed what its pool asks"));
+                returned += usize::from(matches!(why.reason, Reason::Verified { .. }));
             }
             replay.take(entry).unwrap();
         }

@@ -2,7 +2,9 @@
 
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Entry, NodeId, Policy, Role, Standing};
+use farrier_fleet::fleet::{
+    Entry, NodeId, OrderKind, Policy, Reason, Role, Standing, UnblockedBy, Why,
+};
 use farrier_server::access::{JoinError, Wanted};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -32,7 +34,7 @@ async fn a_hold_is_decided_on_at_once_and_released_by_another() {
     assert_eq!(told["hold"], json!({ "by": "ann", "reason": "a look" }), "{told}");
     assert_eq!(told["history"], "/api/v1/events?node=a");
     let why = office.get("/api/v1/nodes/a/explanation", &ann).await;
-    assert_eq!(why["why"]["text"], "ann holds it: a look", "{why}");
+    assert_eq!(why["why"]["reason"]["text"], "ann holds it: a look", "{why}");
     for changed in [true, false] {
         let released = office.post("/api/v1/nodes/a/release", &bob, "").await;
         assert_eq!(released.json(), json!({ "changed": changed }));
@@ -112,11 +114,8 @@ async fn nobody_approves_what_does_not_wait() {
     office.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
     assert!(!office.look("a", |it| it.approved).await);
     // A reboot that waits.
-    let why = farrier_fleet::fleet::event::Why::new(
-        "a reboot waits for approval",
-        "a person approves it",
-    )
-    .over_when_approved();
+    let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
+    let why = Why::new(reason, UnblockedBy::Approval);
     office.told(Event::HeldBack { node: node("a"), why }).await;
     assert_eq!(office.get("/api/v1/nodes/a", &ann).await["waits_for_approval"], true);
     for changed in [true, false] {

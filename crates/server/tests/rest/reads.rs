@@ -1,9 +1,9 @@
 //! What is seen: filters, pages, and the part of the fleet that is a caller's.
 
-use farrier_fleet::fleet::event::{Ask, Event, Why};
+use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
-use farrier_fleet::fleet::{Policy, Role, Standing};
+use farrier_fleet::fleet::{Policy, Reason, Role, Standing, UnblockedBy, Why};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -122,7 +122,7 @@ async fn reasons_do_not_count_the_nodes_of_others() {
     policy.breakers.insert(DomainKind::Fleet, Breaker { share: 0.0, nodes: Some(0) });
     office.told(Event::PolicySet { policy: Box::new(policy) }).await;
     // One should be taken out of service, and no more of the fleet may be; three of a rack are silent, and the rack is to blame.
-    let why = Why::new("it was proven", "something speaks against it");
+    let why = Why::new(Reason::Verified { joining: true }, UnblockedBy::Finding);
     office.told(Event::Moved { node: node("b"), to: Standing::InService, why }).await;
     let since = Timestamp::now() - SignedDuration::from_hours(24);
     office.told(Event::Silent { node: node("b"), since }).await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
-use farrier_fleet::fleet::{Event, NodeId, Standing};
+use farrier_fleet::fleet::{Event, NodeId, Reason, Standing};
 use farrier_server::log::Log;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::run::{Running, log_path};
@@ -60,7 +60,10 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
         for entry in tail.next(seen, 64).await.unwrap().unwrap() {
             seen = entry.seq;
             if let Event::Moved { node, to: Standing::Quarantined, why } = entry.event {
-                assert!(why.text.contains("gpu.xid"), "{why:?}");
+                assert!(
+                    matches!(&why.reason, Reason::OpenFindings { worst, .. } if worst.code == "gpu.xid"),
+                    "{why:?}"
+                );
                 out.insert(node);
             }
         }

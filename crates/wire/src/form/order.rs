@@ -1,6 +1,6 @@
 //! Orders, and what became of them.
 
-use farrier_fleet::fleet::{Answer, NodeId, Order, OrderKind, Rung};
+use farrier_fleet::fleet::{Answer, NodeId, Order, OrderKind, Reason, Rung};
 use farrier_fleet::health::GpuUuid;
 use jiff::Timestamp;
 
@@ -47,7 +47,8 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
         What::NoteRepair(proto::NoteRepair { what }) => OrderKind::NoteRepair { what },
     };
     let lease_until = Timestamp::from_millisecond(message.lease_until_ms).map_err(|_| unknown)?;
-    let proto::Order { generation, boot, reason, .. } = message;
+    let proto::Order { generation, boot, reason, reason_code, .. } = message;
+    let reason = Reason::Rendered { of: reason_code, text: reason };
     Ok(Order { node, generation, what, boot, lease_until, reason })
 }
 
@@ -71,7 +72,8 @@ pub fn order_message(order: &Order) -> proto::Order {
         generation: order.generation,
         boot: order.boot.clone(),
         lease_until_ms: order.lease_until.as_millisecond(),
-        reason: order.reason.clone(),
+        reason: order.reason.to_string(),
+        reason_code: order.reason.code().to_owned(),
         what: Some(what),
     }
 }

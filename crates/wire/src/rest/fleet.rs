@@ -1,11 +1,11 @@
 //! The fleet as a whole: its log, its domains, its policy, what it is made of.
 
-use farrier_fleet::fleet::event::Why;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::{Domain, NodeId, Policy};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::reason::WhyView;
 use super::shape::view;
 
 view! { lenient
@@ -100,7 +100,7 @@ view! { lenient
         /// Since when.
         since: Timestamp,
         /// Why.
-        why: Why,
+        why: WhyView,
     }
 }
 

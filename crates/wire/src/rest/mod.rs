@@ -8,6 +8,7 @@ mod asks;
 mod fleet;
 mod nodes;
 mod problem;
+mod reason;
 mod shape;
 mod shapes;
 
@@ -24,4 +25,5 @@ pub use nodes::{
     NodeDetail, NodePage, NodeRow, OrderView, ProofView,
 };
 pub use problem::Problem;
+pub use reason::{ReasonView, WhyView};
 pub use shape::{Shape, Shapes};

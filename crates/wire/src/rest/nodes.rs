@@ -1,10 +1,11 @@
 //! Nodes and what is wrong with them.
 
-use farrier_fleet::fleet::event::{Cordon, Makeup, Why};
+use farrier_fleet::fleet::event::{Cordon, Makeup};
 use farrier_fleet::fleet::{NodeId, Place, Rung, Standing};
 use farrier_fleet::health::{Finding, Severity};
 use jiff::Timestamp;
 
+use super::reason::{ReasonView, WhyView};
 use super::shape::{plain, view};
 
 /// Whether the server has a session with a node's agent.
@@ -105,8 +106,8 @@ view! { lenient
         standing: Standing,
         /// Since when.
         since: Timestamp,
-        /// Why, in words.
-        why: String,
+        /// Why.
+        reason: ReasonView,
         /// How many GPUs; null is not known.
         gpus: Option<u32>,
         /// The GPUs' name, where all have one.
@@ -120,7 +121,7 @@ view! { lenient
         /// The order that is on its way.
         order: Option<String>,
         /// Why something is not done that should be.
-        held_back: Option<String>,
+        held_back: Option<ReasonView>,
         /// When it was last heard, while it is silent.
         silent_since: Option<Timestamp>,
         /// Whether the server has a session with its agent; null: an older server does not tell.
@@ -156,7 +157,7 @@ view! { lenient
         /// What, in words.
         what: String,
         /// Why.
-        reason: String,
+        reason: ReasonView,
         /// Until when it must be answered.
         lease_until: Timestamp,
         /// Whether the agent is at it.
@@ -204,9 +205,9 @@ view! { lenient
         /// Since when.
         since: Timestamp,
         /// Why, and what would change it.
-        why: Why,
+        why: WhyView,
         /// What should be done and is not.
-        held_back: Option<Why>,
+        held_back: Option<WhyView>,
         /// Whether a repair waits for an approver.
         waits_for_approval: bool,
         /// What it is made of; null before its first report.
@@ -234,7 +235,7 @@ view! { lenient
         /// When it was taken out of service, for as long as that counts.
         quarantines: Vec<Timestamp>,
         /// What it shares with others and is to blame.
-        blamed: Vec<String>,
+        blamed: Vec<ReasonView>,
         /// When it was last heard, while it is silent.
         silent_since: Option<Timestamp>,
         /// Whether the server has a session with its agent; null: an older server does not tell.
@@ -254,15 +255,15 @@ view! { lenient
         /// Since when.
         since: Timestamp,
         /// Why, and what would change it.
-        why: Why,
+        why: WhyView,
         /// The findings behind it, in words.
         because: Vec<String>,
         /// The order that is on its way.
         order: Option<String>,
         /// What should be done and is not, and until when.
-        held_back: Option<Why>,
+        held_back: Option<WhyView>,
         /// What it shares with others and is to blame.
-        blamed: Vec<String>,
+        blamed: Vec<ReasonView>,
         /// A freeze that holds it back.
         frozen: Vec<String>,
         /// Whether the server has a session with its agent; null: an older server does not tell.

@@ -1,6 +1,6 @@
 //! Shapes of what the fleet itself is written in. A test holds each against a value.
 
-use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Why};
+use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup};
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::policy::{Autonomy, Policy, PoolPolicy};
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
@@ -42,24 +42,6 @@ plain! {
         "description": "`unknown`, `none`, `ours`, or `theirs` with owner and reason",
         "type": ["string", "object"],
     },
-}
-
-impl Shape for Why {
-    const NAME: Option<&'static str> = Some("Why");
-
-    fn shape(shapes: &mut Shapes) -> Value {
-        json!({
-            "type": "object", "required": ["text", "until"],
-            "description": "Why something was decided, and what would change it.",
-            "properties": {
-                "text": { "type": "string" },
-                "until": { "type": "string" },
-                "findings": { "type": "array", "items": { "type": "integer" } },
-                "changes_at": shapes.of::<jiff::Timestamp>(),
-                "approvable": { "type": "boolean" },
-            },
-        })
-    }
 }
 
 impl Shape for Place {

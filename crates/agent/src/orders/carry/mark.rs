@@ -15,7 +15,7 @@ pub(super) fn cordon(task: &mut Task<'_>) -> Ended {
         Cordon::None | Cordon::Unknown => {}
     }
     let boot = boot(task)?;
-    let reason = reason(&task.order().reason, task.order().generation);
+    let reason = reason(&task.order().reason.to_string(), task.order().generation);
     let inner = task.inner;
     let made = task.act(Effect::Cordon { reason: reason.clone() }, &boot, |_| {
         inner.scheduler.cordon(&reason).map_err(|err| err.to_string())

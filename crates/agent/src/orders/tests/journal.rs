@@ -140,9 +140,9 @@ fn a_file_that_is_damaged_or_newer_is_not_gone_on_with() {
     fs::write(&path, format!("nonsense\n{good}")).unwrap();
     let err = world.open("").err().unwrap();
     assert!(matches!(err, OrdersError::Damaged { line: 1, .. }), "{err}");
-    fs::write(&path, format!("{good}{{\"v\":2,\"at\":7}}\n")).unwrap();
+    fs::write(&path, format!("{good}{{\"v\":3,\"at\":7}}\n")).unwrap();
     let err = world.open("").err().unwrap();
-    assert!(matches!(err, OrdersError::Newer { version: 2, .. }), "{err}");
+    assert!(matches!(err, OrdersError::Newer { version: 3, .. }), "{err}");
     fs::write(&path, &good).unwrap();
     let desk = world.desk();
     assert!(matches!(world.open("").err().unwrap(), OrdersError::InUse { .. }));

@@ -195,7 +195,10 @@ impl World {
             what,
             boot,
             lease_until: self.now() + SignedDuration::from_secs(600),
-            reason: "Xid 79 on GPU 3".to_owned(),
+            reason: farrier_fleet::fleet::Reason::Rendered {
+                of: "test".to_owned(),
+                text: "Xid 79 on GPU 3".to_owned(),
+            },
         }
     }
 

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use farrier_fleet::fleet::event::Why;
-use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, OrderKind, Standing};
+use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, OrderKind, Standing, Why};
 use farrier_fleet::health::Change;
 
 use crate::printer::{Printer, Tone};
@@ -128,18 +127,19 @@ impl Story {
             }
             Event::HeldBack { node, why } => {
                 self.held_back += 1;
-                let text = format!("waits: {}; until {}", why.text, why.until);
+                let text = format!("waits: {}; until {}", why.reason, why.unblocked_by);
                 said(node, Tone::Caution, "held", text)
             }
             Event::Blamed { domain, nodes, why, .. } => {
-                let text = format!("is to blame, and not its {} nodes: {}", nodes.len(), why.text);
+                let text =
+                    format!("is to blame, and not its {} nodes: {}", nodes.len(), why.reason);
                 said(domain, Tone::Bad, "blamed", text)
             }
             Event::Absolved { domain, why } => said(
                 domain,
                 Tone::Good,
                 "cleared",
-                format!("is not to blame any longer: {}", why.text),
+                format!("is not to blame any longer: {}", why.reason),
             ),
             Event::Silent { node, .. } => {
                 said(node, Tone::Caution, "silent", "is not heard any more".to_owned())
@@ -192,9 +192,7 @@ impl Story {
             }
             Standing::Joining | Standing::Suspect | Standing::Verifying => {}
         }
-        // The GPU's UUID says nothing to an audience.
-        let text = why.text.split(" on GPU-").next().unwrap_or(&why.text);
-        Some((tone, format!("is {}: {text}", to.words())))
+        Some((tone, format!("is {}: {}", to.words(), why.reason)))
     }
 
     fn line(

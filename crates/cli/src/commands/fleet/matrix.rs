@@ -139,7 +139,11 @@ pub(super) fn domains(
     printer.table(&["Domain", "Nodes", "Out of service", "May be"], &rows)?;
     for blame in &blames {
         printer.line("")?;
-        printer.paragraph("to blame", 10, &format!("{}: {}", blame.domain, blame.why.text))?;
+        printer.paragraph(
+            "to blame",
+            10,
+            &format!("{}: {}", blame.domain, blame.why.reason.text),
+        )?;
     }
     for freeze in &freezes {
         let text = format!(

@@ -1,8 +1,8 @@
 //! `farrier fleet nodes`, `node` and `explain`.
 
-use farrier_fleet::fleet::event::{Cordon, Why};
+use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::{NodeId, Place, Standing};
-use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow};
+use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow, ReasonView, WhyView};
 use jiff::{SignedDuration, Timestamp};
 
 use super::connection;
@@ -93,9 +93,13 @@ pub(super) fn list(
         }
         let widest = told.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
         for node in told {
-            let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
-            let mut why = why.unwrap_or_else(|| node.why.clone());
-            if let Some(since) = node.silent_since.filter(|_| !why.contains("nothing was heard")) {
+            let mut why = node.reason.text.clone();
+            if let Some(held_back) = &node.held_back {
+                why.push_str(&format!("; held back: {}", held_back.text));
+            }
+            let mut shown = [Some(&node.reason), node.held_back.as_ref()].into_iter().flatten();
+            let is_told = shown.any(ReasonView::is_heartbeat_lost);
+            if let Some(since) = node.silent_since.filter(|_| !is_told) {
                 why.push_str(&format!("; nothing was heard of it since {since:.0}"));
             }
             printer.paragraph(&format!("  {}", node.node), widest + 3, &why)?;
@@ -185,16 +189,16 @@ pub(super) fn one(
     printer.line(&format!("{}: {standing} since {:.0}", node.node, node.since))?;
     let mut told = |name: &str, text: &str| printer.paragraph(&format!("  {name}"), 18, text);
     told("where", &where_it_is(&node.place))?;
-    told("why", &node.why.text)?;
-    told("until", &node.why.until)?;
+    told("why", &node.why.reason.text)?;
+    told("until", &node.why.unblocked_by.text)?;
     if let Some(connection) = &node.connection {
         told("agent", &connection.to_string())?;
     }
     if let Some(why) = &node.held_back {
-        told("held back", &format!("{}; until {}", why.text, why.until))?;
+        told("held back", &format!("{}; until {}", why.reason.text, why.unblocked_by.text))?;
     }
     for blamed in &node.blamed {
-        told("not its fault", blamed)?;
+        told("not its fault", &blamed.text)?;
     }
     if let Some(since) = node.silent_since {
         told("silent", &format!("nothing was heard since {since:.0}"))?;
@@ -284,16 +288,16 @@ pub(super) fn explain(
     }
     let standing = toned(printer, told.standing);
     printer.line(&format!("{} is {standing} since {:.0}", told.node, told.since))?;
-    let why = |printer: &mut Printer, name: &str, why: &Why| {
-        printer.paragraph(&format!("  {name}"), 14, &why.text)?;
-        printer.paragraph("  until", 14, &why.until)
+    let why = |printer: &mut Printer, name: &str, why: &WhyView| {
+        printer.paragraph(&format!("  {name}"), 14, &why.reason.text)?;
+        printer.paragraph("  until", 14, &why.unblocked_by.text)
     };
     why(printer, "because", &told.why)?;
     if let Some(connection) = &told.connection {
         printer.paragraph("  agent", 14, &connection.to_string())?;
     }
-    for (name, texts) in
-        [("found", &told.because), ("to blame", &told.blamed), ("frozen", &told.frozen)]
+    let blamed = told.blamed.iter().map(|it| it.text.clone()).collect();
+    for (name, texts) in [("found", &told.because), ("to blame", &blamed), ("frozen", &told.frozen)]
     {
         texts.iter().try_for_each(|it| printer.paragraph(&format!("  {name}"), 14, it))?;
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use farrier_fleet::fleet::LOGIC_VERSION;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Flaw, Log, LogError, joined, verify};
@@ -83,9 +84,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     begun.sort_by_key(|(seq, _)| *seq);
     let first = begun.first().map_or(0, |(seq, _)| *seq);
     let logs: Vec<&dyn Log> = begun.into_iter().map(|(_, log)| log as &dyn Log).collect();
+    let mut not_rederived = 0;
     let flaw = match flawed(&logs)? {
         Some(flaw) => Some(Wrong::Flaw(flaw)),
-        None => read_on(args, &logs)?,
+        None => read_on(args, &logs, &mut not_rederived)?,
     };
     let Some(head) = logs.last().map(|log| log.head()).transpose()? else {
         return Ok(Outcome::Fine);
@@ -95,7 +97,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             &json!({
                 "whole": flaw.is_none(), "from": first + 1, "entries": head.seq,
                 "hash": head.hash.to_string(),
-                "replayed": args.replay && flaw.is_none(), "flaw": flaw.as_ref().map(ToString::to_string),
+                "replayed": args.replay && flaw.is_none(), "not_rederived": not_rederived, "flaw": flaw.as_ref().map(ToString::to_string),
             })
             .to_string(),
         )?;
@@ -111,12 +113,21 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             }
         })?;
     } else {
-        let decided = if args.replay { ", and what was decided follows from it" } else { "" };
+        let decided = match not_rederived {
+            _ if !args.replay => "",
+            0 => ", and what was decided follows from it",
+            _ => ", and what this version decided follows from it",
+        };
         let which = match first {
             0 => format!("{} entries are", head.seq),
             _ => format!("entries {} to {} are", first + 1, head.seq),
         };
         printer.line(&format!("whole: {which} as they were written{decided}"))?;
+        if not_rederived > 0 {
+            printer.line(&format!(
+                "{not_rederived} entries were written with another version of the decision logic than {LOGIC_VERSION}: they were folded and not decided again"
+            ))?;
+        }
         if let Some(log) = logs.first().filter(|_| first > 0) {
             let hash = log.anchor()?.hash;
             printer
@@ -138,18 +149,30 @@ fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
 }
 
 /// All of it again, for what hashes alone do not show.
-fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<Wrong>, LogError> {
+fn read_on(
+    args: &Args,
+    logs: &[&dyn Log],
+    not_rederived: &mut u64,
+) -> Result<Option<Wrong>, LogError> {
     let mut is_held = args.holds.is_none();
     let mut replay: Option<Replay> = None;
     for log in logs.iter().filter(|_| args.replay || args.holds.is_some()) {
         let begin = log.beginning()?;
         let mut replayed = match replay.take() {
             None => Replay::on(begin),
-            Some(mut replayed) => match replayed.settled() {
-                Ok(state) if *state == begin => replayed,
-                Ok(state) => return Ok(Some(Wrong::Flaw(Flaw::Snapshot(state.seq).to_string()))),
-                Err(divergence) => return Ok(Some(Wrong::Flaw(divergence.to_string()))),
-            },
+            Some(mut replayed) => {
+                let (is_same, seq) = match replayed.settled() {
+                    Ok(state) => (*state == begin, state.seq),
+                    Err(divergence) => return Ok(Some(Wrong::Flaw(divergence.to_string()))),
+                };
+                // A state of an earlier format has other reasons than a fold of its entries. The server went on from the state.
+                let is_foreign = replayed.not_rederived() > *not_rederived;
+                if args.replay && !is_same && !is_foreign {
+                    return Ok(Some(Wrong::Flaw(Flaw::Snapshot(seq).to_string())));
+                }
+                *not_rederived = replayed.not_rederived();
+                replayed.go_on_from(begin)
+            }
         };
         let mut seq = log.anchor()?.seq;
         loop {
@@ -168,8 +191,11 @@ fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<Wrong>, LogError> {
         }
         replay = Some(replayed);
     }
-    if let Some(Err(divergence)) = replay.map(Replay::finish) {
-        return Ok(Some(Wrong::Flaw(divergence.to_string())));
+    if let Some(replayed) = &mut replay {
+        if let Err(divergence) = replayed.settled() {
+            return Ok(Some(Wrong::Flaw(divergence.to_string())));
+        }
+        *not_rederived = replayed.not_rederived();
     }
     Ok(args.holds.clone().filter(|_| !is_held).map(Wrong::NotHeld))
 }

@@ -164,7 +164,7 @@ pub(super) fn fleet(
                 node.standing.words().to_owned(),
                 node.gpus.map_or_else(|| "?".to_owned(), |count| count.to_string()),
                 findings.unwrap_or_else(|| "-".to_owned()),
-                node.why.clone(),
+                node.reason.text.clone(),
             ]
         })
         .collect();

@@ -389,7 +389,7 @@ fn node_words(node: &farrier_wire::rest::NodeRow) -> String {
         node.place.pool.to_string(),
         rack,
         node.standing.words().to_owned(),
-        node.why.clone(),
+        node.reason.text.clone(),
         driver.unwrap_or_default().to_owned(),
         gpu.unwrap_or_default().to_owned(),
     ];

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::fleet::event::{Event, Why};
+use crate::fleet::event::Event;
 use crate::fleet::identity::{Domain, NodeId};
-use crate::fleet::order::span;
+use crate::fleet::reason::{Reason, SymptomCounts, UnblockedBy, Why};
 use crate::fleet::state::{FleetState, Node, Symptom};
 
 /// What is to blame once the verdicts are in the log.
@@ -25,9 +25,9 @@ pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp
         match state.blamed.get(&domain) {
             None => suspects.extend(common(state, &domain, now)),
             Some(blame) if !is_common(state, &domain, blame.symptom) => {
-                let shows = blame.symptom.words();
-                let text = format!("too few nodes of {domain} show {shows} for a common cause");
-                let why = Why::new(text, "several of its nodes show the same again");
+                let (symptom, of) = (blame.symptom, domain.clone());
+                let reason = Reason::NoCommonSymptom { domain: of, symptom };
+                let why = Why::new(reason, UnblockedBy::SymptomReturn);
                 suspects.extend(common(state, &domain, now));
                 events.push(Event::Absolved { domain, why });
             }
@@ -129,12 +129,13 @@ fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect
 fn blamed(state: &FleetState, suspect: Suspect) -> Event {
     let Suspect { domain, symptom, nodes, .. } = suspect;
     let members = state.tallies.get(&domain).map_or(0, |tally| tally.members);
-    let window = span(state.policy.blame.window_s);
-    let text = format!(
-        "{} of {members} nodes of {domain} began to show {} within {window}: one cause, outside of them",
-        nodes.len(),
-        symptom.words()
-    );
-    let why = Why::new(text, format!("fewer of them show {}", symptom.words()));
+    let shown = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+    let reason = Reason::CommonSymptom {
+        domain: domain.clone(),
+        symptom,
+        window_s: state.policy.blame.window_s,
+        counts: Some(SymptomCounts { nodes: shown, members }),
+    };
+    let why = Why::new(reason, UnblockedBy::FewerSymptoms { symptom });
     Event::Blamed { domain, symptom, nodes, why }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::fleet::event::Why;
 use crate::fleet::identity::Domain;
+use crate::fleet::reason::{BudgetCounts, Reason, UnblockedBy, Why};
 use crate::fleet::state::{FleetState, Node, Tally};
 
 /// What is left to take, with what this decision took already.
@@ -28,10 +28,9 @@ impl<'a> Budget<'a> {
             (out >= limit).then_some((domain, out, members, limit))
         });
         let (domain, out, members, limit) = tight?;
-        let text =
-            format!("{out} of {members} nodes of {domain} are out of service, and {limit} may be");
-        let until = format!("a node of {domain} is back in service, or the policy allows more");
-        Some(Why::new(text, until))
+        let counts = Some(BudgetCounts { out, members, limit });
+        let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
+        Some(Why::new(reason, UnblockedBy::BudgetSlot { domain }))
     }
 
     /// Counts a node that the last event took out of service.

@@ -1,6 +1,7 @@
 //! What speaks against a node.
 
 use crate::fleet::order::Rung;
+use crate::fleet::reason::Reason;
 use crate::fleet::state::{Node, Standing, fault_of};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
@@ -30,8 +31,8 @@ pub(super) struct Complaint {
     pub(super) fault: String,
     /// The codes of the findings that weigh.
     pub(super) codes: Vec<String>,
-    pub(super) findings: Vec<u64>,
-    pub(super) text: String,
+    /// What it is; none where nothing speaks against the node.
+    reason: Option<Reason>,
 }
 
 impl Complaint {
@@ -48,10 +49,11 @@ impl Complaint {
             gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
             fault: worst.first().map_or(String::new(), |(_, finding)| fault_of(finding)),
             codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
-            findings: worst.iter().take(FINDINGS_MAX).map(|(_, finding)| finding.id).collect(),
-            text: worst
-                .first()
-                .map_or(String::new(), |(_, finding)| words(node, finding, worst.len())),
+            reason: worst.first().map(|(_, finding)| Reason::OpenFindings {
+                worst: node.summary(finding),
+                more: u32::try_from(worst.len() - 1).unwrap_or(u32::MAX),
+                findings: worst.iter().take(FINDINGS_MAX).map(|(_, it)| it.id).collect(),
+            }),
         };
         complaint.add_what_was_not_passed(node);
         if complaint.weight == Weight::None {
@@ -72,22 +74,23 @@ impl Complaint {
             if unproven.rung == Rung::V0 { Action::RebootNode } else { Action::Investigate };
         self.action = self.action.max(helps);
         self.fault = unproven.fault();
-        self.text = format!("it did not pass {}: {}", unproven.rung, unproven.why);
+        let findings = self.reason.as_ref().map(|it| it.findings().to_vec()).unwrap_or_default();
+        self.reason = Some(unproven.reason(findings));
+    }
+
+    /// Why the node is unfit or in doubt.
+    pub(super) fn reason(&self) -> Reason {
+        self.reason.clone().unwrap_or(Reason::FindingsCleared { verifying: false })
     }
 
     fn doubt_what_is_unknown(&mut self, node: &Node) {
-        self.text = match (&node.silent_since, &node.makeup) {
-            (Some(since), _) => format!("nothing was heard of it since {since:.0}"),
-            _ if node.unreadable_since.is_some() => {
-                "the server cannot read its findings: its agent may be newer than the server"
-                    .to_owned()
-            }
-            (None, None) => "it has not said yet what it is made of".to_owned(),
-            (None, Some(makeup)) if makeup.gpus.is_none() => {
-                "its GPUs could not be read".to_owned()
-            }
+        self.reason = Some(match (node.silent_since, &node.makeup) {
+            (Some(since), _) => Reason::HeartbeatLost { since },
+            _ if node.unreadable_since.is_some() => Reason::FindingsUnreadable,
+            (None, None) => Reason::InventoryUnknown,
+            (None, Some(makeup)) if makeup.gpus.is_none() => Reason::GpusUnreadable,
             (None, Some(_)) => return,
-        };
+        });
         self.weight = Weight::Doubt;
     }
 }
@@ -108,9 +111,4 @@ fn weight(finding: &Finding) -> Weight {
         }
         _ => Weight::None,
     }
-}
-
-fn words(node: &Node, finding: &Finding, all: usize) -> String {
-    let more = if all > 1 { format!(", and {} more", all - 1) } else { String::new() };
-    format!("{} {}{more}", finding.severity, node.words_of_finding(finding))
 }

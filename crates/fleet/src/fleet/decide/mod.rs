@@ -13,13 +13,18 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::event::{Entry, Event, Why};
+use super::event::{Entry, Event};
 use super::identity::{Actor, NodeId};
 use super::policy::PoolPolicy;
+use super::reason::Why;
 use super::state::{FleetState, Node};
 use breaker::Budget;
 use complaint::Complaint;
 pub use complaint::speaks_against;
+
+/// The version of this logic. Raised whenever the same inputs lead to other decisions: a replay decides again only on what its own
+/// version decided (`docs/adr/0020-reasons-are-values.md`).
+pub const LOGIC_VERSION: u32 = 1;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;
@@ -95,8 +100,9 @@ impl Look<'_> {
 impl Node {
     /// The node as it will be when the event is in the log.
     fn foresee(&mut self, event: &Event, now: Timestamp) {
-        let entry = Entry { seq: 0, batch: 0, at: now, by: Actor::Server, event: event.clone() };
-        match event {
+        let (by, logic, event) = (Actor::Server, LOGIC_VERSION, event.clone());
+        let entry = Entry { seq: 0, batch: 0, at: now, by, logic, event };
+        match &entry.event {
             Event::Ordered { order } => self.ordered(order),
             _ => self.take_in(&entry),
         }

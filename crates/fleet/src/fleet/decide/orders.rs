@@ -3,10 +3,11 @@
 use jiff::SignedDuration;
 
 use super::Look;
-use crate::fleet::event::{Cordon, Event, Why, shortened};
+use crate::fleet::event::{Cordon, Event};
 use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::policy::Autonomy;
-use crate::fleet::state::{Errand, Repair, Standing, Symptom, later};
+use crate::fleet::reason::{OrderFailure, Reason, RepairsTried, UnblockedBy, Why, bounded};
+use crate::fleet::state::{Errand, Hold, Repair, Standing, Symptom, later};
 use crate::fleet::window;
 use crate::health::Action;
 
@@ -15,20 +16,20 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
     if let Some(pending) = &look.node.order {
         let order = &pending.order;
         let (node, generation) = (look.id.clone(), order.generation);
-        let why = format!("`{}` was not answered until {:.0}", order.what, order.lease_until);
-        let over = (order.lease_until <= look.now).then_some(why);
+        let (what, lease_until) = (order.what.brief(), order.lease_until);
+        let over =
+            (lease_until <= look.now).then_some(Reason::OrderExpired { order: what, lease_until });
         let stopped = || stopped(look).filter(|_| order.what.is_repair());
         let unfit = || {
             let is_unfit = look.complaint.weight == super::complaint::Weight::Serious;
-            (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.text.clone())
+            (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.reason())
         };
         let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
-        let why = over.or_else(stopped).map(shortened);
-        return why.map(|why| Event::Withdrawn { node, generation, why });
+        return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
     }
     if let Some(Errand { what, by }) = errand(look) {
         let waits = at_work(look).or_else(|| frozen(look).filter(|_| what.changes()));
-        let reason = format!("{by} asked for it");
+        let reason = Reason::OperatorRequest { by: by.clone() };
         return Some(match waits {
             Some(why) => look.held_back(why),
             None => Event::Ordered { order: Order { reason, ..order(look, what.clone()) } },
@@ -41,7 +42,7 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
     };
     match obstacle(look, &what) {
         Some(Obstacle::Later) => None,
-        Some(Obstacle::Why(why)) => Some(look.held_back(why)),
+        Some(Obstacle::Why(why)) => Some(look.held_back(*why)),
         None => Some(Event::Ordered { order: order(look, what) }),
     }
 }
@@ -60,12 +61,7 @@ fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
 /// Nothing is changed or measured under work.
 fn at_work(look: &Look<'_>) -> Option<Why> {
     let is_out = !look.node.standing.in_service() && look.node.standing != Standing::Joining;
-    (!is_out).then(|| {
-        Why::new(
-            "it takes work, and is neither tested nor changed under it",
-            "a person holds it (`farrier fleet cordon`)",
-        )
-    })
+    (!is_out).then(|| Why::new(Reason::TakesWork, UnblockedBy::OperatorHold))
 }
 
 enum Wanted {
@@ -159,18 +155,17 @@ fn repair(look: &Look<'_>) -> Wanted {
         return Wanted::Person(why);
     }
     let tried = match ladder.iter().filter(untried).find(is_spent) {
-        Some(what) => format!(
-            "; `{}` was done {most} times since it was last in service, for other faults, and is not ordered again",
-            look.node.words_of_order(what)
-        ),
-        None if ladder.is_empty() => String::new(),
-        None => "; what could be ordered was, and did not help".to_owned(),
+        Some(order) => RepairsTried::Limit {
+            gpu: look.node.location_of_order(order),
+            order: order.clone(),
+            times: look.pool.tries.max(1),
+        },
+        None if ladder.is_empty() => RepairsTried::None,
+        None => RepairsTried::All,
     };
-    let text = format!("{}: {}{tried}", complaint.text, complaint.action.asks());
-    Wanted::Person(
-        Why::new(text, "a person repairs it and says so (`farrier fleet repaired`)")
-            .of(complaint.findings.clone()),
-    )
+    let (cause, action) = (Box::new(complaint.reason()), complaint.action);
+    let reason = Reason::NeedsRepair { cause, action, tried };
+    Wanted::Person(Why::new(reason, UnblockedBy::OperatorRepair))
 }
 
 /// What is left is of a switch, a rack or an `NVLink` domain: nobody has to look at the node for it.
@@ -181,10 +176,12 @@ fn blamed(look: &Look<'_>) -> Option<Why> {
         !complaint.codes.is_empty() && complaint.codes.iter().all(is_it)
     };
     let mut blamed = look.blamed.iter();
-    let (domain, _) =
+    let (domain, symptom) =
         blamed.find(|(domain, symptom)| domains.contains(domain) && explains(**symptom))?;
-    let text = format!("{}: {domain} is to blame, and not the node", complaint.text);
-    Some(Why::new(text, format!("{domain} is mended")).of(complaint.findings.clone()))
+    let (domain, symptom) = (domain.clone(), *symptom);
+    let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
+    let cause = Some(Box::new(complaint.reason()));
+    Some(Why::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))
 }
 
 /// A node that was out of service too often is not given back by another repair.
@@ -192,21 +189,25 @@ fn lemon(look: &Look<'_>) -> Option<Why> {
     let policy = &look.state.policy.lemon;
     let from = look.now - SignedDuration::from_hours(24 * i64::from(policy.days));
     let times = look.node.quarantines.iter().filter(|at| **at >= from).count();
-    let many = u32::try_from(times).unwrap_or(u32::MAX) >= policy.quarantines;
+    let times = u32::try_from(times).unwrap_or(u32::MAX);
+    let many = times >= policy.quarantines;
     let by_hand = look.node.repairs.iter().any(|it| matches!(it, Repair::ByHand(_)));
     (many && !by_hand).then(|| {
-        let text = format!(
-            "it was out of service {times} times in {} days: the cause was not mended",
-            policy.days
-        );
-        Why::new(text, "a person repairs it and says so (`farrier fleet repaired`)")
+        let reason = Reason::RepeatedQuarantines { times, days: policy.days };
+        Why::new(reason, UnblockedBy::OperatorRepair)
     })
 }
 
 enum Obstacle {
     /// Time passes, and it will be ordered.
     Later,
-    Why(Why),
+    Why(Box<Why>),
+}
+
+impl Obstacle {
+    fn waits(why: Why) -> Self {
+        Self::Why(Box::new(why))
+    }
 }
 
 fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
@@ -215,24 +216,20 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
         Autonomy::Observe
             if !matches!(what, OrderKind::Verify { .. } | OrderKind::NoteRepair { .. }) =>
         {
-            let why = Why::new(
-                format!("`{what}` would be ordered; the pool only observes"),
-                "the pool's policy allows it",
-            );
-            return Some(Obstacle::Why(why));
+            let reason =
+                Reason::OrderNotAllowed { order: what.clone(), autonomy: Autonomy::Observe };
+            return Some(Obstacle::waits(Why::new(reason, UnblockedBy::Policy)));
         }
         Autonomy::Quarantine if changes => {
-            let why = Why::new(
-                format!("`{what}` would be ordered; repairs of the pool are left to people"),
-                "a person repairs it and says so (`farrier fleet repaired`)",
-            );
-            return Some(Obstacle::Why(why));
+            let autonomy = Autonomy::Quarantine;
+            let reason = Reason::OrderNotAllowed { order: what.clone(), autonomy };
+            return Some(Obstacle::waits(Why::new(reason, UnblockedBy::OperatorRepair)));
         }
         _ => {}
     }
     let waits = frozen(look).or_else(|| unapproved(look, what)).or_else(|| shut(look, what));
     if let Some(why) = waits.filter(|_| changes) {
-        return Some(Obstacle::Why(why));
+        return Some(Obstacle::waits(why));
     }
     // A cordon waits for no other order: until then the node takes work.
     let is_other = look.node.failed_order.as_ref().is_some_and(|it| it != what);
@@ -241,11 +238,13 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
     // These are tried for as long as it takes: a node without a cordon takes work, and nothing else brings it into service.
     let is_retried =
         matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
-    let failed_often = (look.node.failures >= look.pool.tries)
-        .then(|| format!("`{what}` failed {} times, last: {failure}", look.node.failures));
-    if let Some(text) = failed_often.as_ref().filter(|_| !is_retried) {
-        let until = "a person looks, and says that it is repaired or holds it";
-        return Some(Obstacle::Why(Why::new(text, until)));
+    let failed_often = (look.node.failures >= look.pool.tries).then(|| Reason::OrderFailed {
+        order: what.brief(),
+        failures: look.node.failures,
+        last: bounded_failure(failure),
+    });
+    if let Some(reason) = failed_often.clone().filter(|_| !is_retried) {
+        return Some(Obstacle::waits(Why::new(reason, UnblockedBy::OperatorReview)));
     }
     let again = later(*at, look.pool.retry_s_after(look.node.failures));
     if look.now >= again {
@@ -253,18 +252,26 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
     }
     let is_proof = matches!(what, OrderKind::Verify { .. });
     let unproven = look.node.unproven.as_ref().filter(|_| look.node.standing == Standing::Joining);
-    let text = unproven.map(|it| format!("it did not pass {}: {}", it.rung, it.why));
-    Some(text.or_else(|| failed_often.filter(|_| !is_proof)).map_or(Obstacle::Later, |text| {
-        let until = format!("it passes: it is tried again at {again:.0}");
-        Obstacle::Why(Why::new(text, until).over_at(again))
+    let reason = unproven.map(|it| it.reason(Vec::new()));
+    let reason = reason.or_else(|| failed_often.filter(|_| !is_proof));
+    Some(reason.map_or(Obstacle::Later, |reason| {
+        Obstacle::waits(Why::new(reason, UnblockedBy::Retry { at: again }))
     }))
 }
 
+/// What a node says of it is bounded: each decision repeats it.
+fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
+    match failure {
+        OrderFailure::Reported(text) => OrderFailure::Reported(bounded(text)),
+        OrderFailure::Withdrawn(_) => failure.clone(),
+    }
+}
+
 /// Who says that nothing is to be done there, since it was ordered.
-fn stopped(look: &Look<'_>) -> Option<String> {
-    let held = look.node.hold.as_ref().map(|hold| format!("{} holds it: {}", hold.by, hold.reason));
-    let shut_out = || look.node.revoked.map(|_| "its certificates were revoked".to_owned());
-    held.or_else(shut_out).or_else(|| frozen(look).map(|why| why.text))
+fn stopped(look: &Look<'_>) -> Option<Reason> {
+    let held = look.node.hold.as_ref().map(Hold::as_reason);
+    let revoked = || look.node.revoked.map(|since| Reason::CertificateRevoked { since });
+    held.or_else(revoked).or_else(|| frozen(look).map(|why| why.reason))
 }
 
 fn frozen(look: &Look<'_>) -> Option<Why> {
@@ -274,17 +281,18 @@ fn frozen(look: &Look<'_>) -> Option<Why> {
         .freezes
         .iter()
         .find(|(domain, freeze)| domains.contains(domain) && freeze.until > look.now)?;
-    let text = format!("{domain} is frozen by {}: {}", freeze.by, freeze.reason);
-    let until = format!("{:.0}, or whoever froze it thaws it", freeze.until);
-    Some(Why::new(text, until).over_at(freeze.until))
+    let reason = Reason::Frozen {
+        domain: domain.clone(),
+        by: freeze.by.clone(),
+        reason: bounded(&freeze.reason),
+        until: freeze.until,
+    };
+    Some(Why::new(reason, UnblockedBy::Unfreeze { at: freeze.until }))
 }
 
 fn unapproved(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
     let asks = *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.approved;
-    asks.then(|| {
-        Why::new("a reboot waits for approval", "a person approves it (`farrier fleet approve`)")
-            .over_when_approved()
-    })
+    asks.then(|| Why::new(Reason::NeedsApproval { order: what.clone() }, UnblockedBy::Approval))
 }
 
 /// Outside of its windows a pool is left as it is, unless a person wants it done now.
@@ -293,9 +301,9 @@ fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
         return None;
     }
     let opens = window::opens(&look.pool.repair_windows, look.now)?;
-    let text = format!("`{what}` waits for a window of pool {}", look.node.place.pool);
-    let until = format!("{opens:.0}, or a person approves it (`farrier fleet approve`)");
-    Some(Why::new(text, until).over_at(opens).over_when_approved())
+    let (order, pool) = (what.clone(), look.node.place.pool.clone());
+    let reason = Reason::OutsideWindow { order, pool, opens };
+    Some(Why::new(reason, UnblockedBy::WindowOrApproval { at: opens }))
 }
 
 fn order(look: &Look<'_>, what: OrderKind) -> Order {
@@ -307,7 +315,7 @@ fn order(look: &Look<'_>, what: OrderKind) -> Order {
         generation: look.node.generation.saturating_add(1),
         boot,
         lease_until: later(look.now, look.pool.lease_of(&what)),
-        reason: look.node.why.text.clone(),
+        reason: look.node.why.reason.clone(),
         what,
     }
 }

@@ -4,9 +4,10 @@ use super::Look;
 use super::blame;
 use super::breaker::Budget;
 use super::complaint::Weight;
-use crate::fleet::event::{Cordon, Event, Why};
+use crate::fleet::event::{Cordon, Event};
 use crate::fleet::order::Rung;
 use crate::fleet::policy::Autonomy;
+use crate::fleet::reason::{Reason, UnblockedBy, Why, bounded};
 use crate::fleet::state::Standing;
 
 /// The next change of the node's standing; or why it does not change though it should.
@@ -29,8 +30,8 @@ pub(super) fn step(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
 fn held(look: &Look<'_>) -> Option<Event> {
     let standing = look.node.standing;
     if let Some(hold) = look.node.hold.as_ref().filter(|_| standing != Standing::Held) {
-        let text = format!("{} holds it: {}", hold.by, hold.reason);
-        return Some(look.moved(Standing::Held, Why::new(text, "whoever holds it releases it")));
+        let why = Why::new(hold.as_reason(), UnblockedBy::Release);
+        return Some(look.moved(Standing::Held, why));
     }
     if let Some(why) = shut_out(look).filter(|_| standing != Standing::Held) {
         return Some(look.moved(Standing::Held, why));
@@ -39,8 +40,7 @@ fn held(look: &Look<'_>) -> Option<Event> {
         Cordon::Theirs { owner, reason }
             if standing.in_service() || standing == Standing::Joining =>
         {
-            let text = format!("it is cordoned by {owner}: {reason}");
-            Some(look.moved(Standing::Held, Why::new(text, "whoever cordoned it takes that away")))
+            Some(look.moved(Standing::Held, cordoned(owner, reason, false)))
         }
         _ => None,
     }
@@ -49,14 +49,15 @@ fn held(look: &Look<'_>) -> Option<Event> {
 /// A node whose certificates were revoked may not speak: whatever it was, nobody knows what it is now, and no order reaches it.
 fn shut_out(look: &Look<'_>) -> Option<Why> {
     let since = look.node.revoked?;
-    let text = format!(
-        "its certificates were revoked at {since:.0}: it may not speak, and nobody knows how it is"
-    );
-    let until = format!(
-        "it enrols anew (`farrier server token create --pool {} --node {}`) and is proven, or is retired",
-        look.node.place.pool, look.id
-    );
-    Some(Why::new(text, until))
+    let (pool, node) = (look.node.place.pool.clone(), look.id.clone());
+    let reason = Reason::CertificateRevoked { since };
+    Some(Why::new(reason, UnblockedBy::Enrolment { pool, node }))
+}
+
+fn cordoned(owner: &str, reason: &str, verified: bool) -> Why {
+    let (owner, reason) = (bounded(owner), bounded(reason));
+    let reason = Reason::ExternalCordon { owner, reason, verified };
+    Why::new(reason, UnblockedBy::ExternalUncordon)
 }
 
 fn joining(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
@@ -68,7 +69,7 @@ fn joining(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
     // Our own cordon goes first; a pool that only observes leaves it where it is.
     let cordoned = look.node.cordon == Cordon::Ours && look.pool.autonomy != Autonomy::Observe;
     let proven = look.proven() && look.complaint.weight == Weight::None && !cordoned;
-    proven.then(|| look.in_service("it has enrolled and passed what its pool asks for"))
+    proven.then(|| look.in_service(Reason::Verified { joining: true }))
 }
 
 fn in_service(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
@@ -76,16 +77,15 @@ fn in_service(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
         Weight::None => None,
         Weight::Serious if look.refusal(budget).is_none() => Some(look.quarantine()),
         Weight::Serious | Weight::Doubt => {
-            let text = look.complaint.text.clone();
-            let why = Why::new(text, "that is over, or lasts too long, or gets worse");
-            Some(look.moved(Standing::Suspect, why.of(look.complaint.findings.clone())))
+            let why = look.complained(UnblockedBy::ConditionChange);
+            Some(look.moved(Standing::Suspect, why))
         }
     }
 }
 
 fn suspect(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
     if look.complaint.weight == Weight::None {
-        return Some(look.in_service("nothing speaks against it any longer"));
+        return Some(look.in_service(Reason::FindingsCleared { verifying: false }));
     }
     let silent = look.node.heartbeat_deadline(look.pool).is_some_and(|at| at <= look.now);
     let lasts = look.node.phase_deadline(look.pool.suspect_s) <= look.now;
@@ -100,56 +100,41 @@ fn suspect(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
 
 fn quarantined(look: &Look<'_>) -> Option<Event> {
     if look.node.mended {
-        return Some(look.moved(Standing::Verifying, Why::new(MENDED, RETURNS)));
+        return Some(look.verify(Reason::Repaired));
     }
     if look.complaint.weight == Weight::None {
-        let why = Why::new(
-            "nothing speaks against it any longer; it is proven before it comes back",
-            RETURNS,
-        );
-        return Some(look.moved(Standing::Verifying, why));
+        return Some(look.verify(Reason::FindingsCleared { verifying: true }));
     }
-    let until = "it is mended, by an order or by hand";
-    look.emptied().then(|| look.moved(Standing::InRepair, look.complained(until)))
+    let why = || look.complained(UnblockedBy::Repair);
+    look.emptied().then(|| look.moved(Standing::InRepair, why()))
 }
 
 fn in_repair(look: &Look<'_>) -> Option<Event> {
-    let text = match (look.node.mended, look.complaint.weight) {
-        (true, _) => MENDED,
-        (false, Weight::None) => {
-            "nothing speaks against it any longer; it is proven before it comes back"
-        }
-        (false, _) if look.emptied() => return None,
-        (false, _) => {
-            let why = look.complained(
-                "it is drained anew: its cordon was taken away, and work may run there",
-            );
-            return Some(look.moved(Standing::Quarantined, why));
-        }
-    };
-    Some(look.moved(Standing::Verifying, Why::new(text, RETURNS)))
+    match (look.node.mended, look.complaint.weight) {
+        (true, _) => Some(look.verify(Reason::Repaired)),
+        (false, Weight::None) => Some(look.verify(Reason::FindingsCleared { verifying: true })),
+        (false, _) if look.emptied() => None,
+        (false, _) => Some(look.moved(Standing::Quarantined, look.complained(UnblockedBy::Drain))),
+    }
 }
-
-const MENDED: &str = "it was mended, and is proven before it comes back";
-const RETURNS: &str = "it passes, and comes back; or it does not, and is mended";
 
 fn verifying(look: &Look<'_>) -> Option<Event> {
     if let Some((rung, proof)) = look.node.proven.iter().find(|(_, proof)| !proof.passed) {
-        let text = format!("it did not pass {rung}: {}", proof.evidence);
-        return Some(look.unfit(Why::new(text, "it is mended, by an order or by hand")));
+        let evidence = bounded(&proof.evidence);
+        let reason = Reason::VerificationFailed { level: *rung, evidence, findings: Vec::new() };
+        return Some(look.unfit(Why::new(reason, UnblockedBy::Repair)));
     }
     let settled = look.node.phase_deadline(look.pool.settle_s) <= look.now;
     if look.complaint.weight == Weight::Serious && settled {
-        return Some(look.unfit(look.complained("it is mended, by an order or by hand")));
+        return Some(look.unfit(look.complained(UnblockedBy::Repair)));
     }
     if look.complaint.weight != Weight::None || !look.proven() {
         return None;
     }
     match &look.node.cordon {
-        Cordon::None => Some(look.in_service("it passed what its pool asks for")),
+        Cordon::None => Some(look.in_service(Reason::Verified { joining: false })),
         Cordon::Theirs { owner, reason } => {
-            let text = format!("it is fit, and cordoned by {owner}: {reason}");
-            Some(look.moved(Standing::Held, Why::new(text, "whoever cordoned it takes that away")))
+            Some(look.moved(Standing::Held, cordoned(owner, reason, true)))
         }
         Cordon::Ours | Cordon::Unknown => None,
     }
@@ -167,8 +152,7 @@ fn released(look: &Look<'_>) -> Option<Event> {
     if theirs {
         return None;
     }
-    let why = Why::new("nobody holds it any longer; it is proven before it comes back", RETURNS);
-    Some(look.moved(Standing::Verifying, why))
+    Some(look.verify(Reason::HoldEnded))
 }
 
 impl Look<'_> {
@@ -176,16 +160,20 @@ impl Look<'_> {
         Event::Moved { node: self.id.clone(), to, why }
     }
 
-    fn in_service(&self, text: &str) -> Event {
-        self.moved(Standing::InService, Why::new(text, "something speaks against it"))
+    fn in_service(&self, reason: Reason) -> Event {
+        self.moved(Standing::InService, Why::new(reason, UnblockedBy::Finding))
     }
 
-    fn complained(&self, until: &str) -> Why {
-        Why::new(self.complaint.text.clone(), until).of(self.complaint.findings.clone())
+    fn verify(&self, reason: Reason) -> Event {
+        self.moved(Standing::Verifying, Why::new(reason, UnblockedBy::VerificationResult))
+    }
+
+    fn complained(&self, unblocked_by: UnblockedBy) -> Why {
+        Why::new(self.complaint.reason(), unblocked_by)
     }
 
     fn quarantine(&self) -> Event {
-        self.moved(Standing::Quarantined, self.complained("it is mended and proven"))
+        self.moved(Standing::Quarantined, self.complained(UnblockedBy::RepairAndVerification))
     }
 
     /// Back to repair; by way of the quarantine where work may still run.
@@ -202,17 +190,17 @@ impl Look<'_> {
     /// Why a node that should be taken out of service is not.
     fn refusal(&self, budget: &Budget<'_>) -> Option<Why> {
         if self.pool.autonomy == Autonomy::Observe {
-            let text = format!(
-                "it would be quarantined for {}; the pool only observes",
-                self.complaint.text
-            );
-            return Some(Why::new(text, "the pool's policy allows it, or a person holds the node"));
+            let cause = Box::new(self.complaint.reason());
+            let reason = Reason::QuarantineNotAllowed { cause };
+            return Some(Why::new(reason, UnblockedBy::PolicyOrHold));
         }
         if let Some((domain, symptom)) =
             blame::culprit(self.node, &self.complaint.codes, self.blamed)
         {
-            let text = format!("{domain} is to blame for {}, and not the node", symptom.words());
-            return Some(Why::new(text, format!("{domain} is mended")));
+            let domain = domain.clone();
+            let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
+            let reason = Reason::FailureDomainFault { domain, symptom, cause: None };
+            return Some(Why::new(reason, unblocked_by));
         }
         budget.refusal(self.node)
     }

@@ -3,9 +3,15 @@
 use super::node::{Node, Repair, Unproven};
 use crate::fleet::decide::speaks_against;
 use crate::fleet::order::{OrderKind, Rung};
+use crate::fleet::reason::{Reason, bounded};
 use crate::health::Finding;
 
 impl Unproven {
+    /// That it was not passed.
+    pub(in crate::fleet) fn reason(&self, findings: Vec<u64>) -> Reason {
+        Reason::VerificationFailed { level: self.rung, evidence: bounded(&self.why), findings }
+    }
+
     /// Its name among the node's faults.
     pub(in crate::fleet) fn fault(&self) -> String {
         self.rung.to_string()

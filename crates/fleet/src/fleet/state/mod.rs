@@ -14,9 +14,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::access::AccessChange;
-use super::event::{Ask, Entry, Event, Why};
+use super::event::{Ask, Entry, Event};
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::policy::Policy;
+use super::reason::{self, Why};
 pub(crate) use fault::fault_of;
 pub(crate) use node::later;
 pub use node::{Errand, ErrandEnded, Hold, Node, Pending, Proof, Repair, Standing, Unproven};
@@ -156,15 +157,19 @@ impl FleetState {
         entry.event.node().cloned().into_iter().collect()
     }
 
-    /// Adds what states of format 1 lack, and counts domains again by today's rules.
-    pub fn upgrade_from_v1(&mut self) {
-        self.tallies.clear();
-        for id in self.nodes.keys().cloned().collect::<Vec<_>>() {
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
+    /// Reads a state of format 1: adds what it lacks, and counts domains again by today's rules.
+    pub fn from_v1(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
+        reason::upgrade_state(&mut value);
+        let mut state: Self = serde_json::from_value(value)?;
+        state.tallies.clear();
+        for id in state.nodes.keys().cloned().collect::<Vec<_>>() {
+            let Some(node) = state.nodes.get_mut(&id) else { continue };
             Arc::make_mut(node).upgrade_from_v1();
             let node = Arc::clone(node);
-            self.count(&node, 1);
+            state.count(&node, 1);
         }
+        Ok(state)
     }
 
     /// Every node is to be looked at, and again when the policy of now says so.

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::symptom::Symptom;
 use crate::fleet::access::AccessChange;
-use crate::fleet::event::{Ask, Cordon, Entry, Event, GpuMakeup, Makeup, Record, Why};
+use crate::fleet::event::{Ask, Cordon, Entry, Event, GpuMakeup, Makeup, Record};
 use crate::fleet::identity::{Actor, Place};
 use crate::fleet::order::{Answer, Order, OrderKind, Rung};
 use crate::fleet::policy::Policy;
+use crate::fleet::reason::{OrderFailure, Reason, UnblockedBy, Why, bounded};
 use crate::health::{Change, Finding, FindingKind};
 
 /// Where a node stands.
@@ -105,7 +106,7 @@ pub struct Node {
     /// Orders of this kind that failed since one was done.
     pub failures: u32,
     /// When the last of them failed, and why.
-    pub failed: Option<(Timestamp, String)>,
+    pub failed: Option<(Timestamp, OrderFailure)>,
     /// What was ordered then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_order: Option<OrderKind>,
@@ -179,6 +180,13 @@ pub struct Hold {
     pub reason: String,
 }
 
+impl Hold {
+    /// That it holds the node.
+    pub(in crate::fleet) fn as_reason(&self) -> Reason {
+        Reason::OperatorHold { by: self.by.clone(), reason: bounded(&self.reason) }
+    }
+}
+
 /// An order on its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
@@ -228,8 +236,11 @@ pub struct ErrandEnded {
     pub what: OrderKind,
     /// When.
     pub at: Timestamp,
-    /// What the node answered in the end.
+    /// What the node answered in the end; refused, without a text, where it was withdrawn.
     pub answer: Answer,
+    /// Why the controller withdrew it, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<Reason>,
 }
 
 /// A proof that was not passed.
@@ -247,10 +258,7 @@ impl Node {
             place,
             standing: Standing::Joining,
             since: at,
-            why: Why::new(
-                "it has enrolled and is not proven yet",
-                "what its pool asks for is passed",
-            ),
+            why: Why::new(Reason::Enrolled, UnblockedBy::Verification),
             makeup: None,
             gone: Vec::new(),
             silent_since: None,
@@ -393,7 +401,8 @@ impl Node {
 
     /// Whether a repair waits for a person to let it go on.
     pub fn waits_for_approval(&self) -> bool {
-        !self.approved && self.held_back.as_ref().is_some_and(|why| why.approvable)
+        !self.approved
+            && self.held_back.as_ref().is_some_and(|why| why.unblocked_by.is_approvable())
     }
 
     /// Whether the record was taken in already.
@@ -492,13 +501,15 @@ impl Node {
                 self.unproven = Some(Unproven { rung: *rung, why: why.clone() });
                 self.owed.insert(*rung);
                 self.prove_now.take_if(|wanted| wanted == rung);
-                self.fail(what, why, at);
+                self.fail(what, OrderFailure::Reported(why.clone()), at);
             }
             // An agent that does not know of repairs goes by what it counted: what it finds against the node is what is left.
             (Answer::Failed { .. } | Answer::Refused { .. }, OrderKind::NoteRepair { .. }) => {
                 self.untold_repair = None;
             }
-            (Answer::Failed { why } | Answer::Refused { why }, _) => self.fail(what, why, at),
+            (Answer::Failed { why } | Answer::Refused { why }, _) => {
+                self.fail(what, OrderFailure::Reported(why.clone()), at);
+            }
             (Answer::Accepted, _) => {}
         }
     }
@@ -555,7 +566,7 @@ impl Node {
         self.errand.take_if(|errand| errand.what == what);
         let kind = std::mem::discriminant(&what);
         self.errands_ended.retain(|it| std::mem::discriminant(&it.what) != kind);
-        self.errands_ended.push(ErrandEnded { what, at, answer: answer.clone() });
+        self.errands_ended.push(ErrandEnded { what, at, answer: answer.clone(), withdrawn: None });
     }
 
     fn mend(&mut self, repair: Repair) {
@@ -568,18 +579,21 @@ impl Node {
         self.repairs.push(repair);
     }
 
-    fn withdrawn(&mut self, generation: u64, why: &str, at: Timestamp) {
+    fn withdrawn(&mut self, generation: u64, why: &Reason, at: Timestamp) {
         let Some(pending) = self.order.take_if(|it| it.order.generation == generation) else {
             return;
         };
         if pending.order.what.is_errand() {
-            let why = Answer::Refused { why: why.to_owned() };
-            return self.end_errand(pending.order.what, &why, at);
+            self.end_errand(pending.order.what, &Answer::Refused { why: String::new() }, at);
+            if let Some(ended) = self.errands_ended.last_mut() {
+                ended.withdrawn = Some(why.clone());
+            }
+            return;
         }
-        self.fail(pending.order.what, why, at);
+        self.fail(pending.order.what, OrderFailure::Withdrawn(Box::new(why.clone())), at);
     }
 
-    fn fail(&mut self, what: OrderKind, why: &str, at: Timestamp) {
+    fn fail(&mut self, what: OrderKind, why: OrderFailure, at: Timestamp) {
         // Repairs share one count: a reboot that fails after a failed reset is one more failed repair. Everything else counts by kind, so
         // that a cordon is not delayed by the back-off of failed drains.
         let same = |it: &OrderKind| it.same_kind(&what) || (it.is_repair() && what.is_repair());
@@ -587,7 +601,7 @@ impl Node {
             self.failures = 0;
         }
         self.failures = self.failures.saturating_add(1);
-        self.failed = Some((at, why.to_owned()));
+        self.failed = Some((at, why));
         self.failed_order = Some(what);
     }
 
@@ -631,7 +645,7 @@ impl Node {
         let held_back = self
             .held_back
             .as_ref()
-            .and_then(|why| why.changes_at.or(refused.then_some(self.since)));
+            .and_then(|why| why.unblocked_by.changes_at().or(refused.then_some(self.since)));
         [lease, silent, suspect, settled, retry, held_back].into_iter().flatten().min()
     }
 }

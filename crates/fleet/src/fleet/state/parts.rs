@@ -3,6 +3,7 @@
 use super::node::Node;
 use crate::fleet::event::{GpuMakeup, Makeup};
 use crate::fleet::order::OrderKind;
+use crate::fleet::reason::{FindingSummary, GpuLocation, order_text, subject_text};
 use crate::health::{Finding, GpuUuid, Subject};
 
 /// GPUs that a node has lost and that are remembered at most.
@@ -30,19 +31,14 @@ impl Node {
         listed.into_iter().flatten().chain(&self.gone).find(|it| it.uuid == *uuid)
     }
 
-    fn gpu_words(&self, uuid: &GpuUuid) -> String {
-        self.gpu(uuid).and_then(GpuMakeup::place_words).unwrap_or_else(|| uuid.to_string())
+    fn location(&self, uuid: &GpuUuid) -> Option<GpuLocation> {
+        self.gpu(uuid).and_then(GpuLocation::new)
     }
 
     /// What a finding is about, as people find it: `GPU 3 at 0000:3b:00.0`; its UUID where no more is known.
     pub fn words_of(&self, subject: &Subject) -> String {
-        match subject {
-            Subject::Gpu(gpu) => self.gpu_words(gpu),
-            Subject::Link { gpu, link } => format!("link {link} of {}", self.gpu_words(gpu)),
-            Subject::Node => "the node".to_owned(),
-            Subject::Agent => "the agent".to_owned(),
-            Subject::Nic { .. } | Subject::Pci(_) => subject.to_string(),
-        }
+        let location = subject.gpu().and_then(|gpu| self.location(gpu));
+        subject_text(subject, location.as_ref())
     }
 
     /// What a finding says, with what and where: `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
@@ -54,21 +50,26 @@ impl Node {
 
     /// An order, with its GPU as people find it.
     pub fn words_of_order(&self, what: &OrderKind) -> String {
+        order_text(what, self.location_of_order(what).as_ref())
+    }
+
+    pub(in crate::fleet) fn location_of_order(&self, what: &OrderKind) -> Option<GpuLocation> {
         match what {
-            OrderKind::ResetGpu { gpu } => format!("reset {}", self.gpu_words(gpu)),
-            other => other.to_string(),
+            OrderKind::ResetGpu { gpu } => self.location(gpu),
+            _ => None,
         }
+    }
+
+    /// What identifies a finding to a person.
+    pub(in crate::fleet) fn summary(&self, finding: &Finding) -> FindingSummary {
+        let gpu = finding.subject.gpu().and_then(|gpu| self.gpu(gpu));
+        FindingSummary::new(finding, gpu)
     }
 }
 
 impl GpuMakeup {
     /// Where people find it: `GPU 3 at 0000:3b:00.0`; none where nobody told.
     pub fn place_words(&self) -> Option<String> {
-        match (self.index, &self.pci) {
-            (Some(index), Some(pci)) => Some(format!("GPU {index} at {pci}")),
-            (Some(index), None) => Some(format!("GPU {index}")),
-            (None, Some(pci)) => Some(format!("the GPU at {pci}")),
-            (None, None) => None,
-        }
+        GpuLocation::new(self).map(|it| it.to_string())
     }
 }

@@ -128,12 +128,12 @@ fn gpus(node: &NodeRow, width: usize) -> String {
 }
 
 fn why(node: &NodeRow) -> String {
-    let mut why = node.why.clone();
+    let mut why = node.reason.text.clone();
     if let Some(order) = &node.order {
         why = format!("{order}: {why}");
     }
     if let Some(held) = &node.held_back {
-        why.push_str(&format!("; held back: {held}"));
+        why.push_str(&format!("; held back: {}", held.text));
     }
     if node.silent_since.is_some() {
         why = format!("silent; {why}");
@@ -217,11 +217,12 @@ fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
     let unknown = || "not known".to_owned();
     let mut lines = vec![
         ("pool", node.place.pool.to_string()),
-        ("why", node.why.text.clone()),
-        ("until", node.why.until.clone()),
+        ("why", node.why.reason.text.clone()),
+        ("until", node.why.unblocked_by.text.clone()),
     ];
     if let Some(held) = &node.held_back {
-        lines.push(("held back", format!("{}; until {}", held.text, held.until)));
+        lines
+            .push(("held back", format!("{}; until {}", held.reason.text, held.unblocked_by.text)));
     }
     if let Some(order) = &node.order {
         lines.push(("order", format!("{} until {:.0}", order.what, order.lease_until)));

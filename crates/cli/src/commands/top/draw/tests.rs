@@ -341,7 +341,7 @@ fn fleet() -> Fleet {
     let row = |name: &str, standing: &str, more: serde_json::Value| {
         let mut row = serde_json::json!({
             "node": name, "place": {"pool": "train", "rack": "r1"}, "standing": standing,
-            "since": at(0).to_string(), "why": "proven", "gpus": 8, "gpu": "NVIDIA H200",
+            "since": at(0).to_string(), "reason": { "code": "legacy", "params": null, "text": "proven" }, "gpus": 8, "gpu": "NVIDIA H200",
             "driver": "580.95.05", "findings": 0, "worst": null, "order": null,
             "held_back": null, "silent_since": null,
         });
@@ -351,10 +351,10 @@ fn fleet() -> Fleet {
         serde_json::from_value(row).unwrap()
     };
     let fatal = serde_json::json!({
-        "findings": 2, "worst": "fatal", "why": "fatal gpu.xid (Xid 79)", "order": "reboot",
+        "findings": 2, "worst": "fatal", "reason": { "code": "legacy", "params": null, "text": "fatal gpu.xid (Xid 79)" }, "order": "reboot",
     });
     let silent = serde_json::json!({
-        "gpus": null, "gpu": null, "driver": null, "why": "it is silent",
+        "gpus": null, "gpu": null, "driver": null, "reason": { "code": "legacy", "params": null, "text": "it is silent" },
         "silent_since": at(3).to_string(),
     });
     Fleet {

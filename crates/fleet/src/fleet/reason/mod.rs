@@ -1,0 +1,731 @@
+//! Why something was decided, refused or waits, and what unblocks it: values with stable codes. `describe.rs` renders them as English,
+//! `redact.rs` says what of them a caller of one pool may see. Nothing reads the sentences back.
+
+mod describe;
+mod legacy;
+mod redact;
+pub mod samples;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use describe::{order_text, subject_text};
+pub(crate) use legacy::{upgrade_event, upgrade_state};
+
+use super::event::GpuMakeup;
+use super::identity::{Actor, Domain, NodeId, Pool};
+use super::order::{OrderKind, Rung};
+use super::policy::Autonomy;
+use super::state::Symptom;
+use crate::health::{Action, Finding, Severity, Subject};
+
+/// A decision's reason, and what would lead to another decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Why {
+    /// Why it was decided.
+    pub reason: Reason,
+    /// What would change it.
+    pub unblocked_by: UnblockedBy,
+}
+
+impl Why {
+    /// A reason and what would change it.
+    pub fn new(reason: Reason, unblocked_by: UnblockedBy) -> Self {
+        Self { reason, unblocked_by }
+    }
+}
+
+/// Why something was decided, refused or waits. The code is stable; the fields of a variant are only ever added to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "params", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Reason {
+    /// The node enrolled and is not verified yet.
+    Enrolled,
+    /// Findings are open that keep it from service, or bring it into doubt.
+    OpenFindings {
+        /// The worst of them.
+        worst: FindingSummary,
+        /// How many more there are.
+        more: u32,
+        /// The worst of them by number, up to a limit.
+        findings: Vec<u64>,
+    },
+    /// A verification was not passed.
+    VerificationFailed {
+        /// Which.
+        level: Rung,
+        /// What the node's agent saw, in its words, cut to a limit.
+        evidence: String,
+        /// Open findings that add to it, by number.
+        findings: Vec<u64>,
+    },
+    /// No heartbeat arrived for too long.
+    HeartbeatLost {
+        /// When the last one arrived.
+        since: Timestamp,
+    },
+    /// The server cannot read the node's findings.
+    FindingsUnreadable,
+    /// The node has not reported its inventory.
+    InventoryUnknown,
+    /// The node could not read its GPUs.
+    GpusUnreadable,
+    /// All findings that mattered are cleared.
+    FindingsCleared {
+        /// Whether a verification follows.
+        verifying: bool,
+    },
+    /// A repair was made.
+    Repaired,
+    /// A hold or an external cordon ended.
+    HoldEnded,
+    /// The required verifications passed.
+    Verified {
+        /// Whether the node was joining.
+        joining: bool,
+    },
+    /// An operator holds the node.
+    OperatorHold {
+        /// Who.
+        by: Actor,
+        /// Their reason, cut to a limit.
+        reason: String,
+    },
+    /// Another tool or person cordoned the node.
+    ExternalCordon {
+        /// Who, as far as the scheduler says.
+        owner: String,
+        /// Their reason, cut to a limit.
+        reason: String,
+        /// Whether it passed its verification.
+        verified: bool,
+    },
+    /// The node's certificates were revoked: its state is not known, and no order reaches it.
+    CertificateRevoked {
+        /// When.
+        since: Timestamp,
+    },
+    /// As many nodes of a domain are out of service as its disruption budget allows.
+    DisruptionBudget {
+        /// Which.
+        domain: Domain,
+        /// How many; left out for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counts: Option<BudgetCounts>,
+    },
+    /// What nodes share is faulty, and not the node.
+    FailureDomainFault {
+        /// What they share.
+        domain: Domain,
+        /// What its nodes show.
+        symptom: Symptom,
+        /// What the node shows itself, where that is left after its repairs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<Box<Reason>>,
+    },
+    /// Several nodes of a domain began to show the same.
+    CommonSymptom {
+        /// What they share.
+        domain: Domain,
+        /// What they show.
+        symptom: Symptom,
+        /// Within which time.
+        window_s: u32,
+        /// How many; left out for a caller who does not see the whole domain.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counts: Option<SymptomCounts>,
+    },
+    /// Too few nodes of a domain show a symptom for a common cause.
+    NoCommonSymptom {
+        /// What they share.
+        domain: Domain,
+        /// What they showed.
+        symptom: Symptom,
+    },
+    /// The pool's policy does not allow a quarantine.
+    QuarantineNotAllowed {
+        /// What it would be quarantined for.
+        cause: Box<Reason>,
+    },
+    /// The pool's policy does not allow an order.
+    OrderNotAllowed {
+        /// Which.
+        order: OrderKind,
+        /// What the policy allows.
+        autonomy: Autonomy,
+    },
+    /// The node takes work, and is neither tested nor changed under it.
+    TakesWork,
+    /// Only a person can repair it.
+    NeedsRepair {
+        /// What is wrong.
+        cause: Box<Reason>,
+        /// What it asks for.
+        action: Action,
+        /// What was ordered before.
+        tried: RepairsTried,
+    },
+    /// It was quarantined too often.
+    RepeatedQuarantines {
+        /// How often.
+        times: u32,
+        /// In how many days.
+        days: u32,
+    },
+    /// No change is allowed in a domain.
+    Frozen {
+        /// Which.
+        domain: Domain,
+        /// Who froze it.
+        by: Actor,
+        /// Their reason, cut to a limit.
+        reason: String,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// An order needs an approval.
+    NeedsApproval {
+        /// Which.
+        order: OrderKind,
+    },
+    /// An order waits for a repair window.
+    OutsideWindow {
+        /// Which.
+        order: OrderKind,
+        /// Whose window.
+        pool: Pool,
+        /// When it opens.
+        opens: Timestamp,
+    },
+    /// An order failed too often.
+    OrderFailed {
+        /// Which.
+        order: OrderKind,
+        /// How often.
+        failures: u32,
+        /// Why, the last time.
+        last: OrderFailure,
+    },
+    /// An order was not answered within its lease.
+    OrderExpired {
+        /// Which.
+        order: OrderKind,
+        /// When the lease ended.
+        lease_until: Timestamp,
+    },
+    /// An operator asked for it.
+    OperatorRequest {
+        /// Who.
+        by: Actor,
+    },
+    /// The caller may see the code and nothing else.
+    Withheld {
+        /// The code.
+        of: String,
+    },
+    /// As another program rendered it: an order's reason on the node.
+    Rendered {
+        /// The code.
+        of: String,
+        /// The sentence.
+        text: String,
+    },
+    /// From a log of format 1, whose reasons were sentences.
+    Legacy {
+        /// The sentence.
+        text: String,
+        /// The findings behind it, by number.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        findings: Vec<u64>,
+    },
+}
+
+/// The counts behind a disruption budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetCounts {
+    /// Nodes out of service.
+    pub out: u32,
+    /// Nodes of the domain.
+    pub members: u32,
+    /// Nodes that may be out of service.
+    pub limit: u32,
+}
+
+/// The counts behind a common symptom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SymptomCounts {
+    /// Nodes that show it.
+    pub nodes: u32,
+    /// Nodes of the domain.
+    pub members: u32,
+}
+
+/// What identifies a finding to a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FindingSummary {
+    /// The rule.
+    pub code: String,
+    /// What tells findings of one rule and subject apart, cut to a limit.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// How bad.
+    pub severity: Severity,
+    /// What it is about.
+    pub subject: Subject,
+    /// Where that GPU is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuLocation>,
+}
+
+/// Where a GPU is, as a person finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuLocation {
+    /// NVML's index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+    /// The PCI address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+}
+
+/// What was ordered before a person is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RepairsTried {
+    /// Nothing can be ordered.
+    None,
+    /// Everything that can be ordered was.
+    All,
+    /// One order was given as often as the policy allows, for other faults.
+    Limit {
+        /// Which.
+        order: OrderKind,
+        /// Where the GPU is that it is about.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gpu: Option<GpuLocation>,
+        /// How often.
+        times: u32,
+    },
+}
+
+/// Why an order did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OrderFailure {
+    /// The agent says so, in its words.
+    Reported(String),
+    /// The controller withdrew it.
+    Withdrawn(Box<Reason>),
+}
+
+/// What leads to another decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "params", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum UnblockedBy {
+    /// The required verifications pass.
+    Verification,
+    /// A new finding.
+    Finding,
+    /// The condition clears, lasts too long or gets worse.
+    ConditionChange,
+    /// The verification in progress ends.
+    VerificationResult,
+    /// A repair, by order or by hand.
+    Repair,
+    /// A repair and a verification.
+    RepairAndVerification,
+    /// A drain: the cordon was removed.
+    Drain,
+    /// The operator releases the hold.
+    Release,
+    /// The owner of the cordon removes it.
+    ExternalUncordon,
+    /// The node enrols again, or is retired.
+    Enrolment {
+        /// The pool to enrol in.
+        pool: Pool,
+        /// The node.
+        node: NodeId,
+    },
+    /// The policy allows it, or an operator holds the node.
+    PolicyOrHold,
+    /// The policy allows it.
+    Policy,
+    /// The domain is repaired.
+    DomainRepair {
+        /// Which.
+        domain: Domain,
+    },
+    /// A node of the domain returns to service, or the policy allows more.
+    BudgetSlot {
+        /// Which.
+        domain: Domain,
+    },
+    /// Fewer nodes show the symptom.
+    FewerSymptoms {
+        /// Which.
+        symptom: Symptom,
+    },
+    /// Several nodes show the same again.
+    SymptomReturn,
+    /// An operator holds the node.
+    OperatorHold,
+    /// An operator repairs it and says so.
+    OperatorRepair,
+    /// An operator looks at it, and repairs or holds it.
+    OperatorReview,
+    /// The freeze ends.
+    Unfreeze {
+        /// When it ends by itself.
+        at: Timestamp,
+    },
+    /// An approval.
+    Approval,
+    /// The repair window opens, or an approval.
+    WindowOrApproval {
+        /// When it opens.
+        at: Timestamp,
+    },
+    /// The next attempt.
+    Retry {
+        /// When.
+        at: Timestamp,
+    },
+    /// From a log of format 1.
+    Legacy {
+        /// The sentence.
+        text: String,
+        /// When time alone changes it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        changes_at: Option<Timestamp>,
+        /// Whether an approval changes it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        approvable: bool,
+    },
+}
+
+impl Reason {
+    /// Every code that a decision may have.
+    pub const CODES: [&str; 30] = [
+        "enrolled",
+        "open-findings",
+        "verification-failed",
+        "heartbeat-lost",
+        "findings-unreadable",
+        "inventory-unknown",
+        "gpus-unreadable",
+        "findings-cleared",
+        "repaired",
+        "hold-ended",
+        "verified",
+        "operator-hold",
+        "external-cordon",
+        "certificate-revoked",
+        "disruption-budget",
+        "failure-domain-fault",
+        "common-symptom",
+        "no-common-symptom",
+        "quarantine-not-allowed",
+        "order-not-allowed",
+        "takes-work",
+        "needs-repair",
+        "repeated-quarantines",
+        "frozen",
+        "needs-approval",
+        "outside-window",
+        "order-failed",
+        "order-expired",
+        "operator-request",
+        "legacy",
+    ];
+
+    /// The stable code, as in JSON.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Enrolled => "enrolled",
+            Self::OpenFindings { .. } => "open-findings",
+            Self::VerificationFailed { .. } => "verification-failed",
+            Self::HeartbeatLost { .. } => "heartbeat-lost",
+            Self::FindingsUnreadable => "findings-unreadable",
+            Self::InventoryUnknown => "inventory-unknown",
+            Self::GpusUnreadable => "gpus-unreadable",
+            Self::FindingsCleared { .. } => "findings-cleared",
+            Self::Repaired => "repaired",
+            Self::HoldEnded => "hold-ended",
+            Self::Verified { .. } => "verified",
+            Self::OperatorHold { .. } => "operator-hold",
+            Self::ExternalCordon { .. } => "external-cordon",
+            Self::CertificateRevoked { .. } => "certificate-revoked",
+            Self::DisruptionBudget { .. } => "disruption-budget",
+            Self::FailureDomainFault { .. } => "failure-domain-fault",
+            Self::CommonSymptom { .. } => "common-symptom",
+            Self::NoCommonSymptom { .. } => "no-common-symptom",
+            Self::QuarantineNotAllowed { .. } => "quarantine-not-allowed",
+            Self::OrderNotAllowed { .. } => "order-not-allowed",
+            Self::TakesWork => "takes-work",
+            Self::NeedsRepair { .. } => "needs-repair",
+            Self::RepeatedQuarantines { .. } => "repeated-quarantines",
+            Self::Frozen { .. } => "frozen",
+            Self::NeedsApproval { .. } => "needs-approval",
+            Self::OutsideWindow { .. } => "outside-window",
+            Self::OrderFailed { .. } => "order-failed",
+            Self::OrderExpired { .. } => "order-expired",
+            Self::OperatorRequest { .. } => "operator-request",
+            Self::Withheld { of } | Self::Rendered { of, .. } => of,
+            Self::Legacy { .. } => "legacy",
+        }
+    }
+
+    /// The node's findings behind it, by number.
+    pub fn findings(&self) -> &[u64] {
+        match self {
+            Self::OpenFindings { findings, .. }
+            | Self::VerificationFailed { findings, .. }
+            | Self::Legacy { findings, .. } => findings,
+            Self::NeedsRepair { cause, .. }
+            | Self::FailureDomainFault { cause: Some(cause), .. } => cause.findings(),
+            _ => &[],
+        }
+    }
+
+    /// Whether it says that heartbeats are lost.
+    pub fn is_heartbeat_lost(&self) -> bool {
+        match self {
+            Self::HeartbeatLost { .. } => true,
+            Self::QuarantineNotAllowed { cause } | Self::NeedsRepair { cause, .. } => {
+                cause.is_heartbeat_lost()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl UnblockedBy {
+    /// Every code.
+    pub const CODES: [&str; 24] = [
+        "verification",
+        "finding",
+        "condition-change",
+        "verification-result",
+        "repair",
+        "repair-and-verification",
+        "drain",
+        "release",
+        "external-uncordon",
+        "enrolment",
+        "policy-or-hold",
+        "policy",
+        "domain-repair",
+        "budget-slot",
+        "fewer-symptoms",
+        "symptom-return",
+        "operator-hold",
+        "operator-repair",
+        "operator-review",
+        "unfreeze",
+        "approval",
+        "window-or-approval",
+        "retry",
+        "legacy",
+    ];
+
+    /// The stable code, as in JSON.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Verification => "verification",
+            Self::Finding => "finding",
+            Self::ConditionChange => "condition-change",
+            Self::VerificationResult => "verification-result",
+            Self::Repair => "repair",
+            Self::RepairAndVerification => "repair-and-verification",
+            Self::Drain => "drain",
+            Self::Release => "release",
+            Self::ExternalUncordon => "external-uncordon",
+            Self::Enrolment { .. } => "enrolment",
+            Self::PolicyOrHold => "policy-or-hold",
+            Self::Policy => "policy",
+            Self::DomainRepair { .. } => "domain-repair",
+            Self::BudgetSlot { .. } => "budget-slot",
+            Self::FewerSymptoms { .. } => "fewer-symptoms",
+            Self::SymptomReturn => "symptom-return",
+            Self::OperatorHold => "operator-hold",
+            Self::OperatorRepair => "operator-repair",
+            Self::OperatorReview => "operator-review",
+            Self::Unfreeze { .. } => "unfreeze",
+            Self::Approval => "approval",
+            Self::WindowOrApproval { .. } => "window-or-approval",
+            Self::Retry { .. } => "retry",
+            Self::Legacy { .. } => "legacy",
+        }
+    }
+
+    /// When time alone leads to another decision.
+    pub fn changes_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Unfreeze { at } | Self::WindowOrApproval { at } | Self::Retry { at } => Some(*at),
+            Self::Legacy { changes_at, .. } => *changes_at,
+            _ => None,
+        }
+    }
+
+    /// Whether an approval leads to another decision.
+    pub fn is_approvable(&self) -> bool {
+        matches!(
+            self,
+            Self::Approval | Self::WindowOrApproval { .. } | Self::Legacy { approvable: true, .. }
+        )
+    }
+
+    /// Whether a person can change it.
+    pub fn needs_operator(&self) -> bool {
+        matches!(
+            self,
+            Self::OperatorHold
+                | Self::OperatorRepair
+                | Self::OperatorReview
+                | Self::Approval
+                | Self::WindowOrApproval { .. }
+                | Self::PolicyOrHold
+        )
+    }
+}
+
+impl FindingSummary {
+    pub(super) fn new(finding: &Finding, gpu: Option<&GpuMakeup>) -> Self {
+        Self {
+            code: finding.code.clone(),
+            detail: bounded(&finding.detail),
+            severity: finding.severity,
+            subject: finding.subject.clone(),
+            gpu: gpu.and_then(GpuLocation::new),
+        }
+    }
+}
+
+impl GpuLocation {
+    pub(super) fn new(gpu: &GpuMakeup) -> Option<Self> {
+        let is_known = gpu.index.is_some() || gpu.pci.is_some();
+        is_known.then(|| Self { index: gpu.index, pci: gpu.pci.clone() })
+    }
+}
+
+/// Bytes of one text in a reason. Such texts come from nodes, other tools and people, and each decision repeats them.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// A text cut to what a reason may hold.
+pub(super) fn bounded(text: &str) -> String {
+    if text.len() <= TEXT_BYTES_MAX {
+        return text.to_owned();
+    }
+    let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The code that JSON has, and the one that the value says of itself.
+    fn written(value: &Value) -> &str {
+        value["code"].as_str().unwrap()
+    }
+
+    #[test]
+    fn every_reason_has_a_sample_and_its_code_is_that_of_its_json() {
+        let mut codes = BTreeSet::new();
+        for reason in samples::reasons() {
+            let json = serde_json::to_value(&reason).unwrap();
+            assert_eq!(serde_json::from_value::<Reason>(json.clone()).unwrap(), reason);
+            match &reason {
+                Reason::Withheld { .. } | Reason::Rendered { .. } => continue,
+                _ => assert_eq!(written(&json), reason.code()),
+            }
+            codes.insert(reason.code().to_owned());
+        }
+        assert_eq!(codes, Reason::CODES.map(str::to_owned).into());
+        let mut codes = BTreeSet::new();
+        for unblocked_by in samples::unblocked_by() {
+            let json = serde_json::to_value(&unblocked_by).unwrap();
+            assert_eq!(serde_json::from_value::<UnblockedBy>(json.clone()).unwrap(), unblocked_by);
+            assert_eq!(written(&json), unblocked_by.code());
+            codes.insert(unblocked_by.code());
+        }
+        assert_eq!(codes, UnblockedBy::CODES.into());
+    }
+
+    #[test]
+    fn every_reason_reads_as_a_sentence_and_not_as_its_code() {
+        for reason in samples::reasons() {
+            let text = reason.to_string();
+            assert!(text.contains(' ') && text != reason.code(), "{reason:?}: {text}");
+        }
+        for unblocked_by in samples::unblocked_by() {
+            assert!(unblocked_by.to_string().contains(' '), "{unblocked_by:?}");
+        }
+    }
+
+    #[test]
+    fn a_caller_of_one_pool_sees_no_counts_of_others() {
+        let pool: Domain = "pool:train".parse().unwrap();
+        for reason in samples::reasons() {
+            for unblocked_by in samples::unblocked_by() {
+                let why = Why::new(reason.clone(), unblocked_by);
+                let seen = why.redacted(&pool);
+                let text = format!(
+                    "{} {} {}",
+                    serde_json::to_string(&seen).unwrap(),
+                    seen.reason,
+                    seen.unblocked_by
+                );
+                for count in samples::FOREIGN_COUNTS {
+                    assert!(!text.contains(&count.to_string()), "{reason:?} shows {count}: {text}");
+                }
+                assert_eq!(why.redacted(&Domain::Fleet), why);
+            }
+            assert_eq!(reason.redacted(&pool).code(), reason.code(), "the code is always shown");
+        }
+    }
+
+    #[test]
+    fn a_caller_of_one_pool_sees_its_own_counts() {
+        let counts = Some(BudgetCounts { out: 1, members: 2, limit: 1 });
+        let domain: Domain = "pool:train".parse().unwrap();
+        let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
+        assert_eq!(reason.redacted(&domain), reason);
+        for other in ["pool:training", "tenant:train"] {
+            let seen = reason.redacted(&other.parse().unwrap());
+            assert_eq!(seen, Reason::DisruptionBudget { domain: domain.clone(), counts: None });
+        }
+    }
+
+    /// What a log keeps has no sentence of ours in it: they may be reworded, and every log still replays.
+    #[test]
+    fn no_sentence_is_stored() {
+        for reason in samples::reasons() {
+            let kept = matches!(reason, Reason::Rendered { .. } | Reason::Legacy { .. });
+            let json = serde_json::to_string(&reason).unwrap();
+            assert!(kept || !json.contains(&reason.to_string()), "{json}");
+        }
+        for unblocked_by in samples::unblocked_by() {
+            let kept = matches!(unblocked_by, UnblockedBy::Legacy { .. });
+            let json = serde_json::to_string(&unblocked_by).unwrap();
+            assert!(kept || !json.contains(&unblocked_by.to_string()), "{json}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        assert_eq!(bounded("short"), "short");
+        let cut = bounded(&"ä".repeat(400));
+        assert!(cut.len() < 520 && cut.ends_with("ä…"), "{cut}");
+    }
+}

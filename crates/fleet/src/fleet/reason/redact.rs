@@ -1,0 +1,99 @@
+//! What of a reason a caller with a narrower scope than the fleet sees. It works on values, and a reason without a rule shows its code only.
+
+use super::{OrderFailure, Reason, UnblockedBy, Why};
+use crate::fleet::identity::Domain;
+
+impl Why {
+    /// As a caller of this scope may see it, who sees the node itself.
+    #[must_use]
+    pub fn redacted(&self, scope: &Domain) -> Self {
+        Self {
+            reason: self.reason.redacted(scope),
+            unblocked_by: self.unblocked_by.redacted(scope),
+        }
+    }
+}
+
+impl UnblockedBy {
+    /// As a caller of this scope may see it, who sees the node itself. None of these counts nodes, but for sentences of an earlier version.
+    #[must_use]
+    pub fn redacted(&self, scope: &Domain) -> Self {
+        match self {
+            Self::Legacy { changes_at, approvable, .. } if *scope != Domain::Fleet => {
+                Self::Legacy {
+                    text: "not shown here (legacy)".to_owned(),
+                    changes_at: *changes_at,
+                    approvable: *approvable,
+                }
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+impl Reason {
+    /// As a caller of this scope may see it, who sees the node itself: without what counts nodes of others.
+    #[must_use]
+    pub fn redacted(&self, scope: &Domain) -> Self {
+        if *scope == Domain::Fleet {
+            return self.clone();
+        }
+        let inner = |cause: &Self| Box::new(cause.redacted(scope));
+        match self {
+            // These name the node, its pool, its own findings and orders, and who asked for something there.
+            Self::Enrolled
+            | Self::OpenFindings { .. }
+            | Self::VerificationFailed { .. }
+            | Self::HeartbeatLost { .. }
+            | Self::FindingsUnreadable
+            | Self::InventoryUnknown
+            | Self::GpusUnreadable
+            | Self::FindingsCleared { .. }
+            | Self::Repaired
+            | Self::HoldEnded
+            | Self::Verified { .. }
+            | Self::OperatorHold { .. }
+            | Self::ExternalCordon { .. }
+            | Self::CertificateRevoked { .. }
+            | Self::NoCommonSymptom { .. }
+            | Self::OrderNotAllowed { .. }
+            | Self::TakesWork
+            | Self::RepeatedQuarantines { .. }
+            | Self::Frozen { .. }
+            | Self::NeedsApproval { .. }
+            | Self::OutsideWindow { .. }
+            | Self::OrderExpired { .. }
+            | Self::OperatorRequest { .. } => self.clone(),
+            Self::DisruptionBudget { domain, counts } => Self::DisruptionBudget {
+                domain: domain.clone(),
+                counts: counts.filter(|_| domain == scope),
+            },
+            Self::CommonSymptom { domain, symptom, window_s, counts } => Self::CommonSymptom {
+                domain: domain.clone(),
+                symptom: *symptom,
+                window_s: *window_s,
+                counts: counts.filter(|_| domain == scope),
+            },
+            Self::FailureDomainFault { domain, symptom, cause } => Self::FailureDomainFault {
+                domain: domain.clone(),
+                symptom: *symptom,
+                cause: cause.as_deref().map(inner),
+            },
+            Self::QuarantineNotAllowed { cause } => {
+                Self::QuarantineNotAllowed { cause: inner(cause) }
+            }
+            Self::NeedsRepair { cause, action, tried } => {
+                Self::NeedsRepair { cause: inner(cause), action: *action, tried: tried.clone() }
+            }
+            Self::OrderFailed { order, failures, last } => {
+                let last = match last {
+                    OrderFailure::Reported(_) => last.clone(),
+                    OrderFailure::Withdrawn(reason) => OrderFailure::Withdrawn(inner(reason)),
+                };
+                Self::OrderFailed { order: order.clone(), failures: *failures, last }
+            }
+            // Sentences of an earlier version may count nodes of others. A variant that is added gets no more until somebody decides.
+            _ => Self::Withheld { of: self.code().to_owned() },
+        }
+    }
+}

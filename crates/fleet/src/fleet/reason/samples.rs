@@ -1,0 +1,154 @@
+//! One value of each reason, with names and counts that are easy to find: for tests of everything that stores, shows or redacts reasons.
+
+use jiff::Timestamp;
+
+use super::{
+    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsTried, SymptomCounts,
+    UnblockedBy,
+};
+use crate::fleet::identity::{Actor, Domain, NodeId, Pool};
+use crate::fleet::order::{OrderKind, Rung};
+use crate::fleet::policy::Autonomy;
+use crate::fleet::state::Symptom;
+use crate::health::{Action, GpuUuid, Severity, Subject};
+
+/// The domain that reasons name: more nodes than those of one pool are in it.
+fn domain() -> Domain {
+    Domain::Fleet
+}
+
+fn pool() -> Option<Pool> {
+    "train".parse().ok()
+}
+
+fn node() -> Option<NodeId> {
+    "gpu-1".parse().ok()
+}
+
+fn location() -> GpuLocation {
+    GpuLocation { index: Some(3), pci: Some("0000:3b:00.0".to_owned()) }
+}
+
+fn reset() -> OrderKind {
+    OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) }
+}
+
+fn open_findings() -> Reason {
+    let worst = FindingSummary {
+        code: "gpu.xid".to_owned(),
+        detail: "Xid 79".to_owned(),
+        severity: Severity::Fatal,
+        subject: Subject::Gpu(GpuUuid("GPU-1".to_owned())),
+        gpu: Some(location()),
+    };
+    Reason::OpenFindings { worst, more: 2, findings: vec![7, 8, 9] }
+}
+
+/// The counts of others that a sample has: of a budget 4,711 of 4,712 with 4,713 allowed, of a symptom 4,714 of 4,715.
+pub const FOREIGN_COUNTS: [u32; 5] = [4711, 4712, 4713, 4714, 4715];
+
+/// One of each.
+pub fn reasons() -> Vec<Reason> {
+    let at = Timestamp::UNIX_EPOCH;
+    let [out, members, limit, showing, of] = FOREIGN_COUNTS;
+    let budget = Reason::DisruptionBudget {
+        domain: domain(),
+        counts: Some(BudgetCounts { out, members, limit }),
+    };
+    let person = || Actor::Person("ann".to_owned());
+    let text = || "a look at the cable".to_owned();
+    let mut reasons = vec![
+        Reason::Enrolled,
+        open_findings(),
+        Reason::VerificationFailed { level: Rung::V1, evidence: text(), findings: vec![7] },
+        Reason::HeartbeatLost { since: at },
+        Reason::FindingsUnreadable,
+        Reason::InventoryUnknown,
+        Reason::GpusUnreadable,
+        Reason::FindingsCleared { verifying: true },
+        Reason::Repaired,
+        Reason::HoldEnded,
+        Reason::Verified { joining: true },
+        Reason::OperatorHold { by: person(), reason: text() },
+        Reason::ExternalCordon { owner: "slurm".to_owned(), reason: text(), verified: true },
+        Reason::CertificateRevoked { since: at },
+        budget.clone(),
+        Reason::FailureDomainFault {
+            domain: domain(),
+            symptom: Symptom::Network,
+            cause: Some(Box::new(budget.clone())),
+        },
+        Reason::CommonSymptom {
+            domain: domain(),
+            symptom: Symptom::Network,
+            window_s: 300,
+            counts: Some(SymptomCounts { nodes: showing, members: of }),
+        },
+        Reason::NoCommonSymptom { domain: domain(), symptom: Symptom::Network },
+        Reason::QuarantineNotAllowed { cause: Box::new(budget.clone()) },
+        Reason::OrderNotAllowed { order: OrderKind::Reboot, autonomy: Autonomy::Observe },
+        Reason::TakesWork,
+        Reason::NeedsRepair {
+            cause: Box::new(budget.clone()),
+            action: Action::ResetGpu,
+            tried: RepairsTried::Limit { order: reset(), gpu: Some(location()), times: 3 },
+        },
+        Reason::RepeatedQuarantines { times: 5, days: 28 },
+        Reason::Frozen { domain: domain(), by: person(), reason: text(), until: at },
+        Reason::NeedsApproval { order: OrderKind::Reboot },
+        Reason::OrderFailed {
+            order: OrderKind::Cordon,
+            failures: 3,
+            last: OrderFailure::Withdrawn(Box::new(budget)),
+        },
+        Reason::OrderExpired { order: OrderKind::Cordon, lease_until: at },
+        Reason::OperatorRequest { by: person() },
+        Reason::Withheld { of: "legacy".to_owned() },
+        Reason::Rendered { of: "enrolled".to_owned(), text: text() },
+        Reason::Legacy {
+            text: format!("{out} of {members} nodes of the fleet are out of service"),
+            findings: vec![7],
+        },
+    ];
+    let window =
+        pool().map(|pool| Reason::OutsideWindow { order: OrderKind::Reboot, pool, opens: at });
+    reasons.extend(window);
+    reasons
+}
+
+/// One of each.
+pub fn unblocked_by() -> Vec<UnblockedBy> {
+    let at = Timestamp::UNIX_EPOCH;
+    let mut all = vec![
+        UnblockedBy::Verification,
+        UnblockedBy::Finding,
+        UnblockedBy::ConditionChange,
+        UnblockedBy::VerificationResult,
+        UnblockedBy::Repair,
+        UnblockedBy::RepairAndVerification,
+        UnblockedBy::Drain,
+        UnblockedBy::Release,
+        UnblockedBy::ExternalUncordon,
+        UnblockedBy::PolicyOrHold,
+        UnblockedBy::Policy,
+        UnblockedBy::DomainRepair { domain: domain() },
+        UnblockedBy::BudgetSlot { domain: domain() },
+        UnblockedBy::FewerSymptoms { symptom: Symptom::Network },
+        UnblockedBy::SymptomReturn,
+        UnblockedBy::OperatorHold,
+        UnblockedBy::OperatorRepair,
+        UnblockedBy::OperatorReview,
+        UnblockedBy::Unfreeze { at },
+        UnblockedBy::Approval,
+        UnblockedBy::WindowOrApproval { at },
+        UnblockedBy::Retry { at },
+        UnblockedBy::Legacy {
+            text: "4711 of 4712 are back".to_owned(),
+            changes_at: Some(at),
+            approvable: true,
+        },
+    ];
+    let enrolment = pool().zip(node()).map(|(pool, node)| UnblockedBy::Enrolment { pool, node });
+    all.extend(enrolment);
+    all
+}

@@ -1,0 +1,100 @@
+//! The logic has a version: a change of decisions that forgets to raise it fails here.
+//!
+//! Decisions on fixed histories are recorded as a digest, by version. Sentences are not in it: they are free to change.
+//! After the version was raised: `FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet logic_version`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, decide};
+
+use crate::recorded_histories::HISTORIES;
+
+const RECORDED: &str = include_str!("testdata/logic.txt");
+
+/// What this logic decides on the inputs of recorded histories. Their answers to orders are of then: what matters is that they stay the same.
+fn histories() -> Vec<Vec<Entry>> {
+    HISTORIES.iter().map(|history| decided_again(history)).collect()
+}
+
+fn decided_again(history: &str) -> Vec<Entry> {
+    let entries = history.lines().map(|line| Entry::decode(line.as_bytes()).unwrap());
+    let inputs: Vec<Entry> = entries.filter(|it| !it.event.is_decision()).collect();
+    let (mut state, mut log) = (FleetState::default(), Vec::new());
+    for batch in inputs.chunk_by(|one, next| one.batch == next.batch) {
+        let mut dirty = BTreeSet::new();
+        for entry in batch {
+            dirty.extend(state.apply(entry));
+        }
+        let at = batch[0].at;
+        for event in decide(&state, &dirty, at).events {
+            let (seq, by, logic) = (state.seq + 1, Actor::Server, LOGIC_VERSION);
+            let entry = Entry { seq, batch: seq, at, by, logic, event };
+            state.apply(&entry);
+            log.push(entry);
+        }
+    }
+    log
+}
+
+/// What was decided, as one number: FNV-1a, which is the same with every compiler.
+fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> u64 {
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+    for entry in entries.filter(|it| it.event.is_decision()) {
+        for byte in serde_json::to_vec(&entry.event).unwrap() {
+            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    digest
+}
+
+/// Why a digest must not be taken for this version's.
+fn forgotten(recorded: &str, version: u32, digest: u64) -> Option<String> {
+    let versions: BTreeMap<u32, &str> = recorded
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(version, digest)| (version.parse().unwrap(), digest))
+        .collect();
+    match versions.get(&version) {
+        Some(known) if *known == format!("{digest:016x}") => None,
+        Some(_) => Some(format!("decisions changed: raise LOGIC_VERSION above {version}")),
+        None => Some(format!("version {version} is not recorded")),
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
+fn decisions_are_those_of_their_version() {
+    let histories = histories();
+    let found = digest(histories.iter().flatten());
+    let problem = forgotten(RECORDED, LOGIC_VERSION, found);
+    let is_new = !RECORDED.lines().any(|it| it.starts_with(&format!("{LOGIC_VERSION} ")));
+    if is_new && std::env::var_os("FARRIER_BLESS").is_some() {
+        let mut recorded = RECORDED.to_owned();
+        writeln!(recorded, "{LOGIC_VERSION} {found:016x}").unwrap();
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fleet/testdata/logic.txt");
+        std::fs::write(file, recorded).unwrap();
+        return;
+    }
+    assert_eq!(problem, None);
+}
+
+/// The guard itself: one decision more, or less, or another one, is found.
+#[test]
+fn another_decision_without_another_version_is_found() {
+    let histories = histories();
+    let entries: Vec<Entry> = histories.into_iter().flatten().collect();
+    let decided: Vec<usize> =
+        (0..entries.len()).filter(|at| entries[*at].event.is_decision()).collect();
+    assert!(decided.len() > 200, "{}", decided.len());
+    for at in decided.into_iter().step_by(29) {
+        let mut changed = entries.clone();
+        match &mut changed[at].event {
+            Event::Ordered { order } => order.lease_until = entries[0].at,
+            _ => drop(changed.remove(at)),
+        }
+        let problem = forgotten(RECORDED, LOGIC_VERSION, digest(changed.iter()));
+        assert!(problem.is_some_and(|it| it.contains("raise LOGIC_VERSION")));
+    }
+}

@@ -1,0 +1,96 @@
+//! Reasons as programs and people get them: a stable code, its parameters, and the sentence.
+
+use farrier_fleet::fleet::{Reason, UnblockedBy, Why};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::shape::view;
+
+view! { lenient
+    /// A reason, or what unblocks something.
+    ReasonView {
+        /// Stable; docs/reasons.md has the list.
+        code: String,
+        /// What it is about, by name; null: the code says everything, or the reader may not see it.
+        params: Option<Value>,
+        /// In words, for people. Programs go by `code` and `params`: the words may change.
+        text: String,
+    }
+}
+
+view! { lenient
+    /// Why something was decided or waits, and what would change that.
+    WhyView {
+        /// Why.
+        reason: ReasonView,
+        /// What would change it.
+        unblocked_by: ReasonView,
+    }
+}
+
+impl ReasonView {
+    fn new(code: &str, value: &impl Serialize, text: String) -> Self {
+        let mut value = serde_json::to_value(value).unwrap_or_default();
+        let params = value.get_mut("params").map(Value::take);
+        Self { code: code.to_owned(), params, text }
+    }
+
+    /// Whether it says that heartbeats are lost, itself or as the cause of something that is not allowed.
+    pub fn is_heartbeat_lost(&self) -> bool {
+        let cause = self.params.as_ref().and_then(|it| it.pointer("/cause/code"));
+        self.code == HEARTBEAT_LOST || cause.is_some_and(|it| it == HEARTBEAT_LOST)
+    }
+}
+
+const HEARTBEAT_LOST: &str = "heartbeat-lost";
+
+impl From<&Reason> for ReasonView {
+    fn from(reason: &Reason) -> Self {
+        // What is withheld is the parameters.
+        let hidden = matches!(reason, Reason::Withheld { .. });
+        let view = Self::new(reason.code(), reason, reason.to_string());
+        Self { params: view.params.filter(|_| !hidden), ..view }
+    }
+}
+
+impl From<&UnblockedBy> for ReasonView {
+    fn from(unblocked_by: &UnblockedBy) -> Self {
+        Self::new(unblocked_by.code(), unblocked_by, unblocked_by.to_string())
+    }
+}
+
+impl From<&Why> for WhyView {
+    fn from(why: &Why) -> Self {
+        Self { reason: (&why.reason).into(), unblocked_by: (&why.unblocked_by).into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::reason::samples;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_code_its_parameters_and_a_sentence() {
+        for reason in samples::reasons() {
+            let view = ReasonView::from(&reason);
+            assert_eq!((view.code.as_str(), view.text), (reason.code(), reason.to_string()));
+            let written = serde_json::to_value(&reason).unwrap();
+            if !matches!(reason, Reason::Withheld { .. }) {
+                assert_eq!(view.params.unwrap_or_default(), written["params"]);
+            }
+        }
+        let hidden = ReasonView::from(&Reason::Withheld { of: "legacy".to_owned() });
+        assert_eq!((hidden.code.as_str(), hidden.params), ("legacy", None));
+    }
+
+    #[test]
+    fn a_lost_heartbeat_is_found_by_its_code() {
+        let lost = Reason::HeartbeatLost { since: jiff::Timestamp::UNIX_EPOCH };
+        assert!(ReasonView::from(&lost).is_heartbeat_lost());
+        let would = Reason::QuarantineNotAllowed { cause: Box::new(lost) };
+        assert!(ReasonView::from(&would).is_heartbeat_lost());
+        assert!(!ReasonView::from(&Reason::Enrolled).is_heartbeat_lost());
+    }
+}
