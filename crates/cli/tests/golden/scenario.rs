@@ -1,7 +1,7 @@
 //! A fleet's day, written to a log at times of its own: as many reasons as there are, each on a node that is named after it.
 //!
 //! Everything is decided by the server's own `Core`, with a clock that only this file moves. What waits for time waits for a day, so that
-//! a server that is started on the log decides nothing anew while a test looks at it.
+//! a server that is started on the log makes no further decision while a test reads it.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! Why a node stands where it stands, what waits, and what would change it: for people.
 
-use super::identity::NodeId;
+use super::identity::{Domain, NodeId};
 use super::reason::{Reason, Why};
 use super::state::{FleetState, Standing};
 
@@ -19,8 +19,8 @@ pub struct Explanation {
     pub blamed: Vec<Reason>,
 }
 
-/// Explains a node; none where there is no such node.
-pub fn explain(state: &FleetState, id: &NodeId) -> Option<Explanation> {
+/// Explains a node to a caller of this scope, who sees it; none where there is no such node.
+pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
     let order = node.order.as_ref().map(|pending| {
         let how = if pending.accepted { "the agent is at it" } else { "on its way" };
@@ -29,15 +29,17 @@ pub fn explain(state: &FleetState, id: &NodeId) -> Option<Explanation> {
     });
     // Whoever waits for an order wants to know that the last one led to nothing.
     let failed = node.failed.as_ref();
-    let failed = failed.map(|(at, why)| format!("nothing now; the last failed at {at:.0}: {why}"));
+    let failed = failed.map(|(at, why)| {
+        format!("nothing now; the last failed at {at:.0}: {}", why.redacted(scope))
+    });
     let order = order.or(failed);
     let domains = node.place.domains();
     let blamed = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
     Some(Explanation {
         standing: node.standing,
-        why: node.why.clone(),
+        why: node.why.redacted(scope),
         order,
-        held_back: node.held_back.clone(),
-        blamed: blamed.map(|(_, blame)| blame.why.reason.clone()).collect(),
+        held_back: node.held_back.as_ref().map(|it| it.redacted(scope)),
+        blamed: blamed.map(|(_, blame)| blame.why.reason.redacted(scope)).collect(),
     })
 }

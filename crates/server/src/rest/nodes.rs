@@ -193,7 +193,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         order,
         proven: node.proven.iter().map(proof).collect(),
         errand: node.errand.as_ref().map(|it| it.what.to_string()),
-        errands_ended: node.errands_ended.iter().map(errand_ended).collect(),
+        errands_ended: node.errands_ended.iter().map(|it| errand_ended(caller, it)).collect(),
         repairs: node.repairs.iter().map(repair).collect(),
         quarantines: node.quarantines.clone(),
         blamed: blamed(caller, state, node),
@@ -210,23 +210,24 @@ fn blamed(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
     found.map(|(_, it)| (&it.why.reason.redacted(caller.scope())).into()).collect()
 }
 
-fn errand_ended(ended: &ErrandEnded) -> ErrandView {
+fn errand_ended(caller: &Caller, ended: &ErrandEnded) -> ErrandView {
     let (how, evidence) = match &ended.answer {
         Answer::Done { evidence } => ("done", evidence.as_str()),
         Answer::Failed { why } => ("failed", why.as_str()),
         Answer::Refused { why } => ("refused", why.as_str()),
         Answer::Accepted => ("failed", ""),
     };
-    let withdrawn = ended.withdrawn.as_ref().map(ToString::to_string);
+    let withdrawn = ended.withdrawn.as_ref().map(|it| it.redacted(caller.scope()).to_string());
     let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
     ErrandView { what: ended.what.to_string(), how, at: ended.at, evidence }
 }
 
 /// What else speaks against a node, whatever it stands there for.
-fn besides(node: &Node) -> Vec<String> {
+fn besides(caller: &Caller, node: &Node) -> Vec<String> {
     let silent = node.silent_since.map(|since| format!("nothing was heard of it since {since:.0}"));
     let silent = silent.filter(|_| !node.why.reason.is_heartbeat_lost());
-    let ended = node.errands_ended.iter().map(errand_ended).filter(|it| it.how != "done");
+    let ended =
+        node.errands_ended.iter().map(|it| errand_ended(caller, it)).filter(|it| it.how != "done");
     let ended = ended
         .map(|it| format!("{}, asked for, {} at {:.0}: {}", it.what, it.how, it.at, it.evidence));
     let owed = node
@@ -239,7 +240,7 @@ fn besides(node: &Node) -> Vec<String> {
 pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
     let (now, eyes) = (call.site.brain.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
-        let told = explain(state, id)?;
+        let told = explain(state, id, eyes.scope())?;
         // Those that it stands there for first, then what else is wrong with it by now.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
@@ -263,11 +264,11 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             node: id.clone(),
             standing: told.standing,
             since: node.since,
-            because: first.iter().chain(&rest).map(said).chain(besides(node)).collect(),
-            why: (&told.why.redacted(eyes.scope())).into(),
+            because: first.iter().chain(&rest).map(said).chain(besides(&eyes, node)).collect(),
+            why: (&told.why).into(),
             order: told.order,
-            held_back: told.held_back.map(|it| (&it.redacted(eyes.scope())).into()),
-            blamed: blamed(&eyes, state, node),
+            held_back: told.held_back.as_ref().map(Into::into),
+            blamed: told.blamed.iter().map(Into::into).collect(),
             frozen: frozen
                 .map(|(domain, it)| {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)

@@ -6,22 +6,12 @@ use std::net::{SocketAddr, TcpStream};
 use farrier_fleet::fleet::Role;
 
 use crate::office::{Office, exchange, request};
+use crate::protocol::{HEADERS, SETTINGS, frame};
 use crate::world::{PATIENCE, until};
 
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut bytes = length[1..].to_vec();
-    bytes.extend([kind, flags]);
-    bytes.extend(stream.to_be_bytes());
-    bytes.extend(payload);
-    bytes
-}
 
 /// Asks so often over one connection of HTTP/2, whose client allows so many bytes of each answer; returns when all are being answered.
 fn ask_and_not_read(

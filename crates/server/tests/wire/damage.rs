@@ -58,6 +58,17 @@ async fn two_hundred_findings(site: &Site) {
     member.disconnect();
 }
 
+/// A server to which a node has reported, and that was stopped.
+async fn stopped_after_a_report() -> Site {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    site
+}
+
 fn revoked(event: &Event) -> bool {
     matches!(event, Event::Access { what: AccessChange::CertificateRevoked { .. }, .. })
 }
@@ -122,12 +133,7 @@ async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
 /// The store knows that there was one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_a_new_fleet_where_its_log_was_lost() {
-    let mut site = Site::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
+    let site = stopped_after_a_report().await;
     // The store notes the log's end at a start.
     run::start(site.options()).await.unwrap().stop().await.unwrap();
     for path in files(&site.dir(), "log") {
@@ -139,12 +145,7 @@ async fn a_server_does_not_start_a_new_fleet_where_its_log_was_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
-    let mut site = Site::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
+    let mut site = stopped_after_a_report().await;
     let whole = std::fs::read(site.dir().join("log-head")).unwrap();
     for damaged in [vec![0; whole.len()], whole[..100].to_vec(), Vec::new()] {
         std::fs::write(site.dir().join("log-head"), &damaged).unwrap();
@@ -305,12 +306,7 @@ async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_st
     use std::fs::{Permissions, metadata, set_permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    let mut site = Site::plain().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
-    member.disconnect();
-    site.running.take().unwrap().stop().await.unwrap();
+    let mut site = stopped_after_a_report().await;
     for (name, mode) in [
         ("", 0o755),
         ("", 0o777),

@@ -131,7 +131,7 @@ fn again(lost: &Lost, dir: &Path) -> String {
         Lost::Join { place, node: Some(node), by, .. } if !is_local(by) => {
             let pool = &place.pool;
             format!(
-                "node {node} of pool {pool}, made by {by}, whose scope is not in the log: no command, because a token that is made here also takes the node from another pool; whoever administers pool {pool} makes it with `POST /api/v1/tokens`"
+                "node {node} of pool {pool}, made by {by}, whose scope is not in the log: no command, because a token that is made here also takes the node from another pool; an admin of pool {pool} makes it with `POST /api/v1/tokens`"
             )
         }
         Lost::Join { place, node, uses, by: _ } => {
@@ -175,7 +175,7 @@ mod tests {
         let by_ann = join(Some("a"), "ann");
         assert!(!by_ann.contains("token create"), "{by_ann}");
         assert!(by_ann.contains("ann") && by_ann.contains("scope"), "{by_ann}");
-        // One that is for no node in particular takes none from another pool, whoever made it.
+        // One that is for no node in particular takes none from another pool.
         assert!(join(None, "ann").ends_with("token create --pool train --dir /srv`"));
     }
 }

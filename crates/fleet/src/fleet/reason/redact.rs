@@ -14,6 +14,17 @@ impl Why {
     }
 }
 
+impl OrderFailure {
+    /// As a caller of this scope may see it, who sees the node itself.
+    #[must_use]
+    pub fn redacted(&self, scope: &Domain) -> Self {
+        match self {
+            Self::Reported(_) => self.clone(),
+            Self::Withdrawn(reason) => Self::Withdrawn(Box::new(reason.redacted(scope))),
+        }
+    }
+}
+
 impl UnblockedBy {
     /// As a caller of this scope may see it, who sees the node itself. None of these counts nodes, but for sentences of an earlier version.
     #[must_use]
@@ -86,11 +97,8 @@ impl Reason {
                 Self::NeedsRepair { cause: inner(cause), action: *action, tried: tried.clone() }
             }
             Self::OrderFailed { order, failures, last } => {
-                let last = match last {
-                    OrderFailure::Reported(_) => last.clone(),
-                    OrderFailure::Withdrawn(reason) => OrderFailure::Withdrawn(inner(reason)),
-                };
-                Self::OrderFailed { order: order.clone(), failures: *failures, last }
+                let (order, last) = (order.clone(), last.redacted(scope));
+                Self::OrderFailed { order, failures: *failures, last }
             }
             // Sentences of an earlier version may count nodes of others. A variant that is added gets no more until somebody decides.
             _ => Self::Withheld { of: self.code().to_owned() },
