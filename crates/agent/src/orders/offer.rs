@@ -4,6 +4,7 @@ use farrier_fleet::fleet::NodeId;
 use farrier_fleet::fleet::order::{Answer, Order, OrderKind};
 use jiff::Timestamp;
 
+use super::carry::{Permission, executor};
 use super::ledger::Ledger;
 
 /// Answers that may wait for the server. One that gives orders and takes no answers is not one to obey.
@@ -93,19 +94,20 @@ fn is_same(known: &Order, order: &Order) -> bool {
     (node, generation, what, boot) == (&order.node, &order.generation, &order.what, &order.boot)
 }
 
+/// Why this node's configuration forbids it.
 fn forbidden(limits: &Limits, what: &OrderKind) -> Option<String> {
-    let not_allowed =
-        |key: &str| Some(format!("this node's configuration forbids it: `orders.{key}`"));
-    match what {
-        OrderKind::ResetGpu { .. } if !limits.allow_reset => not_allowed("allow_reset"),
-        OrderKind::Reboot if !limits.allow_reboot => not_allowed("allow_reboot"),
-        OrderKind::Tune { .. } if !limits.allow_tune => not_allowed("allow_tune"),
-        OrderKind::RestartService { unit } if !limits.services.contains(unit) => {
+    let needs = executor(what).needs?;
+    let key = match needs {
+        Permission::Reset if !limits.allow_reset => "allow_reset",
+        Permission::Reboot if !limits.allow_reboot => "allow_reboot",
+        Permission::Tune if !limits.allow_tune => "allow_tune",
+        Permission::Service(unit) if !limits.services.iter().any(|it| it == unit) => {
             let why = format!("`{unit}` is not in `orders.services` of this node's configuration");
-            Some(why)
+            return Some(why);
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(format!("this node's configuration forbids it: `orders.{key}`"))
 }
 
 #[cfg(test)]

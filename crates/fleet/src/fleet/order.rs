@@ -118,29 +118,102 @@ impl OrderKind {
         }
     }
 
+    /// The row of this kind: all that decisions know of an order kind beside its name.
+    pub fn spec(&self) -> OrderSpec {
+        let controller = OrderSpec {
+            effect: Effect::Observe,
+            origin: Origin::Controller,
+            node: NodeUse::Any,
+            work_s: 0,
+            proves: None,
+            has_artifact: false,
+        };
+        let repair = OrderSpec { effect: Effect::Repair, node: NodeUse::Idle, ..controller };
+        let operator = OrderSpec { origin: Origin::Operator, ..controller };
+        match self {
+            Self::Cordon | Self::Uncordon | Self::Verify { .. } | Self::NoteRepair { .. } => {
+                controller
+            }
+            Self::Drain { wait_s } => OrderSpec { work_s: *wait_s, ..controller },
+            Self::ResetGpu { .. } | Self::Reboot | Self::RestartService { .. } => repair,
+            Self::Diag { level, minutes } => OrderSpec {
+                node: NodeUse::Idle,
+                work_s: minutes.saturating_mul(60),
+                proves: Some(if *level == 1 { Rung::V2 } else { Rung::V3 }),
+                ..operator
+            },
+            Self::Tune { .. } => {
+                OrderSpec { effect: Effect::Change, node: NodeUse::Idle, ..operator }
+            }
+        }
+    }
+
     /// Whether it takes effect on the node, and is not only a look.
     pub fn changes(&self) -> bool {
-        self.is_repair() || matches!(self, Self::Tune { .. })
+        self.spec().effect != Effect::Observe
     }
 
     /// Whether it is only ever given because a person wants it.
     pub fn is_errand(&self) -> bool {
-        matches!(self, Self::Diag { .. } | Self::Tune { .. })
+        self.spec().origin == Origin::Operator
     }
 
     /// What a test with work proves.
     pub fn proves(&self) -> Option<Rung> {
-        match self {
-            Self::Diag { level: 1, .. } => Some(Rung::V2),
-            Self::Diag { .. } => Some(Rung::V3),
-            _ => None,
-        }
+        self.spec().proves
     }
 
     /// Whether it is meant to mend something.
     pub fn is_repair(&self) -> bool {
-        matches!(self, Self::ResetGpu { .. } | Self::Reboot | Self::RestartService { .. })
+        self.spec().effect == Effect::Repair
     }
+}
+
+/// What decisions know of an order kind. A new kind adds a variant and a row here; the agent adds an
+/// executor to its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrderSpec {
+    /// What it does to the node.
+    pub effect: Effect,
+    /// Who asks for it.
+    pub origin: Origin,
+    /// On which nodes it may run.
+    pub node: NodeUse,
+    /// How long it may take beyond the lease of its pool.
+    pub work_s: u32,
+    /// The verification level that its result counts as.
+    pub proves: Option<Rung>,
+    /// Whether the node sends a file to the server before it answers.
+    pub has_artifact: bool,
+}
+
+/// What an order does to its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It reads, or changes only whether the node gets work.
+    Observe,
+    /// It changes settings.
+    Change,
+    /// It is meant to clear a fault.
+    Repair,
+}
+
+/// Who asks for an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The controller, as the outcome of a decision.
+    Controller,
+    /// An operator. It is carried out once, whatever comes of it.
+    Operator,
+}
+
+/// On which nodes an order may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeUse {
+    /// On any, also under work.
+    Any,
+    /// On a node that is cordoned and drained.
+    Idle,
 }
 
 impl fmt::Display for OrderKind {

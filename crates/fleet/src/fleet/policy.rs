@@ -178,12 +178,7 @@ impl Default for LemonPolicy {
 impl PoolPolicy {
     /// How long an order may go unanswered, with the time that its work takes.
     pub fn lease_of(&self, what: &OrderKind) -> u32 {
-        let work_s = match what {
-            OrderKind::Drain { wait_s } => *wait_s,
-            OrderKind::Diag { minutes, .. } => minutes.saturating_mul(60),
-            _ => 0,
-        };
-        self.lease_s.saturating_add(work_s)
+        self.lease_s.saturating_add(what.spec().work_s)
     }
 
     /// How long to wait after so many failures.

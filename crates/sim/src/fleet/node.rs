@@ -264,7 +264,7 @@ impl SimNode {
             }
             OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
             OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
-            OrderKind::Tune { profile } => done(&format!("the node is as `{profile}` wants it")),
+            other => done(&format!("`{other}` was carried out")),
         }
     }
 

@@ -22,20 +22,67 @@ use super::task::{Break, Task};
 /// How an order ended; an error is a reason why it was not done.
 type Ended = Result<Answer, Break>;
 
+/// What the configuration of the node must allow before an order is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Permission<'o> {
+    /// Resets of GPUs.
+    Reset,
+    /// Reboots.
+    Reboot,
+    /// Changes of settings.
+    Tune,
+    /// Restarts of this unit.
+    Service(&'o str),
+}
+
+/// How an order kind is carried out.
+type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Ended + 'o>;
+
+/// The row of an order kind.
+pub(super) struct Executor<'o> {
+    /// `None` where the configuration cannot forbid it.
+    pub(super) needs: Option<Permission<'o>>,
+    execute: Execute<'o>,
+}
+
+impl<'o> Executor<'o> {
+    fn new(execute: impl FnOnce(&mut Task<'_>) -> Ended + 'o) -> Self {
+        Self { needs: None, execute: Box::new(execute) }
+    }
+
+    fn needing(needs: Permission<'o>, execute: impl FnOnce(&mut Task<'_>) -> Ended + 'o) -> Self {
+        Self { needs: Some(needs), execute: Box::new(execute) }
+    }
+}
+
+/// The table of order kinds: a new kind adds its row here and its executor beside this file.
+pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
+    match what {
+        OrderKind::Cordon => Executor::new(mark::cordon),
+        OrderKind::Uncordon => Executor::new(mark::uncordon),
+        OrderKind::Drain { wait_s } => Executor::new(|task| drain::drain(task, *wait_s)),
+        OrderKind::ResetGpu { gpu } => {
+            Executor::needing(Permission::Reset, |task| repair::reset_gpu(task, gpu))
+        }
+        OrderKind::Reboot => Executor::needing(Permission::Reboot, repair::reboot),
+        OrderKind::RestartService { unit } => {
+            Executor::needing(Permission::Service(unit), |task| repair::restart_service(task, unit))
+        }
+        OrderKind::NoteRepair { what } => Executor::new(|task| repair::note(task, what.clone())),
+        OrderKind::Verify { rung } => Executor::new(|task| verify::verify(task, *rung)),
+        OrderKind::Diag { level, minutes } => {
+            Executor::new(|task| errand::diag(task, *level, *minutes))
+        }
+        OrderKind::Tune { profile } => {
+            Executor::needing(Permission::Tune, |task| errand::tune(task, profile))
+        }
+    }
+}
+
 /// Carries an order out; none: it is not wanted any longer, or the agent ends.
 pub(super) fn carry(task: &mut Task<'_>) -> Option<Answer> {
-    let ended = match task.order().what.clone() {
-        OrderKind::Cordon => mark::cordon(task),
-        OrderKind::Uncordon => mark::uncordon(task),
-        OrderKind::Drain { wait_s } => drain::drain(task, wait_s),
-        OrderKind::ResetGpu { gpu } => repair::reset_gpu(task, &gpu),
-        OrderKind::Reboot => repair::reboot(task),
-        OrderKind::RestartService { unit } => repair::restart_service(task, &unit),
-        OrderKind::NoteRepair { what } => repair::note(task, what),
-        OrderKind::Verify { rung } => verify::verify(task, rung),
-        OrderKind::Diag { level, minutes } => errand::diag(task, level, minutes),
-        OrderKind::Tune { profile } => errand::tune(task, &profile),
-    };
+    let what = task.order().what.clone();
+    let ended = (executor(&what).execute)(task);
     match ended {
         Ok(answer) => Some(answer),
         Err(Break::Unwanted) => None,

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::Look;
 use crate::fleet::event::{Cordon, Event};
-use crate::fleet::order::{Order, OrderKind};
+use crate::fleet::order::{NodeUse, Order, OrderKind};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{OrderFailure, Reason, RepairsTried, UnblockedBy, Why, bounded};
 use crate::fleet::state::{Errand, Hold, Repair, Standing, Symptom, later};
@@ -25,10 +25,16 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
             (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.reason())
         };
         let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
-        return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
+        let superseded =
+            || superseded_by(look, &order.what).map(|by| Reason::OrderSuperseded { by });
+        let why = over.or_else(stopped).or_else(superseded);
+        return why.map(|why| Event::Withdrawn { node, generation, why });
     }
-    if let Some(Errand { what, by }) = errand(look) {
-        let waits = at_work(look).or_else(|| frozen(look).filter(|_| what.changes()));
+    let errand = errand(look).filter(|it| superseded_by(look, &it.what).is_none());
+    if let Some(Errand { what, by }) = errand {
+        let needs_idle = what.spec().node == NodeUse::Idle;
+        let in_use = at_work(look).filter(|_| needs_idle);
+        let waits = in_use.or_else(|| frozen(look).filter(|_| what.changes()));
         let reason = Reason::OperatorRequest { by: by.clone() };
         return Some(match waits {
             Some(why) => look.held_back(why),
@@ -55,7 +61,17 @@ fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
         Standing::Quarantined => look.node.drained,
         _ => true,
     };
-    look.node.errand.as_ref().filter(|_| ready)
+    look.node.errand.as_ref().filter(|it| ready || it.what.spec().node == NodeUse::Any)
+}
+
+/// The order that must not wait for this one. An operator's order may run on a node under work;
+/// when such a node is taken out of service, it is cordoned at once.
+fn superseded_by(look: &Look<'_>, what: &OrderKind) -> Option<OrderKind> {
+    if !what.is_errand() || what.spec().node == NodeUse::Idle {
+        return None;
+    }
+    let Some(Wanted::Order(cordon @ OrderKind::Cordon)) = wanted(look) else { return None };
+    obstacle(look, &cordon).is_none().then_some(cordon)
 }
 
 /// Nothing is changed or measured under work.

@@ -141,6 +141,9 @@ impl Reason {
             Self::OrderExpired { order, lease_until } => {
                 write!(out, "`{order}` was not answered until {lease_until:.0}")
             }
+            Self::OrderSuperseded { by } => {
+                write!(out, "`{by}` is more urgent; it is ordered again afterwards")
+            }
             Self::OperatorRequest { by } => write!(out, "{by} asked for it"),
             Self::Withheld { of } => write!(out, "not shown here ({of})"),
             Self::Rendered { text, .. } | Self::Legacy { text, .. } => out.write_str(text),

@@ -214,6 +214,11 @@ pub enum Reason {
         /// When the lease ended.
         lease_until: Timestamp,
     },
+    /// A more urgent order takes the place of one that waits. That one is ordered again later.
+    OrderSuperseded {
+        /// The more urgent one.
+        by: OrderKind,
+    },
     /// An operator asked for it.
     OperatorRequest {
         /// Who.
@@ -411,7 +416,7 @@ pub enum UnblockedBy {
 
 impl Reason {
     /// Every code that a decision may have.
-    pub const CODES: [&str; 30] = [
+    pub const CODES: [&str; 31] = [
         "enrolled",
         "open-findings",
         "verification-failed",
@@ -440,6 +445,7 @@ impl Reason {
         "outside-window",
         "order-failed",
         "order-expired",
+        "order-superseded",
         "operator-request",
         "legacy",
     ];
@@ -475,6 +481,7 @@ impl Reason {
             Self::OutsideWindow { .. } => "outside-window",
             Self::OrderFailed { .. } => "order-failed",
             Self::OrderExpired { .. } => "order-expired",
+            Self::OrderSuperseded { .. } => "order-superseded",
             Self::OperatorRequest { .. } => "operator-request",
             Self::Withheld { of } | Self::Rendered { of, .. } => of,
             Self::Legacy { .. } => "legacy",

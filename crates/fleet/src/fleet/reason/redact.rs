@@ -74,6 +74,7 @@ impl Reason {
             | Self::NeedsApproval { .. }
             | Self::OutsideWindow { .. }
             | Self::OrderExpired { .. }
+            | Self::OrderSuperseded { .. }
             | Self::OperatorRequest { .. } => self.clone(),
             Self::DisruptionBudget { domain, counts } => Self::DisruptionBudget {
                 domain: domain.clone(),

@@ -102,6 +102,7 @@ pub fn reasons() -> Vec<Reason> {
             last: OrderFailure::Withdrawn(Box::new(budget)),
         },
         Reason::OrderExpired { order: OrderKind::Cordon, lease_until: at },
+        Reason::OrderSuperseded { by: OrderKind::Cordon },
         Reason::OperatorRequest { by: person() },
         Reason::Withheld { of: "legacy".to_owned() },
         Reason::Rendered { of: "enrolled".to_owned(), text: text() },

@@ -536,8 +536,8 @@ impl Node {
             OrderKind::ResetGpu { .. } | OrderKind::Reboot | OrderKind::RestartService { .. } => {
                 self.mend(Repair::Ordered(what));
             }
-            // Nobody waits for it any longer.
-            OrderKind::Diag { .. } | OrderKind::Tune { .. } => {}
+            // What an operator asked for ends in `end_errand`.
+            operators => debug_assert!(operators.is_errand(), "{operators}"),
         }
     }
 
@@ -583,6 +583,10 @@ impl Node {
         let Some(pending) = self.order.take_if(|it| it.order.generation == generation) else {
             return;
         };
+        // What the operator asked for is ordered again.
+        if matches!(why, Reason::OrderSuperseded { .. }) {
+            return;
+        }
         if pending.order.what.is_errand() {
             self.end_errand(pending.order.what, &Answer::Refused { why: String::new() }, at);
             if let Some(ended) = self.errands_ended.last_mut() {
