@@ -14,6 +14,7 @@
 //! them together and survives. See `docs/adr/0007-the-agent.md`.
 
 mod answers;
+pub mod artifact;
 pub mod brain;
 pub mod collect;
 pub mod config;

@@ -16,7 +16,10 @@ use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
+use tokio::sync::mpsc;
+
 use crate::answers::{Neighbours, StatusLine};
+use crate::artifact::{Outbox, Sending};
 use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
@@ -199,9 +202,12 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
     let name = name(&config, &hostname);
     let (wake, woken) = mark::wake();
-    let desk = desk(options, &surroundings, (hostname, name.clone()), wake, &published, &board);
+    let (outbox, artifacts) = Outbox::new();
+    let outbox = config.server.parsed_url().map(|_| outbox);
+    let known = (hostname, name.clone());
+    let desk = desk(options, &surroundings, known, outbox, wake, &published, &board);
     let hands = desk.as_ref().ok().cloned().flatten();
-    let uplink = uplink(&config, name, hands.clone(), woken, (&published, &board))?;
+    let uplink = uplink(&config, name, hands.clone(), artifacts, woken, (&published, &board))?;
     let neighbours = Neighbours::new(&config, uplink.as_ref(), &desk);
     let ended = runtime.block_on(async {
         let sight = uplink.as_ref().map(Uplink::sight);
@@ -249,6 +255,7 @@ fn uplink(
     config: &Config,
     node: Option<NodeId>,
     desk: Option<Desk>,
+    artifacts: mpsc::Receiver<Sending>,
     woken: Woken,
     (published, board): (&Published, &Arc<Board>),
 ) -> Result<Option<Uplink>, AgentError> {
@@ -269,6 +276,7 @@ fn uplink(
         made_of: uplink::of_published(published.clone(), Arc::clone(board), &config.root),
         cordon: cordon.map_err(AgentError::Start)?,
         desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderDesk>, |it| Arc::new(it)),
+        artifacts,
         bell,
         fixed_wait: uplink::fixed_wait_from_environment(),
     };
@@ -280,6 +288,7 @@ fn desk(
     options: &Options,
     surroundings: &Surroundings,
     (hostname, node): (String, Option<NodeId>),
+    outbox: Option<Outbox>,
     wake: Wake,
     published: &Published,
     board: &Arc<Board>,
@@ -301,7 +310,7 @@ fn desk(
     };
     let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
     let wake = Box::new(move || wake.ring());
-    let start = Start { hands, eyes: Arc::new(eyes), hostname, node, wake };
+    let start = Start { hands, eyes: Arc::new(eyes), hostname, node, outbox, wake };
     let opened = orders::open(config, start).and_then(|desk| {
         desk.spawn().map_err(OrdersError::Thread)?;
         Ok(Some(desk))

@@ -9,7 +9,9 @@ use farrier_fleet::fleet::{NodeId, Place, Pool};
 use farrier_wire::identity::Identity;
 use farrier_wire::proof::{self, Purpose};
 use farrier_wire::proto::agents_server::Agents;
-use farrier_wire::proto::{Certificate, EnrolRequest, RenewRequest, Up};
+use farrier_wire::proto::{
+    ArtifactPart, ArtifactReceipt, Certificate, EnrolRequest, RenewRequest, Up,
+};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::StreamExt;
@@ -18,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::{Authority, JoinError, Joined, Placing, Store, TokenDigest};
+use crate::artifacts::{self, ArtifactStore};
 use crate::audit::{Audit, AuditError};
 use crate::brain::TakeError;
 use crate::ingest::{self, Cut, Desk};
@@ -43,6 +46,7 @@ pub(crate) struct Service {
     pub(crate) plain_pool: Option<Pool>,
     pub(crate) enrolments: Arc<Semaphore>,
     pub(crate) renewals: Arc<RenewalLimit>,
+    pub(crate) artifacts: Arc<artifacts::Receiver>,
     /// How long a certificate counts.
     pub(crate) certificate_life: SignedDuration,
 }
@@ -60,12 +64,24 @@ impl Service {
         changes: Arc<Audit>,
         authority: Arc<Authority>,
         plain_pool: Option<Pool>,
+        artifacts: Arc<ArtifactStore>,
         certificate_life: SignedDuration,
     ) -> Self {
+        let artifacts = Arc::new(artifacts::Receiver::new(artifacts, Arc::clone(&desk.space)));
         let enrolments = Arc::new(Semaphore::new(ENROLMENTS_MAX));
         let renewals = Arc::new(RenewalLimit::new(certificate_life));
         let store = Arc::clone(&desk.store);
-        Self { desk, store, changes, authority, plain_pool, enrolments, renewals, certificate_life }
+        Self {
+            desk,
+            store,
+            changes,
+            authority,
+            plain_pool,
+            enrolments,
+            renewals,
+            artifacts,
+            certificate_life,
+        }
     }
 
     /// The certificate of whoever asks, where it counts.
@@ -261,6 +277,15 @@ impl Agents for Service {
         }
         self.desk.counters.renewed(&identity.node);
         self.certify(&identity, &point)
+    }
+
+    async fn send_artifact(
+        &self,
+        request: Request<Streaming<ArtifactPart>>,
+    ) -> Result<Response<ArtifactReceipt>, Status> {
+        let Speaker { node, .. } = self.speaker(&request).await?;
+        self.artifacts.receive(&self.desk.brain, &node, request.into_inner()).await?;
+        Ok(Response::new(ArtifactReceipt {}))
     }
 
     async fn session(

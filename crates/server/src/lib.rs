@@ -12,6 +12,7 @@
 
 pub mod access;
 mod agents;
+mod artifacts;
 mod audit;
 pub mod brain;
 mod clock;

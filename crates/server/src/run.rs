@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE, Store};
 use crate::agents::Service;
+use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
 use crate::clock::ClockWatch;
@@ -200,6 +201,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let lock = take(&options.dir)?;
     let authority = Arc::new(authority_of(&options)?);
     let store = Arc::new(Store::open(&options.dir)?);
+    let unusable = |err| ServerError::Folder { dir: options.dir.clone(), err };
+    let artifacts = Arc::new(ArtifactStore::open(&options.dir).map_err(unusable)?);
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -248,6 +251,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         space: Arc::clone(&space),
         heartbeat_interval: Duration::from_secs(u64::from(options.report_interval_s)),
         store: Arc::clone(&store),
+        artifacts: Arc::clone(&artifacts),
         fingerprint: fingerprint.clone(),
         counters: Arc::clone(&counters),
         facts: options.facts,
@@ -256,7 +260,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     };
     let rest = Rest::new(site, options.rate);
     let life = options.certificate_life;
-    let service = Service::new(desk, Arc::clone(&audit), authority, options.plain_pool, life);
+    let service =
+        Service::new(desk, Arc::clone(&audit), authority, options.plain_pool, artifacts, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(serve::run(
         listener,

@@ -33,5 +33,11 @@ pub const ORDERS_AHEAD_MAX: u64 = 1000;
 /// Records of a node that may be on their way without an acknowledgement.
 pub const FLIGHT_MAX: usize = 32;
 
+/// A file that a node sends for an order.
+pub const ARTIFACT_BYTES_MAX: u64 = 32 << 20;
+
+/// One piece of it: small next to a message, so that heartbeats on the same connection do not wait.
+pub const ARTIFACT_CHUNK_BYTES: usize = 64 << 10;
+
 /// Answers that wait on a node: there is one order at a time, and what was not acknowledged.
 pub const ANSWERS_MAX: usize = 1024;

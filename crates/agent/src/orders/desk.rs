@@ -19,8 +19,18 @@ use super::ledger::{Current, Note};
 use super::offer::{self, Limits, Verdict};
 use super::scheduler::Scheduler;
 use super::task::Task;
+use crate::artifact::Outbox;
 use crate::crash::{Crash, Point};
 use crate::status::{OrderInHand, OrdersStatus};
+
+/// Where the node's files and its NVML are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodePaths {
+    /// The root of its file system.
+    pub root: PathBuf,
+    /// The NVML library, where it is not the system's.
+    pub nvml: Option<PathBuf>,
+}
 
 /// What a desk is made of.
 pub struct Parts {
@@ -38,6 +48,10 @@ pub struct Parts {
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// How often something that is waited for is looked at.
     pub poll: Duration,
+    /// Whose files the node's are.
+    pub paths: NodePaths,
+    /// The way to the server for files that orders ask for; `None`: there is no server.
+    pub outbox: Option<Outbox>,
     /// Where to die.
     pub crash: Crash,
     /// Called when there is a new answer in [`Desk::outstanding`].
@@ -56,6 +70,8 @@ pub(super) struct Inner {
     pub(super) hands: Box<dyn Hands>,
     pub(super) eyes: Arc<dyn Eyes>,
     pub(super) scheduler: Box<dyn Scheduler>,
+    pub(super) paths: NodePaths,
+    pub(super) outbox: Option<Outbox>,
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) poll: Duration,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -72,7 +88,19 @@ struct Books {
 impl Desk {
     /// Opens the journal. An order that was accepted and not ended is carried on by [`Self::spawn`].
     pub fn open(parts: Parts) -> Result<Self, OrdersError> {
-        let Parts { state_dir, limits, hands, eyes, scheduler, now, poll, crash, wake } = parts;
+        let Parts {
+            state_dir,
+            limits,
+            hands,
+            eyes,
+            scheduler,
+            now,
+            poll,
+            paths,
+            outbox,
+            crash,
+            wake,
+        } = parts;
         let book = Book::open(&state_dir)?;
         if let Some(current) = &book.ledger().current {
             let (generation, what) = (current.order.generation, &current.order.what);
@@ -85,6 +113,8 @@ impl Desk {
             hands,
             eyes,
             scheduler,
+            paths,
+            outbox,
             now,
             poll,
             wake,

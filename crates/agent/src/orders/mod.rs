@@ -33,7 +33,7 @@ pub(crate) mod task;
 mod tests;
 mod tuner;
 
-pub use desk::{Desk, Parts};
+pub use desk::{Desk, NodePaths, Parts};
 pub use eyes::{Known, NodeEyes};
 pub use file::OrdersError;
 pub use hands::{Eyes, GpuSeen, Hands, Held, Proof, Service};

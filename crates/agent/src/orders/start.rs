@@ -7,7 +7,7 @@ use std::time::Duration;
 use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
 
-use super::desk::{Desk, Parts};
+use super::desk::{Desk, NodePaths, Parts};
 use super::file::OrdersError;
 use super::hands::{Eyes, Hands};
 use super::host::HostScheduler;
@@ -15,6 +15,7 @@ use super::offer::Limits;
 use super::scheduler::Scheduler;
 use super::slurm::Slurm;
 use super::tuner::Tuner;
+use crate::artifact::Outbox;
 use crate::config::{Config, SchedulerChoice};
 use crate::crash::Crash;
 
@@ -34,13 +35,15 @@ pub struct Start {
     pub hostname: String,
     /// The name that it enrolled with; none: it has not, and orders are not told apart by it.
     pub node: Option<NodeId>,
+    /// The way to the server for files that orders ask for; `None`: there is no server.
+    pub outbox: Option<Outbox>,
     /// Called when there is a new answer.
     pub wake: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Opens the desk that the configuration describes.
 pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
-    let Start { hands, eyes, hostname, node, wake } = start;
+    let Start { hands, eyes, hostname, node, outbox, wake } = start;
     let orders = &config.orders;
     let scheduler = scheduler(config, &hostname, &eyes);
     tracing::info!(scheduler = scheduler.name(), "orders are carried out");
@@ -59,6 +62,8 @@ pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
         scheduler,
         now: Box::new(Timestamp::now),
         poll: POLL,
+        paths: NodePaths { root: config.root.clone(), nvml: config.nvml.clone() },
+        outbox,
         crash: Crash::from_environment(),
         wake,
     })

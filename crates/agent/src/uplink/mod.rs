@@ -18,6 +18,7 @@ mod makeup;
 mod number;
 mod reconnect;
 mod talk;
+mod upload;
 mod urgent;
 
 use std::io;
@@ -30,9 +31,10 @@ use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::client::{self, ConnectError, ServerUrl};
 use farrier_wire::proof::KeyError;
 use jiff::Timestamp;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tonic::{Code, Status};
 
+use crate::artifact::Sending;
 use crate::brain::Chain;
 use crate::orders::Desk;
 pub use enrol::{EnrolError, Enrolment, enrol};
@@ -125,6 +127,8 @@ pub struct Parts {
     pub cordon: watch::Receiver<Cordon>,
     /// Who carries orders out.
     pub desk: Arc<dyn OrderDesk>,
+    /// Files that orders ask for, on their way to the server.
+    pub artifacts: mpsc::Receiver<Sending>,
     /// Rung when there is a new answer.
     pub bell: Arc<Notify>,
     /// For a test: the length of every back-off.

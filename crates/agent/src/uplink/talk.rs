@@ -16,13 +16,14 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataValue;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Request, Streaming};
 
 use super::follow::{Follower, Read};
 use super::identity::Term;
 use super::link::Teller;
 use super::number::JournalName;
+use super::upload;
 use super::{Parts, TalkError};
 use crate::brain::Chain;
 
@@ -69,6 +70,8 @@ struct Stream {
     /// How far the server's clock is ahead of this one.
     ahead: SignedDuration,
     offers: JoinSet<(u64, Answer)>,
+    /// Files on their way. They end with the stream, and the executor sends them again.
+    uploads: JoinSet<()>,
 }
 
 impl Talk {
@@ -112,16 +115,13 @@ impl Talk {
             answers: BTreeMap::new(),
             ahead: SignedDuration::ZERO,
             offers: JoinSet::new(),
+            uploads: JoinSet::new(),
             node,
         };
         let hello = self.hello(&mut stream, journal);
         stream.say(up::What::Hello(hello))?;
         let mut request = Request::new(ReceiverStream::new(outbound));
-        if self.parts.url.is_plain() {
-            let name: MetadataValue<_> =
-                stream.node.as_str().parse().map_err(|_| TalkError::Language)?;
-            request.metadata_mut().insert("farrier-node", name);
-        }
+        self.name_node(&stream.node, request.metadata_mut())?;
         let opening = async {
             let mut inbound = agents.session(request).await?.into_inner();
             match inbound.message().await?.ok_or(TalkError::Ended)?.what {
@@ -137,6 +137,15 @@ impl Talk {
         self.begin(&mut stream, &welcome)?;
         let interval = Duration::from_secs(u64::from(welcome.report_interval_s.clamp(1, 3600)));
         self.go_on(agents, stream, inbound, interval).await
+    }
+
+    /// Names the node where no certificate does.
+    fn name_node(&self, node: &NodeId, metadata: &mut MetadataMap) -> Result<(), TalkError> {
+        if self.parts.url.is_plain() {
+            let name: MetadataValue<_> = node.as_str().parse().map_err(|_| TalkError::Language)?;
+            metadata.insert("farrier-node", name);
+        }
+        Ok(())
     }
 
     async fn made_of(&self) -> Makeup {
@@ -259,6 +268,12 @@ impl Talk {
                 Some(Ok((generation, answer))) = stream.offers.join_next() => {
                     stream.answer(generation, &answer)?;
                 }
+                Some(sending) = self.parts.artifacts.recv() => {
+                    let mut metadata = MetadataMap::new();
+                    self.name_node(&stream.node, &mut metadata)?;
+                    stream.uploads.spawn(upload::upload(agents.clone(), metadata, sending));
+                }
+                Some(_) = stream.uploads.join_next() => {}
                 _ = beats.tick() => self.beat(&mut stream)?,
                 _ = renewals.tick() => self.renew(&mut agents).await?,
             }

@@ -87,6 +87,7 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
         eyes: Arc::new(eyes),
         hostname: farrier_agent::run::hostname(&config),
         node: None,
+        outbox: None,
         wake: Box::new(move || {
             let _ = woken.send(Happening::Woken);
         }),

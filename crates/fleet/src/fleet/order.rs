@@ -118,33 +118,30 @@ impl OrderKind {
         }
     }
 
-    /// The row of this kind: all that decisions know of an order kind beside its name.
+    /// The row of this kind: all that decisions know of an order kind.
     pub fn spec(&self) -> OrderSpec {
-        let controller = OrderSpec {
-            effect: Effect::Observe,
-            origin: Origin::Controller,
-            node: NodeUse::Any,
-            work_s: 0,
-            proves: None,
-            has_artifact: false,
-        };
-        let repair = OrderSpec { effect: Effect::Repair, node: NodeUse::Idle, ..controller };
-        let operator = OrderSpec { origin: Origin::Operator, ..controller };
         match self {
-            Self::Cordon | Self::Uncordon | Self::Verify { .. } | Self::NoteRepair { .. } => {
-                controller
+            Self::Cordon => OrderSpec::controller("cordon"),
+            Self::Uncordon => OrderSpec::controller("uncordon"),
+            Self::Verify { .. } => OrderSpec::controller("verify"),
+            Self::NoteRepair { .. } => OrderSpec::controller("note-repair"),
+            Self::Drain { wait_s } => {
+                OrderSpec { work_s: *wait_s, ..OrderSpec::controller("drain") }
             }
-            Self::Drain { wait_s } => OrderSpec { work_s: *wait_s, ..controller },
-            Self::ResetGpu { .. } | Self::Reboot | Self::RestartService { .. } => repair,
+            Self::ResetGpu { .. } => OrderSpec::repair("reset-gpu"),
+            Self::Reboot => OrderSpec::repair("reboot"),
+            Self::RestartService { .. } => OrderSpec::repair("restart-service"),
             Self::Diag { level, minutes } => OrderSpec {
                 node: NodeUse::Idle,
                 work_s: minutes.saturating_mul(60),
                 proves: Some(if *level == 1 { Rung::V2 } else { Rung::V3 }),
-                ..operator
+                ..OrderSpec::operator("diag")
             },
-            Self::Tune { .. } => {
-                OrderSpec { effect: Effect::Change, node: NodeUse::Idle, ..operator }
-            }
+            Self::Tune { .. } => OrderSpec {
+                effect: Effect::Change,
+                node: NodeUse::Idle,
+                ..OrderSpec::operator("tune")
+            },
         }
     }
 
@@ -173,6 +170,8 @@ impl OrderKind {
 /// executor to its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderSpec {
+    /// The stable code, as in JSON.
+    pub code: &'static str,
     /// What it does to the node.
     pub effect: Effect,
     /// Who asks for it.
@@ -185,6 +184,31 @@ pub struct OrderSpec {
     pub proves: Option<Rung>,
     /// Whether the node sends a file to the server before it answers.
     pub has_artifact: bool,
+}
+
+impl OrderSpec {
+    /// The outcome of a decision, which reads or changes only whether the node gets work.
+    fn controller(code: &'static str) -> Self {
+        Self {
+            code,
+            effect: Effect::Observe,
+            origin: Origin::Controller,
+            node: NodeUse::Any,
+            work_s: 0,
+            proves: None,
+            has_artifact: false,
+        }
+    }
+
+    /// The outcome of a decision, which is meant to clear a fault.
+    fn repair(code: &'static str) -> Self {
+        Self { effect: Effect::Repair, node: NodeUse::Idle, ..Self::controller(code) }
+    }
+
+    /// What an operator asks for.
+    fn operator(code: &'static str) -> Self {
+        Self { origin: Origin::Operator, ..Self::controller(code) }
+    }
 }
 
 /// What an order does to its node.
@@ -296,6 +320,28 @@ pub enum Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_code_is_the_name_in_json() {
+        let unit = || "a.service".to_owned();
+        let gpu = GpuUuid("GPU-1".to_owned());
+        for order in [
+            OrderKind::Cordon,
+            OrderKind::Uncordon,
+            OrderKind::Drain { wait_s: 1 },
+            OrderKind::ResetGpu { gpu },
+            OrderKind::Reboot,
+            OrderKind::RestartService { unit: unit() },
+            OrderKind::Verify { rung: Rung::V0 },
+            OrderKind::NoteRepair { what: unit() },
+            OrderKind::Diag { level: 1, minutes: 0 },
+            OrderKind::Tune { profile: unit() },
+        ] {
+            let json = serde_json::to_value(&order).unwrap();
+            let name = json.as_str().or_else(|| json.as_object()?.keys().next().map(|it| &**it));
+            assert_eq!(name, Some(order.spec().code));
+        }
+    }
 
     #[test]
     fn a_time_is_told_in_the_unit_that_it_is_whole_in() {

@@ -158,6 +158,26 @@ fn follow(
     }
 }
 
+/// What is in the log now, a line a record as `dmesg` prints it: the last `bytes_max` bytes of it.
+pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let log = open(&prefix.join("dev/kmsg"))?;
+    let (mut lines, mut bytes) = (VecDeque::new(), 0);
+    read_now(&log, &mut |said| {
+        if let KernelLog::Record { since_boot_us, text, .. } = said {
+            let (s, us) = (since_boot_us / 1_000_000, since_boot_us % 1_000_000);
+            let mut line = format!("[{s:5}.{us:06}] ").into_bytes();
+            line.extend_from_slice(&text);
+            line.push(b'\n');
+            bytes += line.len();
+            lines.push_back(line);
+            while bytes > bytes_max {
+                bytes -= lines.pop_front().map_or(bytes, |line: Vec<u8>| line.len());
+            }
+        }
+    })?;
+    Ok(Vec::from(lines).concat())
+}
+
 /// The lines that are in the log now and are wanted, the last of them where there are too many.
 pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
     let mut lines = VecDeque::new();
@@ -171,16 +191,20 @@ pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<S
             }
         }
     };
-    let read = log.metadata().and_then(|meta| {
-        if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
-            device::drain(log, &mut take)
-        } else if meta.is_file() {
-            file::drain(log, &mut take)
-        } else {
-            Err(io::Error::other("it is neither the kernel's log nor a file"))
-        }
-    });
+    let read = read_now(log, &mut take);
     outcome(read.map(|()| Vec::from(lines)))
+}
+
+/// Gives every record that is in the log now.
+fn read_now(log: &File, take: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
+    let meta = log.metadata()?;
+    if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
+        device::drain(log, take)
+    } else if meta.is_file() {
+        file::drain(log, take)
+    } else {
+        Err(io::Error::other("it is neither the kernel's log nor a file"))
+    }
 }
 
 fn open(path: &Path) -> io::Result<File> {

@@ -1,7 +1,7 @@
 //! What people ask for. Each is in the log with their name before it is answered, and asked twice it is done once.
 
 use farrier_fleet::fleet::event::{Ask, Event};
-use farrier_fleet::fleet::order::OrderKind;
+use farrier_fleet::fleet::order::{NodeUse, OrderKind};
 use farrier_fleet::fleet::{Domain, FleetState, Node, NodeId, Place, Rung, Standing};
 use farrier_wire::rest::{
     DiagAsk, Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, TuneAsk,
@@ -118,16 +118,23 @@ pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
     errand(call, OrderKind::Tune { profile: profile.into_text() }).await
 }
 
+/// An order without parameters.
+pub(super) async fn order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
+    call.nothing()?;
+    errand(call, what).await
+}
+
 /// One at a time: what waits is not put aside for the next.
 async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
     let wanted = what.clone();
+    let needs_idle = what.spec().node == NodeUse::Idle;
     let refuse = move |node: &Node| {
         let other = node.errand.as_ref().filter(|errand| errand.what != wanted);
         let waits = other.map(|errand| {
             let text = format!("`{}`, asked for by {}, is not done yet", errand.what, errand.by);
             Failure::conflict(text, "wait until it is; GET the node says what came of it")
         });
-        at_work(node).or(waits)
+        at_work(node).filter(|_| needs_idle).or(waits)
     };
     let node = node(&call, refuse).await?;
     ask(&call, Ask::Errand { node, what }).await

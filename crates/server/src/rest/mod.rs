@@ -10,6 +10,7 @@
 //! their scope in each handler ([`caller`]), also in the log ([`sight`]).
 
 mod answer_body;
+mod artifacts;
 mod asks;
 mod body;
 mod caller;
@@ -60,6 +61,7 @@ pub use limits::Rate;
 pub use read::reads;
 
 use crate::access::{Store, TokenDigest};
+use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::brain::Brain;
 use crate::counters::Counters;
@@ -88,6 +90,7 @@ pub(crate) struct Site {
     pub(crate) space: Arc<Space>,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) store: Arc<Store>,
+    pub(crate) artifacts: Arc<ArtifactStore>,
     pub(crate) fingerprint: String,
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,

@@ -219,7 +219,13 @@ fn errand_ended(caller: &Caller, ended: &ErrandEnded) -> ErrandView {
     };
     let withdrawn = ended.withdrawn.as_ref().map(|it| it.redacted(caller.scope()).to_string());
     let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
-    ErrandView { what: ended.what.to_string(), how, at: ended.at, evidence }
+    ErrandView {
+        code: ended.what.spec().code.to_owned(),
+        what: ended.what.to_string(),
+        how,
+        at: ended.at,
+        evidence,
+    }
 }
 
 /// What else speaks against a node, whatever it stands there for.

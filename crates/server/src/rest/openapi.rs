@@ -114,7 +114,7 @@ fn can(route: &Route, status: u16) -> bool {
         409 => {
             const MAY: [&str; 5] =
                 ["approveNode", "repairedNode", "verifyNode", "testNode", "tuneNode"];
-            MAY.contains(&route.name)
+            route.asks_for_order || MAY.contains(&route.name)
         }
         415 => route.method != Method::GET,
         _ => true,

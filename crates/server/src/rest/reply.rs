@@ -18,6 +18,7 @@ use super::limits::StreamPlace;
 pub(super) const JSON: &str = "application/json";
 pub(super) const LINES: &str = "application/x-ndjson";
 pub(super) const EVENTS: &str = "text/event-stream";
+pub(super) const GZIP: &str = "application/gzip";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 

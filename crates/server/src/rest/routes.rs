@@ -5,9 +5,10 @@ use std::pin::Pin;
 
 use farrier_fleet::fleet::{Deed, Policy};
 use farrier_wire::rest::{
-    BlameList, DiagAsk, DomainList, Done, EventPage, Explained, FindingPage, FreezeAsk, FreezeList,
-    HoldAsk, Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk, PolicyView, RepairedAsk,
-    RetireAsk, Shapes, ThawAsk, TokenAsk, TokenList, TokenMade, TuneAsk, VerifyAsk,
+    ArtifactList, BlameList, DiagAsk, DomainList, Done, EventPage, Explained, FindingPage,
+    FreezeAsk, FreezeList, HoldAsk, Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk,
+    PolicyView, RepairedAsk, RetireAsk, Shapes, ThawAsk, TokenAsk, TokenList, TokenMade, TuneAsk,
+    VerifyAsk,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -16,7 +17,9 @@ use super::events::EVENT_KINDS;
 use super::failure::Failure;
 use super::query::{Kind, Parameter, Said};
 use super::reply::{self, Reply};
-use super::{Call, asks, events, export, fleet, matrix, metrics, nodes, openapi, stream, tokens};
+use super::{
+    Call, artifacts, asks, events, export, fleet, matrix, metrics, nodes, openapi, stream, tokens,
+};
 
 /// What answers.
 type Answering = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
@@ -47,6 +50,8 @@ pub(super) struct Route {
     pub(super) query: &'static [Parameter],
     pub(super) body: Option<ShapeOf>,
     pub(super) answer: Answer,
+    /// Whether it asks for an order, which is refused while another waits.
+    pub(super) asks_for_order: bool,
     pub(super) run: fn(Call) -> Answering,
 }
 
@@ -114,6 +119,7 @@ const EXPORT: &[Parameter] = &[
 pub(super) fn path_parameter(name: &str) -> Parameter {
     match name {
         "id" => parameter("id", NUMBER, "the token's number"),
+        "generation" => parameter("generation", NUMBER, "the number of the order on its node"),
         _ => parameter("node", Kind::Name, "the node"),
     }
 }
@@ -130,7 +136,26 @@ macro_rules! route {
             query: $query,
             body: $body,
             answer: $answer,
+            asks_for_order: false,
             run: |call| Box::pin($run(call)),
+        }
+    };
+}
+
+/// An operator's order without parameters.
+macro_rules! order_route {
+    ($path:literal, $name:literal, $order:expr, $about:literal) => {
+        Route {
+            method: Method::POST,
+            path: $path,
+            name: $name,
+            about: $about,
+            deed: OPERATE,
+            query: &[],
+            body: body!(NothingAsk),
+            answer: json!(Done),
+            asks_for_order: true,
+            run: |call| Box::pin(asks::order(call, $order)),
         }
     };
 }
@@ -161,6 +186,10 @@ pub(super) static TABLE: &[Route] = &[
         "A node with all that is known of it."),
     route!(GET "/api/v1/nodes/{node}/explanation", "explainNode", READ, &[], None, json!(Explained),
         nodes::explained, "Why a node stands where it stands, and what would change it."),
+    route!(GET "/api/v1/nodes/{node}/artifacts", "listArtifacts", OPERATE, &[], None,
+        json!(ArtifactList), artifacts::list, "Files that a node has sent for orders, the newest first."),
+    route!(GET "/api/v1/nodes/{node}/artifacts/{generation}", "getArtifact", OPERATE, &[], None,
+        Answer::Other(reply::GZIP), artifacts::download, "The file that a node has sent for an order."),
     route!(POST "/api/v1/nodes/{node}/hold", "holdNode", OPERATE, &[], body!(HoldAsk), json!(Done),
         asks::hold, "Hold a node out of service."),
     route!(POST "/api/v1/nodes/{node}/release", "releaseNode", OPERATE, &[], body!(NothingAsk),

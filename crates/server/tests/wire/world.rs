@@ -373,6 +373,7 @@ impl Member {
             }),
             cordon: self.cordon.subscribe(),
             desk: Arc::clone(&self.desk) as Arc<dyn OrderDesk>,
+            artifacts: tokio::sync::mpsc::channel(1).1,
             bell: Arc::clone(&self.bell),
             fixed_wait: self.fixed_wait,
         };

@@ -292,6 +292,30 @@ view! { lenient
 }
 
 view! { lenient
+    /// A file that a node has sent for an order.
+    ArtifactRow {
+        /// The number of the order on its node.
+        generation: u64,
+        /// The code of the order.
+        order: String,
+        /// When it was received.
+        at: Timestamp,
+        /// Its size.
+        bytes: u64,
+        /// SHA-256 of it, in hexadecimal.
+        sha256: String,
+    }
+}
+
+view! { lenient
+    /// Files that a node has sent for orders.
+    ArtifactList {
+        /// The newest first.
+        artifacts: Vec<ArtifactRow>,
+    }
+}
+
+view! { lenient
     /// Who asks.
     Me {
         /// Their name.

@@ -13,8 +13,9 @@ mod shape;
 mod shapes;
 
 pub use asks::{
-    Between, DiagAsk, Done, FreezeAsk, HoldAsk, Me, NothingAsk, PlaceAsk, ProfileName, RepairedAsk,
-    RetireAsk, ThawAsk, TokenAsk, TokenList, TokenMade, TokenRow, TuneAsk, VerifyAsk, Words,
+    ArtifactList, ArtifactRow, Between, DiagAsk, Done, FreezeAsk, HoldAsk, Me, NothingAsk,
+    PlaceAsk, ProfileName, RepairedAsk, RetireAsk, ThawAsk, TokenAsk, TokenList, TokenMade,
+    TokenRow, TuneAsk, VerifyAsk, Words,
 };
 pub use fleet::{
     BlameList, BlameRow, DomainList, DomainRow, EventPage, EventRow, Exposure, FreezeList,

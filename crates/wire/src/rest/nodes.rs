@@ -182,6 +182,8 @@ view! { lenient
 view! { lenient
     /// What came of something that a person wanted done.
     ErrandView {
+        /// The code of the order.
+        code: String,
         /// What, in words.
         what: String,
         /// `done` (a test passed), `failed` (it was begun, and did not come about; a test did not pass), `refused` (it was not begun).

@@ -9,6 +9,7 @@
 //! An agent that was started anew comes here with what was begun before. It looks first; what cannot be known to have been done
 //! and must not be done twice is answered as failed.
 
+mod artifact;
 mod drain;
 mod errand;
 mod mark;

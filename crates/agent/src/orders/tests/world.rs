@@ -176,6 +176,8 @@ impl World {
                 now
             }),
             poll: Duration::ZERO,
+            paths: NodePaths { root: self.folder.path().join("root"), nvml: None },
+            outbox: None,
             crash: Crash::of(crash),
             wake: Box::new(move || {
                 woken.fetch_add(1, Ordering::Relaxed);

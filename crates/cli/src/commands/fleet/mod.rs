@@ -1,5 +1,6 @@
 //! `farrier fleet`: asks the server, and prints.
 
+mod artifact;
 mod asks;
 mod connection;
 mod events;

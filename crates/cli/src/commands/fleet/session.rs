@@ -131,6 +131,23 @@ impl Session {
         self.runtime.block_on(self.asker.put(path, body)).map_err(|err| explained(&err))
     }
 
+    /// Something that is written on while it comes.
+    pub(super) fn download(
+        &mut self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let answered = self.runtime.block_on(self.asker.follow(path));
+        let mut answered = answered.map_err(|err| explained(&err))?;
+        loop {
+            let piece = self.runtime.block_on(answered.piece()).map_err(|err| explained(&err))?;
+            match piece {
+                Some(piece) => take(&piece)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Something that is read line by line, while it comes.
     pub(super) fn lines(&mut self, path: &str) -> anyhow::Result<Lines<'_>> {
         let answered = self.runtime.block_on(self.asker.follow(path));

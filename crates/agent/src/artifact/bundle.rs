@@ -1,0 +1,413 @@
+//! A `.tar.gz` of files about a node, with a manifest of what is in it and what is not.
+//!
+//! Each file is redacted, bounded and hashed. What cannot be gathered is named in the manifest with the
+//! reason: a file that is missing must not read as an empty one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::redact;
+
+/// The manifest's name in the bundle, below its folder.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The version of the manifest.
+const VERSION: u32 = 1;
+
+/// So much of a bundle is unpacked to find its manifest: more than any that an agent makes.
+const READ_BYTES_MAX: u64 = 256 << 20;
+const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+
+/// What is in a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The version of this form.
+    pub v: u32,
+    /// The node.
+    pub node: String,
+    /// When gathering began, by the node's clock.
+    pub at: Timestamp,
+    /// The agent's version.
+    pub agent: String,
+    /// Files that are in it.
+    pub files: Vec<FileEntry>,
+    /// What was looked for and is not in it.
+    pub missing: Vec<Gap>,
+}
+
+/// A file of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name below the bundle's folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// SHA-256 of it, in hexadecimal.
+    pub sha256: String,
+    /// Bytes at its beginning that were left out because of a limit.
+    pub dropped_bytes: u64,
+    /// Secrets that were removed.
+    pub redactions: u64,
+}
+
+/// Something that is not in a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// The file that it would have been.
+    pub name: String,
+    /// A stable code.
+    pub code: String,
+    /// Why, as a sentence.
+    pub text: String,
+}
+
+/// Why something could not be gathered.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The program is not on this node.
+    #[error("`{program}` is not installed")]
+    NotInstalled {
+        /// Which.
+        program: String,
+    },
+    /// The files of the node are not those of this machine.
+    #[error("the node that is watched is not this machine")]
+    NotThisMachine,
+    /// It took too long.
+    #[error("`{program}` did not end within {} s", after.as_secs())]
+    TimedOut {
+        /// Which.
+        program: String,
+        /// The deadline.
+        after: Duration,
+    },
+    /// The program failed.
+    #[error("`{program}` failed ({status}): {stderr}")]
+    Failed {
+        /// Which.
+        program: String,
+        /// Its exit status.
+        status: String,
+        /// The end of what it printed to stderr.
+        stderr: String,
+    },
+    /// A file cannot be read.
+    #[error("failed to read `{}`: {err}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        err: io::Error,
+    },
+    /// The bundle has reached its limit.
+    #[error("the bundle has reached its limit of {limit_bytes} bytes")]
+    BundleFull {
+        /// The limit.
+        limit_bytes: u64,
+    },
+}
+
+impl SourceError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotInstalled { .. } => "not-installed",
+            Self::NotThisMachine => "not-this-machine",
+            Self::TimedOut { .. } => "timed-out",
+            Self::Failed { .. } => "failed",
+            Self::Read { .. } => "unreadable",
+            Self::BundleFull { .. } => "bundle-full",
+        }
+    }
+}
+
+/// Why there is no bundle.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// It cannot be written.
+    #[error("failed to write `{}`: {err}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        err: io::Error,
+    },
+}
+
+/// Why a manifest cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is no `.tar.gz`, or a damaged one.
+    #[error("it is not a whole .tar.gz")]
+    Archive(#[from] io::Error),
+    /// There is none.
+    #[error("it has no {MANIFEST}")]
+    Missing,
+    /// It does not read.
+    #[error("its {MANIFEST} cannot be read")]
+    Form(#[from] serde_json::Error),
+    /// It is of a newer version.
+    #[error("its {MANIFEST} has version {0}, and this program reads {VERSION}")]
+    Version(u32),
+}
+
+impl Manifest {
+    /// Reads the manifest of a bundle from anywhere: it may be damaged, or larger than memory.
+    pub fn read(bundle: impl Read) -> Result<Self, ManifestError> {
+        let content = GzDecoder::new(bundle).take(READ_BYTES_MAX);
+        let mut archive = tar::Archive::new(content);
+        for entry in archive.entries()? {
+            let entry = entry?;
+            let is_it = entry.path()?.file_name().is_some_and(|name| name == MANIFEST);
+            if !is_it {
+                continue;
+            }
+            let mut text = Vec::new();
+            entry.take(MANIFEST_BYTES_MAX).read_to_end(&mut text)?;
+            let manifest: Self = serde_json::from_slice(&text)?;
+            return if manifest.v == VERSION {
+                Ok(manifest)
+            } else {
+                Err(ManifestError::Version(manifest.v))
+            };
+        }
+        Err(ManifestError::Missing)
+    }
+}
+
+/// A bundle that is being written.
+pub(crate) struct Bundle {
+    path: PathBuf,
+    folder: String,
+    archive: tar::Builder<GzEncoder<File>>,
+    manifest: Manifest,
+    /// Uncompressed bytes that may still be added.
+    left_bytes: u64,
+    limit_bytes: u64,
+}
+
+/// A bundle on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finished {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) sha256: [u8; 32],
+}
+
+impl Bundle {
+    /// Begins one at `path`, beside which it is written until it is whole. `limit_bytes` is for what is
+    /// in it, before compression.
+    pub(crate) fn create(
+        path: &Path,
+        node: &str,
+        at: Timestamp,
+        limit_bytes: u64,
+    ) -> Result<Self, BundleError> {
+        let failed = |err| BundleError::Write { path: path.to_owned(), err };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let part = part_path(path);
+        match fs::remove_file(&part) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(failed(err)),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
+        let encoder = GzEncoder::new(file.map_err(failed)?, Compression::default());
+        let agent = env!("CARGO_PKG_VERSION").to_owned();
+        let (files, missing) = (Vec::new(), Vec::new());
+        Ok(Self {
+            path: path.to_owned(),
+            folder: format!("farrier-logs-{node}"),
+            archive: tar::Builder::new(encoder),
+            manifest: Manifest { v: VERSION, node: node.to_owned(), at, agent, files, missing },
+            left_bytes: limit_bytes,
+            limit_bytes,
+        })
+    }
+
+    /// Adds what a source gave: the last `keep_bytes` of it, without secrets.
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        content: Result<Vec<u8>, SourceError>,
+        keep_bytes: u64,
+    ) -> Result<(), BundleError> {
+        let content = content.and_then(|content| match self.left_bytes {
+            0 => Err(SourceError::BundleFull { limit_bytes: self.limit_bytes }),
+            _ => Ok(content),
+        });
+        let content = match content {
+            Ok(content) => content,
+            Err(err) => {
+                let (code, text) = (err.code().to_owned(), err.to_string());
+                self.manifest.missing.push(Gap { name: name.to_owned(), code, text });
+                return Ok(());
+            }
+        };
+        let kept = last(&content, keep_bytes.min(self.left_bytes));
+        let dropped_bytes = (content.len() - kept.len()) as u64;
+        let (text, redactions) = redact(kept);
+        self.left_bytes = self.left_bytes.saturating_sub(text.len() as u64);
+        self.manifest.files.push(FileEntry {
+            name: name.to_owned(),
+            bytes: text.len() as u64,
+            sha256: hex(&Sha256::digest(&text)),
+            dropped_bytes,
+            redactions,
+        });
+        self.append(name, &text)
+    }
+
+    fn append(&mut self, name: &str, content: &[u8]) -> Result<(), BundleError> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(u64::try_from(self.manifest.at.as_second()).unwrap_or(0));
+        let path = format!("{}/{name}", self.folder);
+        let added = self.archive.append_data(&mut header, path, content);
+        added.map_err(|err| BundleError::Write { path: self.path.clone(), err })
+    }
+
+    /// Ends it with the manifest, and puts it in its place when it is on disk.
+    pub(crate) fn finish(mut self) -> Result<Finished, BundleError> {
+        let text = serde_json::to_vec_pretty(&self.manifest).unwrap_or_default();
+        self.append(MANIFEST, &text)?;
+        let path = self.path.clone();
+        let failed = |err| BundleError::Write { path: path.clone(), err };
+        let encoder = self.archive.into_inner().map_err(failed)?;
+        let mut file = encoder.finish().map_err(failed)?;
+        file.flush().and_then(|()| file.sync_all()).map_err(failed)?;
+        fs::rename(part_path(&path), &path).map_err(failed)?;
+        Finished::read(&path).map_err(failed)
+    }
+
+    /// Ends one that is not wanted.
+    pub(crate) fn discard(self) {
+        let _ = fs::remove_file(part_path(&self.path));
+    }
+}
+
+impl Finished {
+    /// One that is on disk.
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 64 << 10]);
+        loop {
+            let length = file.read(&mut buffer)?;
+            if length == 0 {
+                break;
+            }
+            hash.update(&buffer[..length]);
+            bytes += length as u64;
+        }
+        Ok(Self { path: path.to_owned(), bytes, sha256: hash.finalize().into() })
+    }
+
+    /// Its hash in hexadecimal.
+    pub(crate) fn hex(&self) -> String {
+        hex(&self.sha256)
+    }
+}
+
+/// Where it is written until it is whole.
+fn part_path(path: &Path) -> PathBuf {
+    path.with_extension("part")
+}
+
+/// The last bytes, from the beginning of a line where one begins there.
+fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
+    let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
+    if content.len() <= keep {
+        return content;
+    }
+    let kept = &content[content.len() - keep..];
+    let line = kept.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if line == kept.len() { kept } else { &kept[line..] }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn files(path: &Path) -> Vec<(String, String)> {
+        let mut archive =
+            tar::Archive::new(flate2::read::GzDecoder::new(File::open(path).unwrap()));
+        let read = |entry: io::Result<tar::Entry<'_, _>>| {
+            let mut entry: tar::Entry<'_, _> = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            (name, text)
+        };
+        archive.entries().unwrap().map(read).collect()
+    }
+
+    #[test]
+    fn a_bundle_says_what_is_in_it_and_what_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("artifacts/7.tar.gz");
+        let mut bundle = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
+        bundle.add("kernel.log", Ok(b"first\nsecond\ntoken=abc\n".to_vec()), 18).unwrap();
+        let absent = SourceError::NotInstalled { program: "nvidia-smi".to_owned() };
+        bundle.add("nvidia-smi.txt", Err(absent), 18).unwrap();
+        bundle.add("big", Ok(vec![b'x'; 200]), 1000).unwrap();
+        bundle.add("late", Ok(b"x".to_vec()), 10).unwrap();
+        assert!(!path.exists(), "not before it is whole");
+        let finished = bundle.finish().unwrap();
+        assert_eq!(finished, Finished::read(&path).unwrap());
+        assert!(!part_path(&path).exists());
+        let found = files(&path);
+        assert_eq!(found[0].0, "farrier-logs-n1/kernel.log");
+        assert_eq!(found[0].1, "token=[redacted]\n", "the last lines, whole, without secrets");
+        assert_eq!(found[2].0, "farrier-logs-n1/manifest.json");
+        let manifest: Manifest = serde_json::from_str(&found[2].1).unwrap();
+        assert_eq!(Manifest::read(File::open(&path).unwrap()).unwrap(), manifest);
+        let kernel = &manifest.files[0];
+        assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (17, 13, 1));
+        assert_eq!(kernel.sha256, hex(&Sha256::digest(b"token=[redacted]\n")));
+        let big = &manifest.files[1];
+        assert_eq!((big.bytes, big.dropped_bytes), (83, 117), "the bundle has a limit too");
+        let missing: Vec<_> = manifest.missing.iter().map(|it| (&*it.name, &*it.code)).collect();
+        assert_eq!(missing, [("nvidia-smi.txt", "not-installed"), ("late", "bundle-full")]);
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_said_to_be_none() {
+        assert!(matches!(Manifest::read(&b"garbage"[..]), Err(ManifestError::Archive(_))));
+        let mut empty = GzEncoder::new(Vec::new(), Compression::default());
+        empty.write_all(&[0; 1024]).unwrap();
+        let empty = empty.finish().unwrap();
+        assert!(matches!(Manifest::read(&empty[..]), Err(ManifestError::Missing)));
+    }
+
+    #[test]
+    fn one_that_was_cut_off_is_begun_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("7.tar.gz");
+        drop(Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap());
+        let mut bundle = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
+        bundle.add("a", Ok(b"b".to_vec()), 10).unwrap();
+        bundle.finish().unwrap();
+        assert_eq!(files(&path).len(), 2);
+        let other = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
+        other.discard();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,36 @@
+//! Files that an order asks for: gathered on this node, kept small, and sent to the server.
+//!
+//! ```text
+//! executor ─ Bundle (redact, bound, hash) ─> state_dir/artifacts/<order>.tar.gz ─ Outbox ─> uplink ─ SendArtifact ─> server
+//! ```
+//!
+//! Entry points: [`Bundle::create`], [`Outbox::send`]. Bundles are deleted when their order has ended.
+
+mod bundle;
+mod outbox;
+mod redact;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use bundle::{Bundle, Finished};
+pub use bundle::{BundleError, FileEntry, Gap, MANIFEST, Manifest, ManifestError, SourceError};
+pub use outbox::{Outbox, SendError, Sending};
+pub(crate) use redact::redact;
+
+/// Below the agent's state folder.
+const FOLDER: &str = "artifacts";
+
+/// Where the artifact of an order is kept until its order has ended.
+pub(crate) fn path_of(state_dir: &Path, generation: u64) -> PathBuf {
+    state_dir.join(FOLDER).join(format!("{generation}.tar.gz"))
+}
+
+/// Deletes what is there of orders other than this one.
+pub(crate) fn clear(state_dir: &Path, except: Option<u64>) {
+    let kept = except.map(|generation| path_of(state_dir, generation));
+    for entry in std::fs::read_dir(state_dir.join(FOLDER)).into_iter().flatten().flatten() {
+        if Some(entry.path()) != kept {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}

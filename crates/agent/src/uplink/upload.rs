@@ -1,0 +1,89 @@
+//! Sends a file that an order asks for, on a stream of its own beside the session.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::Duration;
+
+use farrier_wire::client::Agents;
+use farrier_wire::limits::ARTIFACT_CHUNK_BYTES;
+use farrier_wire::proto::{ArtifactHeader, ArtifactPart, artifact_part};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Extensions, Request, Status};
+
+use crate::artifact::{SendError, Sending};
+
+/// Chunks that are in memory at once.
+const CHUNKS_MAX: usize = 4;
+/// The largest file over a slow link; the lease of the order usually ends earlier.
+const UPLOAD_WAIT: Duration = Duration::from_secs(600);
+
+/// Sends a file, and tells its executor how that ended.
+pub(super) async fn upload(agents: Agents, metadata: MetadataMap, sending: Sending) {
+    let sent = send(agents, metadata, &sending).await;
+    if let Err(err) = &sent {
+        tracing::warn!(generation = sending.generation, %err, "failed to send an artifact");
+    }
+    sending.end(sent);
+}
+
+async fn send(
+    mut agents: Agents,
+    metadata: MetadataMap,
+    sending: &Sending,
+) -> Result<(), SendError> {
+    let (out, parts) = mpsc::channel(CHUNKS_MAX);
+    let header = ArtifactHeader {
+        generation: sending.generation,
+        bytes: sending.bytes,
+        sha256: sending.sha256.to_vec().into(),
+    };
+    let path = sending.path.clone();
+    let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
+    let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
+    let answer = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
+    // A file that cannot be read ends the stream early: that is the cause of what the server says.
+    if let Ok(Err(err)) = reading.await {
+        return Err(SendError::Read { path: sending.path.clone(), why: err.to_string() });
+    }
+    match answer {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(status)) => Err(refused(&status)),
+        Err(_) => Err(SendError::Busy(format!("no receipt after {} s", UPLOAD_WAIT.as_secs()))),
+    }
+}
+
+/// Reads the file into parts, until the stream takes no more.
+fn read(
+    path: &std::path::Path,
+    header: ArtifactHeader,
+    out: &mpsc::Sender<ArtifactPart>,
+) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut next = artifact_part::What::Header(header);
+    loop {
+        if out.blocking_send(ArtifactPart { what: Some(next) }).is_err() {
+            return Ok(());
+        }
+        let mut chunk = Vec::with_capacity(ARTIFACT_CHUNK_BYTES);
+        let limit = ARTIFACT_CHUNK_BYTES as u64;
+        if file.by_ref().take(limit).read_to_end(&mut chunk)? == 0 {
+            return Ok(());
+        }
+        next = artifact_part::What::Chunk(chunk.into());
+    }
+}
+
+fn refused(status: &Status) -> SendError {
+    let why = status.message().to_owned();
+    match status.code() {
+        Code::ResourceExhausted | Code::DeadlineExceeded => SendError::Busy(why),
+        Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::Unimplemented => SendError::Refused(why),
+        _ => SendError::Disconnected,
+    }
+}

@@ -1,0 +1,208 @@
+//! Receives an artifact from a node.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use farrier_fleet::fleet::NodeId;
+use farrier_wire::limits::{ARTIFACT_BYTES_MAX, ARTIFACT_CHUNK_BYTES};
+use farrier_wire::proto::{ArtifactHeader, ArtifactPart, artifact_part};
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, mpsc};
+use tonic::{Status, Streaming};
+
+use super::store::{ArtifactStore, Incoming, Record};
+use crate::brain::Brain;
+use crate::space::Space;
+
+/// Artifacts that are received at a time.
+const AT_A_TIME: usize = 8;
+/// How long a node may take for its next part.
+const PART_WAIT: Duration = Duration::from_secs(30);
+/// Chunks that wait for the disk.
+const CHUNKS_MAX: usize = 4;
+
+/// Why an artifact is not taken.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{AT_A_TIME} artifacts are being received; try again")]
+    Busy,
+    #[error("disk space is low; try again later")]
+    LowSpace,
+    #[error("the next part took longer than {} s", PART_WAIT.as_secs())]
+    Slow,
+    #[error("the first part must be a header, and only the first")]
+    Header,
+    #[error(
+        "an artifact has 1 to {ARTIFACT_BYTES_MAX} bytes and a SHA-256, and a chunk at most {ARTIFACT_CHUNK_BYTES} bytes"
+    )]
+    Bounds,
+    #[error("no order of this node asks for artifact {0}")]
+    NoOrder(u64),
+    #[error("the content is not what its header says")]
+    Mismatch,
+    #[error("failed to store the artifact")]
+    Store(#[source] io::Error),
+    #[error("the server is stopping")]
+    Stopping,
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::Busy | Refusal::LowSpace => Self::resource_exhausted(text),
+            Refusal::Slow => Self::deadline_exceeded(text),
+            Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
+            Refusal::NoOrder(_) => Self::failed_precondition(text),
+            // A full disk is over some day: the node tries again while its order is wanted.
+            Refusal::Store(err) => {
+                tracing::error!(%err, "failed to store an artifact");
+                Self::resource_exhausted(text)
+            }
+            Refusal::Stopping => Self::unavailable(text),
+        }
+    }
+}
+
+/// Receives artifacts.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    store: Arc<ArtifactStore>,
+    space: Arc<Space>,
+    slots: Semaphore,
+    numbers: AtomicU64,
+}
+
+impl Receiver {
+    pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<Space>) -> Self {
+        let slots = Semaphore::new(AT_A_TIME);
+        Self { store, space, slots, numbers: AtomicU64::new(0) }
+    }
+
+    /// Receives what an order of this node asks for. It is on disk when this returns.
+    pub(crate) async fn receive(
+        &self,
+        brain: &Brain,
+        node: &NodeId,
+        parts: Streaming<ArtifactPart>,
+    ) -> Result<(), Status> {
+        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
+        let mut parts = Parts(parts);
+        let Some(artifact_part::What::Header(header)) = parts.next().await? else {
+            return Err(Refusal::Header.into());
+        };
+        if !(1..=ARTIFACT_BYTES_MAX).contains(&header.bytes) || header.sha256.len() != 32 {
+            return Err(Refusal::Bounds.into());
+        }
+        if self.space.is_low() {
+            return Err(Refusal::LowSpace.into());
+        }
+        let record = asked_for(brain, node, header.generation).await?;
+        let (chunks, written) = self.writer(node.clone(), record, header);
+        while let Some(part) = parts.next().await? {
+            let artifact_part::What::Chunk(chunk) = part else {
+                return Err(Refusal::Header.into());
+            };
+            if chunk.len() > ARTIFACT_CHUNK_BYTES {
+                return Err(Refusal::Bounds.into());
+            }
+            // The writer ends early where it fails.
+            if chunks.send(Piece::Chunk(chunk)).await.is_err() {
+                break;
+            }
+        }
+        // A stream that breaks off never gets here: the writer then ends without this.
+        let _ = chunks.send(Piece::End).await;
+        drop(chunks);
+        Ok(written.await.map_err(|_| Refusal::Stopping)??)
+    }
+
+    /// Writes on a thread that may wait for the disk.
+    fn writer(
+        &self,
+        node: NodeId,
+        mut record: Record,
+        header: ArtifactHeader,
+    ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
+        let (send, mut pieces) = mpsc::channel(CHUNKS_MAX);
+        let store = Arc::clone(&self.store);
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let written = tokio::task::spawn_blocking(move || {
+            let mut incoming = store.begin(number).map_err(Refusal::Store)?;
+            let content = write(&mut incoming, &mut pieces, header.bytes)?;
+            if content.bytes != header.bytes || content.sha256 != header.sha256[..] {
+                return Err(Refusal::Mismatch);
+            }
+            record.bytes = content.bytes;
+            record.sha256 = content.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+            store.finish(&node, &record, incoming).map_err(Refusal::Store)
+        });
+        (send, written)
+    }
+}
+
+/// What the writer is given.
+enum Piece {
+    Chunk(Bytes),
+    End,
+}
+
+struct Content {
+    bytes: u64,
+    sha256: [u8; 32],
+}
+
+fn write(
+    incoming: &mut Incoming,
+    pieces: &mut mpsc::Receiver<Piece>,
+    bytes_max: u64,
+) -> Result<Content, Refusal> {
+    let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
+    loop {
+        match pieces.blocking_recv() {
+            Some(Piece::Chunk(chunk)) => {
+                bytes += chunk.len() as u64;
+                if bytes > bytes_max {
+                    return Err(Refusal::Mismatch);
+                }
+                hash.update(&chunk);
+                incoming.write_all(&chunk).map_err(Refusal::Store)?;
+            }
+            Some(Piece::End) => return Ok(Content { bytes, sha256: hash.finalize().into() }),
+            // The stream broke off.
+            None => return Err(Refusal::Mismatch),
+        }
+    }
+}
+
+/// The stream, part by part, each within its time.
+struct Parts(Streaming<ArtifactPart>);
+
+impl Parts {
+    async fn next(&mut self) -> Result<Option<artifact_part::What>, Status> {
+        let part = tokio::time::timeout(PART_WAIT, self.0.message()).await;
+        match part.map_err(|_| Refusal::Slow)?? {
+            None => Ok(None),
+            Some(ArtifactPart { what: Some(what) }) => Ok(Some(what)),
+            Some(ArtifactPart { what: None }) => Err(Refusal::Header.into()),
+        }
+    }
+}
+
+/// The record of what the node's present order asks for.
+async fn asked_for(brain: &Brain, node: &NodeId, generation: u64) -> Result<Record, Refusal> {
+    let id = node.clone();
+    let found = brain.look(move |state| {
+        let node = state.nodes.get(&id)?;
+        let order = &node.order.as_ref()?.order;
+        let is_it = order.generation == generation && order.what.spec().has_artifact;
+        is_it.then(|| (order.what.spec().code.to_owned(), node.first_seq))
+    });
+    let found = found.await.map_err(|_| Refusal::Stopping)?;
+    let (order, first_seq) = found.ok_or(Refusal::NoOrder(generation))?;
+    Ok(Record::new(generation, order, first_seq, Timestamp::now()))
+}

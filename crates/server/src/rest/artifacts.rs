@@ -1,0 +1,98 @@
+//! Files that nodes have sent for orders.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+
+use farrier_fleet::fleet::NodeId;
+use farrier_wire::rest::{ArtifactList, ArtifactRow};
+use hyper::body::Bytes;
+use tokio::sync::mpsc;
+
+use super::Call;
+use super::failure::{Failure, unwell};
+use super::limits::READ_WAIT;
+use super::reply::{self, Reply};
+use crate::artifacts::{ArtifactStore, Record};
+
+/// Bytes of one piece.
+const PIECE_BYTES: usize = 64 << 10;
+
+pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
+    let (node, first_seq) = seen(&call).await?;
+    let listed = stored(&call, move |store| store.list(&node, first_seq)).await?;
+    let artifacts = listed.into_iter().map(row).collect();
+    Reply::json(&ArtifactList { artifacts })
+}
+
+fn row(record: Record) -> ArtifactRow {
+    let Record { generation, order, at, bytes, sha256, .. } = record;
+    ArtifactRow { generation, order, at, bytes, sha256 }
+}
+
+pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
+    let (node, first_seq) = seen(&call).await?;
+    let generation = call.path.number("generation").unwrap_or_default();
+    let found = stored(&call, move |store| store.read(&node, first_seq, generation)).await?;
+    let Some((record, file)) = found else {
+        let hint = "GET the node's `artifacts` lists those that are there";
+        return Err(Failure::not_found("there is no such artifact", hint));
+    };
+    let place = Arc::new(call.stream_place()?);
+    let (out, reply) = Reply::stream(reply::GZIP, &place);
+    tokio::spawn(async move {
+        let (pieces, mut read) = mpsc::channel(2);
+        tokio::task::spawn_blocking(move || pieces_of(file, record.bytes, &pieces));
+        let write = async {
+            while let Some(piece) = read.recv().await {
+                match tokio::time::timeout(READ_WAIT, out.send(piece)).await {
+                    Ok(Ok(())) => {}
+                    _ => return,
+                }
+            }
+        };
+        // A token that is revoked meanwhile ends it; the reader sees that it is short.
+        tokio::select! {
+            () = write => {}
+            _ = call.token_lost() => {}
+        }
+        drop(place);
+    });
+    Ok(reply)
+}
+
+fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
+    let mut file = file.take(bytes);
+    loop {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        match file.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece) {
+            Ok(0) => return,
+            Ok(_) if out.blocking_send(piece.into()).is_ok() => {}
+            Ok(_) => return,
+            Err(err) => {
+                tracing::error!(%err, "failed to read an artifact");
+                return;
+            }
+        }
+    }
+}
+
+/// The node of the path, where the caller sees it, and since when it is that node.
+async fn seen(call: &Call) -> Result<(NodeId, u64), Failure> {
+    let (id, caller) = (call.path.node()?, call.caller()?.clone());
+    let name = id.clone();
+    let look = call.site.brain.look(move |state| {
+        state.nodes.get(&id).filter(|it| caller.sees(&it.place)).map(|it| it.first_seq)
+    });
+    let first_seq = look.await?.ok_or_else(|| Failure::no_node(name.as_str()))?;
+    Ok((name, first_seq))
+}
+
+async fn stored<T: Send + 'static>(
+    call: &Call,
+    ask: impl FnOnce(&ArtifactStore) -> std::io::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let store = Arc::clone(&call.site.artifacts);
+    let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
+    asked.map_err(|_| Failure::ending())?.map_err(|err| unwell(&err))
+}
