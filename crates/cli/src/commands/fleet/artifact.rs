@@ -96,11 +96,11 @@ fn request(
         let found: NodeDetail = session.get(&detail)?;
         let running = found.order.as_ref().map(|it| it.what.clone());
         if let Some(ended) = ended(found, order.code).filter(|it| Some(it.at) > before) {
-            printer.take_back()?;
+            take_back(printer)?;
             return done(node, ended);
         }
         if begin.elapsed() >= wait {
-            printer.take_back()?;
+            take_back(printer)?;
             let text = match &running {
                 Some(running) => {
                     format!("{node} has not sent it yet; its present order is `{running}`")
@@ -112,10 +112,20 @@ fn request(
             );
             return Err(Hinted::error(text, hint));
         }
-        let what = running.map_or_else(|| "its turn".to_owned(), |it| format!("`{it}`"));
-        printer.transient(&format!("waiting for {node}: {what}"))?;
+        if printer.is_terminal() {
+            let what = running.map_or_else(|| "its turn".to_owned(), |it| format!("`{it}`"));
+            printer.take_back()?;
+            printer.transient(&format!("waiting for {node}: {what}"))?;
+        }
         std::thread::sleep(LOOK_EVERY.min(wait.saturating_sub(begin.elapsed())));
     }
+}
+
+fn take_back(printer: &mut Printer) -> anyhow::Result<()> {
+    if printer.is_terminal() {
+        printer.take_back()?;
+    }
+    Ok(())
 }
 
 /// How the last order of this kind ended.
