@@ -6,6 +6,7 @@ mod access;
 #[path = "../support/kill.rs"]
 mod kill;
 mod killed;
+mod logs;
 mod reconnect;
 #[path = "../support/server.rs"]
 mod server;

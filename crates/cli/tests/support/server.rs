@@ -101,14 +101,18 @@ impl Server {
 
     /// A person with a role logs in.
     pub(crate) fn log_in(&self, name: &str, role: &str) -> Person {
+        let (url, fingerprint) = (self.url(), self.fingerprint());
+        self.log_in_with(name, role, &["--server", &url, "--ca-fingerprint", &fingerprint])
+    }
+
+    /// Likewise, with these words of `farrier login`.
+    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> Person {
         let made = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
         assert_eq!(made.code, 0, "{}", made.stderr);
         let made: Value = serde_json::from_str(&made.stdout).unwrap();
         let person = Person { config: self.folder.join(format!("config-{name}")) };
-        let (url, fingerprint) = (self.url(), self.fingerprint());
         let token = made["token"].as_str().unwrap();
-        let words = ["login", "--server", &url, "--ca-fingerprint", &fingerprint];
-        person.fine(&[&words[..], &["--token", token]].concat());
+        person.fine(&[&["login"], words, &["--token", token]].concat());
         person
     }
 

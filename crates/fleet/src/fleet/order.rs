@@ -101,6 +101,8 @@ pub enum OrderKind {
         /// The profile, of those that come with farrier.
         profile: String,
     },
+    /// Gather what an engineer asks for first, and send it.
+    CollectLogs,
 }
 
 impl OrderKind {
@@ -142,6 +144,9 @@ impl OrderKind {
                 node: NodeUse::Idle,
                 ..OrderSpec::operator("tune")
             },
+            Self::CollectLogs => {
+                OrderSpec { work_s: 600, has_artifact: true, ..OrderSpec::operator("collect-logs") }
+            }
         }
     }
 
@@ -254,6 +259,7 @@ impl fmt::Display for OrderKind {
             Self::Diag { level: 3, minutes } => write!(formatter, "diag, level 3, {minutes} min"),
             Self::Diag { level, .. } => write!(formatter, "diag, level {level}"),
             Self::Tune { profile } => write!(formatter, "tune to {profile}"),
+            Self::CollectLogs => formatter.pad("collect logs"),
         }
     }
 }
@@ -336,6 +342,7 @@ mod tests {
             OrderKind::NoteRepair { what: unit() },
             OrderKind::Diag { level: 1, minutes: 0 },
             OrderKind::Tune { profile: unit() },
+            OrderKind::CollectLogs,
         ] {
             let json = serde_json::to_value(&order).unwrap();
             let name = json.as_str().or_else(|| json.as_object()?.keys().next().map(|it| &**it));

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
-use farrier_fleet::fleet::{Answer, Domain, OrderKind, Policy, Rung, Standing};
+use farrier_fleet::fleet::{Answer, Domain, OrderKind, Policy, Reason, Rung, Standing};
 use farrier_fleet::health::{Action, Severity};
 use jiff::SignedDuration;
 
@@ -298,6 +298,30 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     assert_eq!(order(&world, 2), None);
     let why = world.state.nodes[&node(2)].held_back.clone().unwrap();
     assert!(why.unblocked_by.to_string().contains("farrier fleet cordon"), "{why:?}");
+}
+
+#[test]
+fn logs_are_collected_under_work_and_never_delay_a_cordon() {
+    let logs = OrderKind::CollectLogs;
+    let mut world = fleet();
+    ask_of(&mut world, 1, &logs);
+    assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::InService, Some(logs.clone())));
+    // The node has to be taken out of service: that does not wait for the logs.
+    world.act(&Act::Fault(1, 1, Severity::Fatal, Action::RebootNode, 0));
+    assert_eq!(standing(&world, 1), Standing::Quarantined);
+    assert_eq!(order(&world, 1), Some(OrderKind::Cordon));
+    let withdrawn = world.log.iter().find_map(|it| match &it.event {
+        Event::Withdrawn { why, .. } => Some(why.clone()),
+        _ => None,
+    });
+    assert_eq!(withdrawn, Some(Reason::OrderSuperseded { by: OrderKind::Cordon }));
+    // What was asked for is not forgotten, and does not wait for the drain.
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), Some(logs.clone()));
+    world.act(&Act::Answer(1, true));
+    assert!(matches!(order(&world, 1), Some(OrderKind::Drain { .. })));
+    let ended = &world.state.nodes[&node(1)].errands_ended;
+    assert_eq!(ended.iter().map(|it| it.what.clone()).collect::<Vec<_>>(), [logs]);
 }
 
 fn ask_of(world: &mut World, index: usize, what: &OrderKind) {

@@ -70,11 +70,11 @@ fn asked(what: Ask) -> Event {
     Event::Asked { what }
 }
 
-fn errand(index: usize, tune: bool) -> Event {
-    let what = if tune {
-        OrderKind::Tune { profile: "training".to_owned() }
-    } else {
-        OrderKind::Diag { level: 2, minutes: 0 }
+fn errand(index: usize, which: u8) -> Event {
+    let what = match which {
+        0 => OrderKind::Tune { profile: "training".to_owned() },
+        1 => OrderKind::Diag { level: 2, minutes: 0 },
+        _ => OrderKind::CollectLogs,
     };
     asked(Ask::Errand { node: node(index), what })
 }
@@ -98,7 +98,7 @@ pub(crate) enum Act {
     Enrol(usize),
     Freeze(u32),
     Approve(usize),
-    Errand(usize, bool),
+    Errand(usize, u8),
     Wait(u32),
     /// The server does not run for so long, while time goes on.
     Pause(u32),
@@ -204,7 +204,8 @@ impl World {
                 );
                 let fit = matches!(node.standing, Standing::InService | Standing::Suspect);
                 let proof = matches!(order.what, OrderKind::Verify { .. });
-                assert!(!fit || proof, "{:?} ordered on a node that works", order.what);
+                let reads = proof || order.what == OrderKind::CollectLogs;
+                assert!(!fit || reads, "{:?} ordered on a node that works", order.what);
                 assert!(
                     !order.what.is_repair() || node.drained,
                     "{:?} where work may run",
@@ -312,7 +313,7 @@ impl World {
                 push(ann(), asked(Ask::Repaired { node: node(index), what: "board".to_owned() }));
             }
             Act::Approve(index) => push(ann(), asked(Ask::Approve { node: node(index) })),
-            Act::Errand(index, tune) => push(ann(), errand(index, tune)),
+            Act::Errand(index, which) => push(ann(), errand(index, which)),
             Act::Freeze(seconds) => {
                 let until = self.now + SignedDuration::from_secs(i64::from(seconds));
                 let reason = "launch".to_owned();

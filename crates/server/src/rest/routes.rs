@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use farrier_fleet::fleet::{Deed, Policy};
+use farrier_fleet::fleet::{Deed, OrderKind, Policy};
 use farrier_wire::rest::{
     ArtifactList, BlameList, DiagAsk, DomainList, Done, EventPage, Explained, FindingPage,
     FreezeAsk, FreezeList, HoldAsk, Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk,
@@ -202,6 +202,12 @@ pub(super) static TABLE: &[Route] = &[
         json!(Done), asks::diag, "The GPUs of a node are to be tested with work, once."),
     route!(POST "/api/v1/nodes/{node}/tune", "tuneNode", OPERATE, &[], body!(TuneAsk),
         json!(Done), asks::tune, "A node is to be made right for its work, once."),
+    order_route!(
+        "/api/v1/nodes/{node}/logs",
+        "collectLogs",
+        OrderKind::CollectLogs,
+        "A node is to gather its logs and send them, once; `artifacts` then has them."
+    ),
     route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(NothingAsk),
         json!(Done), asks::approve, "A repair that waits for a person may go on."),
     route!(PUT "/api/v1/nodes/{node}/place", "placeNode", ADMINISTER, &[], body!(PlaceAsk), json!(Done),

@@ -44,6 +44,7 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
             _ => return Err(unknown),
         },
         What::Tune(proto::Tune { profile }) => OrderKind::Tune { profile },
+        What::CollectLogs(_) => OrderKind::CollectLogs,
         What::NoteRepair(proto::NoteRepair { what }) => OrderKind::NoteRepair { what },
     };
     let lease_until = Timestamp::from_millisecond(message.lease_until_ms).map_err(|_| unknown)?;
@@ -66,6 +67,7 @@ pub fn order_message(order: &Order) -> proto::Order {
             What::Diag(proto::Diag { level: level.into(), minutes })
         }
         OrderKind::Tune { profile } => What::Tune(proto::Tune { profile }),
+        OrderKind::CollectLogs => What::CollectLogs(proto::Nothing {}),
         OrderKind::NoteRepair { what } => What::NoteRepair(proto::NoteRepair { what }),
     };
     proto::Order {

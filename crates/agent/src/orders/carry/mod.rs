@@ -10,6 +10,7 @@
 //! and must not be done twice is answered as failed.
 
 mod artifact;
+mod collect_logs;
 mod drain;
 mod errand;
 mod mark;
@@ -77,6 +78,7 @@ pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
         OrderKind::Tune { profile } => {
             Executor::needing(Permission::Tune, |task| errand::tune(task, profile))
         }
+        OrderKind::CollectLogs => Executor::new(|task| collect_logs::collect(task)),
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod session;
 
 use crate::commands::Outcome;
 use crate::printer::Printer;
+use artifact::ArtifactOrder;
 use session::Session;
 
 /// The fleet, at the server of `farrier login`.
@@ -51,6 +52,10 @@ pub(crate) enum FleetCommand {
     ///
     /// Only on a node that takes no work and has none: hold it first (`farrier fleet cordon`).
     Tune(asks::TuneArgs),
+    /// Fetch a node's logs: kernel log, `nvidia-smi -q`, the agent's journal and findings, nvidia-bug-report.sh
+    ///
+    /// The node gathers them without its secrets, also under work. They are kept in a new file.
+    Logs(artifact::Args),
     /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays as it is
     Place(place::PlaceArgs),
     /// Take a node out of the fleet for good
@@ -68,6 +73,9 @@ pub(crate) enum FleetCommand {
     Export(export::Args),
 }
 
+const LOGS: ArtifactOrder =
+    ArtifactOrder { code: "collect-logs", path: "logs", stem: "farrier-logs" };
+
 pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let session = &mut Session::kept()?;
     match command {
@@ -84,6 +92,7 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Verify(args) => asks::verify(session, args, printer),
         FleetCommand::Diag(args) => asks::diag(session, args, printer),
         FleetCommand::Tune(args) => asks::tune(session, args, printer),
+        FleetCommand::Logs(args) => artifact::fetch(session, args, &LOGS, printer),
         FleetCommand::Place(args) => place::run(session, args, printer),
         FleetCommand::Retire(args) => asks::retire(session, args, printer),
         FleetCommand::Freeze(args) => asks::freeze(session, args, printer),
