@@ -375,15 +375,18 @@ mod tests {
         assert!(!part_path(&path).exists());
         let found = files(&path);
         assert_eq!(found[0].0, "farrier-logs-n1/kernel.log");
-        assert_eq!(found[0].1, "token=[redacted]\n", "the last lines, whole, without secrets");
+        assert_eq!(
+            found[0].1, "second\ntoken=[redacted]\n",
+            "the last lines, whole, without secrets"
+        );
         assert_eq!(found[2].0, "farrier-logs-n1/manifest.json");
         let manifest: Manifest = serde_json::from_str(&found[2].1).unwrap();
         assert_eq!(Manifest::read(File::open(&path).unwrap()).unwrap(), manifest);
         let kernel = &manifest.files[0];
-        assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (17, 13, 1));
-        assert_eq!(kernel.sha256, hex(&Sha256::digest(b"token=[redacted]\n")));
+        assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (24, 6, 1));
+        assert_eq!(kernel.sha256, hex(&Sha256::digest(b"second\ntoken=[redacted]\n")));
         let big = &manifest.files[1];
-        assert_eq!((big.bytes, big.dropped_bytes), (83, 117), "the bundle has a limit too");
+        assert_eq!((big.bytes, big.dropped_bytes), (76, 124), "the bundle has a limit too");
         let missing: Vec<_> = manifest.missing.iter().map(|it| (&*it.name, &*it.code)).collect();
         assert_eq!(missing, [("nvidia-smi.txt", "not-installed"), ("late", "bundle-full")]);
     }

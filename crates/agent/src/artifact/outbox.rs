@@ -101,3 +101,53 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Finished {
+        Finished { path: "/nowhere".into(), bytes: 7, sha256: [1; 32] }
+    }
+
+    /// Sends on a thread while `uplink` does what the other side does.
+    fn sent(
+        wanted: &(dyn Fn() -> bool + Sync),
+        uplink: impl FnOnce(mpsc::Receiver<Sending>),
+    ) -> Result<(), SendError> {
+        let (outbox, sendings) = Outbox::new();
+        std::thread::scope(|scope| {
+            let sent = scope.spawn(|| outbox.send(3, &file(), wanted));
+            uplink(sendings);
+            sent.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_file_is_sent_when_the_server_has_it_and_not_before() {
+        let taken = |result: Result<(), SendError>| {
+            move |mut sendings: mpsc::Receiver<Sending>| {
+                let sending = sendings.blocking_recv().unwrap();
+                assert_eq!((sending.generation, sending.bytes), (3, 7));
+                sending.end(result);
+            }
+        };
+        assert_eq!(sent(&|| true, taken(Ok(()))), Ok(()));
+        let refused = SendError::Refused("no order asks for it".to_owned());
+        assert_eq!(sent(&|| true, taken(Err(refused.clone()))), Err(refused.clone()));
+        assert!(!refused.is_temporary());
+    }
+
+    #[test]
+    fn a_session_that_ends_is_waited_for_and_an_order_that_is_not_wanted_is_not() {
+        let dropped = |mut sendings: mpsc::Receiver<Sending>| drop(sendings.blocking_recv());
+        let ended = sent(&|| true, dropped);
+        assert_eq!(ended, Err(SendError::Disconnected));
+        assert!(ended.unwrap_err().is_temporary());
+        let kept = std::sync::Mutex::new(None);
+        let keeps = |mut sendings: mpsc::Receiver<Sending>| {
+            *kept.lock().unwrap() = sendings.blocking_recv();
+        };
+        assert_eq!(sent(&|| false, keeps), Err(SendError::Unwanted));
+    }
+}

@@ -5,6 +5,7 @@ use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
 
 use super::super::{Held, Proof, repair_note};
 use super::world::{UNIT, World, gpu, job};
+use crate::artifact::Manifest;
 
 fn why(answer: Answer) -> String {
     match answer {
@@ -224,4 +225,39 @@ fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     world.state().proof = Proof { passed: vec!["all is well".to_owned()], ..Proof::default() };
     carried.join().unwrap();
     evidence(desk.ledger().last.unwrap().1);
+}
+
+#[test]
+fn logs_are_kept_on_a_node_without_a_server_and_lack_what_is_not_there() {
+    let world = World::new();
+    let told = evidence(world.carry(OrderKind::CollectLogs));
+    assert!(told.contains("there is no server: it is kept as"), "{told}");
+    let bundles = || {
+        let entries = std::fs::read_dir(world.folder.path().join("artifacts")).unwrap();
+        let mut names: Vec<_> = entries.map(|it| it.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(bundles(), ["1.tar.gz"]);
+    let path = world.folder.path().join("artifacts/1.tar.gz");
+    let manifest = Manifest::read(std::fs::File::open(&path).unwrap()).unwrap();
+    let missing = |name: &str| {
+        let gap = manifest.missing.iter().find(|it| it.name == name);
+        gap.map(|it| it.code.clone())
+    };
+    assert_eq!(missing("kernel.log").as_deref(), Some("unreadable"));
+    assert_eq!(missing("nvidia-smi-q.txt").as_deref(), Some("not-this-machine"));
+    assert!(manifest.files.iter().any(|it| it.name == "agent/orders.jsonl"), "{manifest:?}");
+    // The next one takes its place.
+    evidence(world.carry(OrderKind::CollectLogs));
+    assert_eq!(bundles(), ["2.tar.gz"]);
+}
+
+#[test]
+fn a_disk_that_takes_no_bundle_is_told_and_nothing_is_left() {
+    let world = World::new();
+    // A file stands where the folder should be.
+    std::fs::write(world.folder.path().join("artifacts"), "").unwrap();
+    let why = why(world.carry(OrderKind::CollectLogs));
+    assert!(why.starts_with("failed: failed to "), "{why}");
 }
