@@ -19,6 +19,34 @@ pub(crate) struct Device(pub(crate) *const c_void);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(pub(crate) *const c_void);
 
+/// A C type that a caller has room for.
+pub(crate) trait CValue: Copy {
+    /// Writes the value. A struct writes its members and not the padding between them: that has no
+    /// defined content in Rust, so an optimized build would hand out what was on the stack.
+    ///
+    /// # Safety
+    /// `at` must be valid for a write of `Self`; it need not be aligned.
+    unsafe fn write(self, at: *mut Self) {
+        // SAFETY: as the caller of this function warrants.
+        unsafe { at.write_unaligned(self) };
+    }
+}
+
+macro_rules! plain_values {
+    ($($type:ty),*) => {$( impl CValue for $type {} )*};
+}
+
+plain_values!(u8, u32, i32, u64, i64, f64, *const c_char, *const c_void, Device, Token);
+
+impl<T: CValue, const N: usize> CValue for [T; N] {
+    unsafe fn write(self, at: *mut Self) {
+        for (index, value) in self.into_iter().enumerate() {
+            // SAFETY: the element is inside of what the caller warrants to be valid.
+            unsafe { CValue::write(value, at.cast::<T>().wrapping_add(index)) };
+        }
+    }
+}
+
 /// Where one value goes, or comes from and goes.
 #[repr(transparent)]
 #[derive(Debug)]
@@ -31,7 +59,7 @@ impl<T> Clone for Out<T> {
 }
 impl<T> Copy for Out<T> {}
 
-impl<T: Copy> Out<T> {
+impl<T: CValue> Out<T> {
     #[cfg(test)]
     pub(crate) fn to(value: &mut T) -> Self {
         Self(value)
@@ -47,7 +75,7 @@ impl<T: Copy> Out<T> {
             return Err(Code::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so by the caller's contract valid for a write of `T`; no alignment is assumed.
-        unsafe { self.0.write_unaligned(value) };
+        unsafe { CValue::write(value, self.0) };
         Ok(())
     }
 
@@ -110,8 +138,9 @@ impl<T> Clone for OutArray<T> {
     }
 }
 impl<T> Copy for OutArray<T> {}
+impl<T> CValue for OutArray<T> {}
 
-impl<T: Copy> OutArray<T> {
+impl<T: CValue> OutArray<T> {
     #[cfg(test)]
     pub(crate) fn to(values: &mut [T]) -> Self {
         Self(values.as_mut_ptr())
@@ -214,4 +243,29 @@ pub(crate) fn characters<const N: usize>(text: &str) -> [u8; N] {
         *place = byte;
     }
     room
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::structs::PlatformInfo;
+
+    use super::*;
+
+    #[test]
+    fn padding_stays_as_the_caller_had_it() {
+        let mut room = [0xaa_u8; size_of::<PlatformInfo>()];
+        let info = PlatformInfo {
+            version: 2,
+            ib_guid: [0; 16],
+            chassis_serial: [0; 16],
+            slot: 0,
+            tray: 0,
+            host: 1,
+            peer_type: 0,
+            module: 1,
+        };
+        Out(room.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
+        assert_eq!(room[..4], [2, 0, 0, 0]);
+        assert_eq!(room[36..], [0, 0, 1, 0, 1, 0xaa, 0xaa, 0xaa]);
+    }
 }

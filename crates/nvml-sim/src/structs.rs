@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::abi::Device;
+use crate::abi::{CValue, Device};
 
 macro_rules! c_structs {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
@@ -11,6 +11,15 @@ macro_rules! c_structs {
         #[repr(C)]
         #[derive(Debug, Clone, Copy)]
         pub(crate) struct $name { $(pub(crate) $field: $type),* }
+
+        impl CValue for $name {
+            unsafe fn write(self, at: *mut Self) {
+                $(
+                    // SAFETY: the member is inside of what the caller warrants to be valid.
+                    unsafe { CValue::write(self.$field, &raw mut (*at).$field) };
+                )*
+            }
+        }
     )*};
 }
 
