@@ -257,7 +257,8 @@ async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_awa
         let world = World::new().await;
         let mut stream = world.site().roster.sit(&node(), Some(1));
         world.cancel(polls, "/api/v1/nodes/a/revoke", "").await;
-        let is_revoked = |state: &FleetState| state.nodes[&node()].revoked.is_some();
+        let is_revoked =
+            |state: &FleetState| state.nodes[&node()].liveness.certificate_revoked_at().is_some();
         let is_done = world.until(async |it| it.look(is_revoked).await).await;
         assert!(is_done, "not finished after {polls} polls");
         assert_eq!(stream.cut.try_recv(), Ok(Cut::Revoked));
