@@ -1,5 +1,7 @@
 //! Handlers on a small fleet, polled by hand: clients that go away before they are answered, and requests that wait for each other.
 
+mod isolation;
+
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::Pin;
