@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
+use super::verification::FailedVerification;
 use crate::fleet::decide::speaks_against;
 use crate::fleet::order::Rung;
 use crate::health::{Finding, Subject};
@@ -59,7 +60,7 @@ impl Node {
     /// The faults that keep it from service or bring it into doubt.
     pub fn faults(&self) -> Vec<FaultKey> {
         let found = self.findings().values().filter(|it| speaks_against(it)).map(FaultKey::of);
-        found.chain(self.verification.failure().map(|it| it.fault())).collect()
+        found.chain(self.verification.failure().map(FailedVerification::fault)).collect()
     }
 
     pub(super) fn has_found_against(&self) -> bool {
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_as_text_and_kept_as_values() {
+    fn keys_print_as_text_and_serialise_as_values() {
         let keys = [xid(""), xid("Xid 79"), FaultKey::FailedVerification { level: Rung::V0 }];
         let texts: Vec<String> = keys.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["gpu.xid on GPU-1", "gpu.xid (Xid 79) on GPU-1", "V0 (coherence)"]);

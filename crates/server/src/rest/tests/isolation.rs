@@ -162,7 +162,7 @@ impl World {
         let mut text = String::new();
         while let Some(frame) = body.frame().await {
             let bytes = frame.unwrap().into_data().unwrap_or_default();
-            text.push_str(&String::from_utf8(bytes.to_vec()).unwrap());
+            text.push_str(str::from_utf8(&bytes).unwrap());
         }
         text
     }
@@ -182,7 +182,7 @@ impl World {
         let mut text = String::new();
         while !text.contains(&last) {
             let frame = body.frame().await.unwrap().unwrap();
-            text.push_str(&String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap());
+            text.push_str(str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
         text
     }
