@@ -154,7 +154,10 @@ mod tests {
 
         async fn is_revoked(&self) -> bool {
             let node = self.node.clone();
-            self.brain.look(move |state| state.nodes[&node].revoked.is_some()).await.unwrap()
+            self.brain
+                .look(move |state| state.nodes[&node].liveness.certificate_revoked_at().is_some())
+                .await
+                .unwrap()
         }
     }
 

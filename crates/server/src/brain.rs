@@ -534,7 +534,13 @@ mod tests {
     }
 
     fn silent(thread: &Thread) -> usize {
-        thread.core.state().nodes.values().filter(|it| it.silent_since.is_some()).count()
+        thread
+            .core
+            .state()
+            .nodes
+            .values()
+            .filter(|it| it.liveness.heartbeat_loss().is_some())
+            .count()
     }
 
     #[test]
@@ -562,7 +568,7 @@ mod tests {
         assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         thread.tick().unwrap();
         assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
-        assert!(thread.core.state().nodes.values().all(|it| it.standing == Standing::Joining));
+        assert!(thread.core.state().nodes.values().all(|it| it.standing() == Standing::Joining));
     }
 
     /// A controller that starts, with one dead node, a quiet log and a note of when it last ran.
@@ -579,7 +585,7 @@ mod tests {
         thread.inbox.close();
         thread.run().unwrap();
         let node = &thread.core.state().nodes[&"a".parse().unwrap()];
-        let counted = node.heartbeat_uncounted_s;
+        let counted = node.liveness.heartbeat_loss().unwrap().uncounted_s;
         assert!((60..600).contains(&counted), "{counted} s and not 900");
         let noted = LastRan::at(folder.path()).read().unwrap();
         assert!(noted > ago(60), "the end is noted");
@@ -642,7 +648,7 @@ mod tests {
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
         let at = thread.core.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
-        let behind = thread.core.state().nodes.values().all(|it| it.since <= at);
+        let behind = thread.core.state().nodes.values().all(|it| it.phase.since() <= at);
         assert!(behind, "nothing that has happened lies in the future");
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);

@@ -4,6 +4,7 @@
 
 mod commands;
 mod connection;
+mod isolation;
 mod keep;
 mod people;
 mod schemathesis;

@@ -208,15 +208,15 @@ impl Day {
     }
 
     pub(crate) fn standing(&self, name: &str) -> Standing {
-        self.core.state().nodes[&id(name)].standing
+        self.core.state().nodes[&id(name)].standing()
     }
 
     pub(crate) fn order(&self, name: &str) -> Option<OrderKind> {
-        self.core.state().nodes[&id(name)].order.as_ref().map(|it| it.order.what.clone())
+        self.core.state().nodes[&id(name)].orders.pending().map(|it| it.order.what.clone())
     }
 
     pub(crate) fn answer(&mut self, name: &str, answer: Answer) {
-        let generation = self.core.state().nodes[&id(name)].generation;
+        let generation = self.core.state().nodes[&id(name)].orders.generation();
         self.said(Event::Answered { node: id(name), generation, answer });
     }
 
@@ -225,7 +225,7 @@ impl Day {
         let evidence = format!("`{what}` was carried out");
         self.answer(name, Answer::Done { evidence });
         if what == OrderKind::Reboot {
-            let boot = self.core.state().nodes[&id(name)].generation;
+            let boot = self.core.state().nodes[&id(name)].orders.generation();
             self.seen(name, &format!("boot-{boot}"));
         }
     }
@@ -264,7 +264,7 @@ impl Day {
     /// All findings of a node are over.
     pub(crate) fn clear(&mut self, name: &str) {
         let open: Vec<Finding> =
-            self.core.state().nodes[&id(name)].findings.values().cloned().collect();
+            self.core.state().nodes[&id(name)].findings().values().cloned().collect();
         for finding in open {
             self.records += 1;
             let record = Record { journal: "j".to_owned(), number: self.records };

@@ -22,24 +22,23 @@ pub struct Explanation {
 /// Explains a node to a caller of this scope, who sees it; none where there is no such node.
 pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
-    let order = node.order.as_ref().map(|pending| {
+    let order = node.orders.pending().map(|pending| {
         let how = if pending.accepted { "the agent is at it" } else { "on its way" };
         let what = node.words_of_order(&pending.order.what);
         format!("{what} (order {}, {how})", pending.order.generation)
     });
     // Whoever waits for an order wants to know that the last one led to nothing.
-    let failed = node.failed.as_ref();
-    let failed = failed.map(|(at, why)| {
-        format!("nothing now; the last failed at {at:.0}: {}", why.redacted(scope))
+    let failed = node.orders.failures().map(|last| {
+        format!("nothing now; the last failed at {:.0}: {}", last.at, last.why.redacted(scope))
     });
     let order = order.or(failed);
     let domains = node.place.domains();
     let blamed = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
     Some(Explanation {
-        standing: node.standing,
-        why: node.why.redacted(scope),
+        standing: node.standing(),
+        why: node.phase.why().redacted(scope),
         order,
-        held_back: node.held_back.as_ref().map(|it| it.redacted(scope)),
+        held_back: node.phase.deferred().map(|it| it.redacted(scope)),
         blamed: blamed.map(|(_, blame)| blame.why.reason.redacted(scope)).collect(),
     })
 }

@@ -3,7 +3,7 @@
 use super::access::AccessChange;
 use super::event::{Ask, Cordon, Event};
 use super::order::Answer;
-use super::state::fault_of;
+use super::state::FaultKey;
 use crate::health::{Change, Finding};
 
 /// Every kind of event, as [`Event::kind`] names it.
@@ -188,7 +188,7 @@ fn change(change: &Change) -> String {
 /// Which, on what, and what it means; what to do about it stands in the finding.
 fn told(finding: &Finding) -> String {
     let text = finding.text.split_once(". ").map_or(finding.text.as_str(), |(first, _)| first);
-    format!("{}: {}", fault_of(finding), text.trim_end_matches('.'))
+    format!("{}: {}", FaultKey::of(finding), text.trim_end_matches('.'))
 }
 
 fn asked(what: &Ask) -> String {

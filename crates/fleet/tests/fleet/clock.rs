@@ -12,16 +12,16 @@ const TEN_DAYS_S: i32 = 10 * 24 * 3600;
 fn in_service() -> World {
     let mut world = World::new();
     world.everybody_answers();
-    assert!(world.state.nodes.values().all(|it| it.standing == Standing::InService));
+    assert!(world.state.nodes.values().all(|it| it.standing() == Standing::InService));
     world
 }
 
 fn standing(world: &World, index: usize) -> Standing {
-    world.state.nodes[&node(index)].standing
+    world.state.nodes[&node(index)].standing()
 }
 
 fn order(world: &World, index: usize) -> Option<OrderKind> {
-    world.state.nodes[&node(index)].order.as_ref().map(|it| it.order.what.clone())
+    world.state.nodes[&node(index)].orders.pending().map(|it| it.order.what.clone())
 }
 
 fn freeze_for_2h(world: &mut World) {
@@ -121,7 +121,7 @@ fn a_node_that_another_owner_releases_is_cordoned_before_it_is_verified() {
     world.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(standing(&world, 3), Standing::Held);
     world.act(&Act::TheirsGone(3));
-    assert_eq!(world.state.nodes[&node(3)].cordon, Cordon::None);
+    assert_eq!(world.state.nodes[&node(3)].scheduling.cordon(), Cordon::None);
     assert_eq!(
         order(&world, 3),
         Some(OrderKind::Cordon),
@@ -238,7 +238,7 @@ fn a_cordon_is_tried_until_it_succeeds_and_so_is_an_uncordon() {
         for times in 0..10 {
             assert_eq!(order(world, 3), Some(what.clone()), "after {times} failures");
             world.act(&Act::Answer(3, false));
-            let why = world.state.nodes[&node(3)].held_back.clone();
+            let why = world.state.nodes[&node(3)].phase.deferred().cloned();
             assert_eq!(
                 why.is_some_and(|it| it.unblocked_by.changes_at().is_some()),
                 times >= 2,

@@ -10,16 +10,16 @@ use crate::world::{Act, NODES, World, finding, node};
 fn in_service() -> World {
     let mut world = World::new();
     world.everybody_answers();
-    assert!(world.state.nodes.values().all(|it| it.standing == Standing::InService));
+    assert!(world.state.nodes.values().all(|it| it.standing() == Standing::InService));
     world
 }
 
 fn standing(world: &World, index: usize) -> Standing {
-    world.state.nodes[&node(index)].standing
+    world.state.nodes[&node(index)].standing()
 }
 
 fn order(world: &World, index: usize) -> Option<OrderKind> {
-    world.state.nodes[&node(index)].order.as_ref().map(|it| it.order.what.clone())
+    world.state.nodes[&node(index)].orders.pending().map(|it| it.order.what.clone())
 }
 
 fn cordon_is(world: &mut World, index: usize, cordon: Cordon) {
@@ -49,13 +49,13 @@ fn a_node_with_thousands_of_findings_has_small_decisions() {
     cordon_is(&mut world, 4, Cordon::None);
     for _ in 0..4 {
         let id = node(4);
-        let generation = world.state.nodes[&id].generation;
+        let generation = world.state.nodes[&id].orders.generation();
         let answer = Answer::Failed { why: reason.clone() };
         let answered = Event::Answered { node: id.clone(), generation, answer };
         world.batch(vec![(Actor::Node(id), answered)]);
         world.act(&Act::Wait(600));
     }
-    assert!(world.state.nodes[&node(4)].failed.is_some(), "it failed to cordon");
+    assert!(world.state.nodes[&node(4)].orders.failures().is_some(), "it failed to cordon");
     let decided = world.log.iter().filter(|it| it.event.is_decision());
     let largest = decided.map(|it| it.encode().unwrap().len()).max();
     assert!(largest.is_some_and(|it| it < 4096), "{largest:?}");
@@ -128,7 +128,7 @@ fn a_failed_cordon_is_retried_as_if_no_other_order_had_failed() {
         world.act(&Act::Answer(3, false));
     }
     world.act(&Act::Answer(3, false));
-    assert_eq!(world.state.nodes[&node(3)].failures, 1);
+    assert_eq!(world.state.nodes[&node(3)].orders.failures().unwrap().count.get(), 1);
     world.replay();
 }
 

@@ -18,7 +18,7 @@ fn fleet() -> World {
         .map(|kind| (kind, Breaker { share: 0.5, nodes: None }));
     let policy = Policy { breakers: roomy.into(), ..Policy::default() };
     world.set_policy(policy);
-    assert!(world.state.nodes.values().all(|it| it.standing == Standing::InService));
+    assert!(world.state.nodes.values().all(|it| it.standing() == Standing::InService));
     world
 }
 
@@ -27,11 +27,11 @@ fn fatal(index: usize, action: Action) -> Act {
 }
 
 fn order(world: &World, id: &NodeId) -> Option<OrderKind> {
-    world.state.nodes[id].order.as_ref().map(|it| it.order.what.clone())
+    world.state.nodes[id].orders.pending().map(|it| it.order.what.clone())
 }
 
 fn standing(world: &World, id: &NodeId) -> Standing {
-    world.state.nodes[id].standing
+    world.state.nodes[id].standing()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
     }
     assert_eq!(repairs.len(), 2, "a reset, then a reboot: {repairs:?}");
     assert_eq!(repairs[1], OrderKind::Reboot);
-    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().contains("did not help"), "{why:?}");
     world.act(&Act::Repaired(0));
     world.act(&Act::Clear(0, 1));
@@ -119,8 +119,9 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
     // The first again: a reboot does not help it.
     world.act(&fault(1));
     assert_eq!(repaired(&mut world, 0), None);
-    let text =
-        |world: &World| world.state.nodes[&node(0)].held_back.clone().unwrap().reason.to_string();
+    let text = |world: &World| {
+        world.state.nodes[&node(0)].phase.deferred().cloned().unwrap().reason.to_string()
+    };
     assert!(
         text(&world).contains("what could be ordered was, and did not help"),
         "{}",
@@ -153,7 +154,7 @@ fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
         index: Some(index),
         pci: Some(format!("0000:{index}b:00.0")),
     };
-    let boot = world.state.nodes[&id].makeup.clone().unwrap().boot.clone();
+    let boot = world.state.nodes[&id].makeup().cloned().unwrap().boot.clone();
     let seen = |gpus: &[u32], boot: &str| Event::Seen {
         node: node(3),
         makeup: Makeup {
@@ -167,15 +168,18 @@ fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
     world.batch(vec![(Actor::Node(id.clone()), seen(&[0], &boot))]);
     world.act(&fatal(3, Action::ResetGpu));
     let node_of = |world: &World| world.state.nodes[&id].clone();
-    assert_eq!(node_of(&world).why.reason.to_string(), "fatal gpu.xid on GPU 1 at 0000:1b:00.0");
+    assert_eq!(
+        node_of(&world).phase.why().reason.to_string(),
+        "fatal gpu.xid on GPU 1 at 0000:1b:00.0"
+    );
     let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
     assert_eq!(node_of(&world).words_of_order(&reset), "reset GPU 1 at 0000:1b:00.0");
     // In another boot it is remembered for as long as something is wrong with it.
     world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "next"))]);
-    assert_eq!(node_of(&world).gone.len(), 1);
+    assert_eq!(node_of(&world).inventory.as_ref().unwrap().missing_gpus.len(), 1);
     world.act(&Act::Clear(3, 1));
     world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "third"))]);
-    assert_eq!(node_of(&world).gone, []);
+    assert_eq!(node_of(&world).inventory.as_ref().unwrap().missing_gpus, []);
     world.replay();
 }
 
@@ -226,7 +230,7 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     let mut world = fleet();
     let id = node(3);
     world.act(&Act::Revoke(3));
-    let why = world.state.nodes[&id].why.clone();
+    let why = world.state.nodes[&id].phase.why().clone();
     assert_eq!(standing(&world, &id), Standing::Held);
     assert!(
         why.reason.to_string().starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
@@ -246,7 +250,7 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     }
     world.act(&Act::Wait(5000));
     assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::Held, None));
-    assert_eq!(world.state.nodes[&id].why, why);
+    assert_eq!(*world.state.nodes[&id].phase.why(), why);
     assert_eq!(world.state.blamed.len(), 0);
     world.act(&Act::Heard(3));
     assert_eq!(standing(&world, &id), Standing::Verifying);
@@ -263,7 +267,7 @@ fn the_breaker_keeps_the_rest_in_service_and_says_so() {
     world.act(&fatal(1, Action::RebootNode));
     assert_eq!(standing(&world, &node(0)), Standing::Quarantined);
     assert_eq!(standing(&world, &node(1)), Standing::Suspect);
-    let why = world.state.nodes[&node(1)].held_back.clone().unwrap();
+    let why = world.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert_eq!(
         why.reason.to_string(),
         "1 of 12 nodes of the fleet are out of service, and 1 may be"
@@ -287,7 +291,7 @@ fn another_tools_cordon_is_left_alone() {
     world.act(&Act::TheirsGone(5));
     world.everybody_answers();
     assert_eq!(standing(&world, &id), Standing::InService);
-    assert_eq!(world.state.nodes[&id].cordon, Cordon::None);
+    assert_eq!(world.state.nodes[&id].scheduling.cordon(), Cordon::None);
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn a_rack_is_blamed_and_its_nodes_stay() {
     let blamed: Vec<String> = world.state.blamed.keys().map(ToString::to_string).collect();
     assert_eq!(blamed, ["rack r0"], "all of the rack, and not all behind the leaf switch");
     assert_eq!(standing(&world, &node(3)), Standing::Suspect);
-    let why = world.state.nodes[&node(3)].held_back.clone().unwrap();
+    let why = world.state.nodes[&node(3)].phase.deferred().cloned().unwrap();
     assert!(
         why.reason.to_string().contains("is to blame for faults of the network, and not the node"),
         "{why:?}"
@@ -336,7 +340,7 @@ fn a_node_that_was_mended_does_not_wait_for_a_person_but_for_what_is_to_blame() 
     world.act(&Act::Wait(1000));
     world.everybody_answers();
     assert_eq!(standing(&world, &id), Standing::InRepair);
-    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().ends_with("rack r0 is to blame, and not the node"), "{why:?}");
     assert_eq!(why.unblocked_by.to_string(), "rack r0 is mended");
     for index in 0..4 {
@@ -361,7 +365,7 @@ fn a_node_that_fails_again_and_again_waits_for_a_person() {
     world.act(&fatal(2, Action::RebootNode));
     world.everybody_answers();
     assert_eq!(standing(&world, &id), Standing::InRepair);
-    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(
         why.reason.to_string().contains("out of service 5 times in 28 days")
             || why.reason.to_string().contains("6 times"),
@@ -379,7 +383,7 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
     world.act(&fatal(4, Action::RebootNode));
     world.everybody_answers();
     assert_eq!(
-        world.state.nodes[&id].held_back.clone().unwrap().reason.to_string(),
+        world.state.nodes[&id].phase.deferred().cloned().unwrap().reason.to_string(),
         "a reboot waits for approval"
     );
     let until = world.now + jiff::SignedDuration::from_hours(1);
@@ -387,7 +391,7 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
     world.ask(freeze);
     world.ask(Ask::Approve { node: id.clone() });
     assert_eq!(
-        world.state.nodes[&id].held_back.clone().unwrap().reason.to_string(),
+        world.state.nodes[&id].phase.deferred().cloned().unwrap().reason.to_string(),
         "the fleet is frozen by ann: launch"
     );
     world.ask(Ask::Thaw { domain: Domain::Fleet });
@@ -407,7 +411,11 @@ fn a_freeze_that_ends_by_itself_lets_go_on() {
     assert_eq!(order(&world, &id), None);
     world.act(&Act::Wait(1));
     assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
-    assert_eq!(world.state.nodes[&id].held_back, None, "what is ordered is held back no more");
+    assert_eq!(
+        world.state.nodes[&id].phase.deferred(),
+        None,
+        "what is ordered is held back no more"
+    );
 }
 
 /// A fleet whose repairs wait for a window that opens in an hour.
@@ -428,7 +436,7 @@ fn a_repair_waits_for_the_window_and_taking_out_does_not() {
     world.act(&fatal(4, Action::RebootNode));
     world.everybody_answers();
     assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
-    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert_eq!(why.reason.to_string(), "`reboot` waits for a window of pool train");
     assert!(
         why.unblocked_by.to_string().ends_with("or a person approves it (`farrier fleet approve`)"),
@@ -457,7 +465,7 @@ fn a_pool_that_only_observes_gets_no_orders() {
     world.set_policy(policy);
     world.act(&fatal(6, Action::RebootNode));
     assert_eq!((standing(&world, &node(6)), order(&world, &node(6))), (Standing::Suspect, None));
-    let why = world.state.nodes[&node(6)].held_back.clone().unwrap();
+    let why = world.state.nodes[&node(6)].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().contains("the pool only observes"), "{why:?}");
 }
 
@@ -477,7 +485,7 @@ fn an_answer_to_an_order_that_is_not_waited_for_changes_nothing() {
     let mut world = fleet();
     let id = node(8);
     world.act(&fatal(8, Action::RebootNode));
-    let generation = world.state.nodes[&id].generation;
+    let generation = world.state.nodes[&id].orders.generation();
     let before = world.state.nodes[&id].clone();
     let answer = Answer::Done { evidence: "old".to_owned() };
     let late = Event::Answered { node: id.clone(), generation: generation - 1, answer };
@@ -506,8 +514,8 @@ fn a_new_journal_tells_everything_anew() {
     let record = Record { journal: "second".to_owned(), number: 1 };
     let open = Event::Resynced { node: id.clone(), record: record.clone(), open: Vec::new() };
     world.batch(vec![(Actor::Node(id.clone()), open)]);
-    assert!(world.state.nodes[&id].findings.is_empty());
-    assert!(world.state.nodes[&id].has(&record));
+    assert!(world.state.nodes[&id].findings().is_empty());
+    assert!(world.state.nodes[&id].reports.has(&record));
     assert_eq!(standing(&world, &id), Standing::Verifying, "proven first");
 }
 

@@ -1,6 +1,6 @@
 //! Nobody waits for ever: what was not passed, refused, forbidden or too early is looked at again, or a person is told.
 
-use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::event::{Ask, Cordon, Event};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
 use farrier_fleet::fleet::{Answer, Domain, OrderKind, Policy, Reason, Rung, Standing};
@@ -19,15 +19,15 @@ fn fleet() -> World {
 }
 
 fn standing(world: &World, index: usize) -> Standing {
-    world.state.nodes[&node(index)].standing
+    world.state.nodes[&node(index)].standing()
 }
 
 fn order(world: &World, index: usize) -> Option<OrderKind> {
-    world.state.nodes[&node(index)].order.as_ref().map(|it| it.order.what.clone())
+    world.state.nodes[&node(index)].orders.pending().map(|it| it.order.what.clone())
 }
 
 fn held_back(world: &World, index: usize) -> String {
-    let why = world.state.nodes[&node(index)].held_back.clone();
+    let why = world.state.nodes[&node(index)].phase.deferred().cloned();
     why.map_or_else(String::new, |why| format!("{}; until {}", why.reason, why.unblocked_by))
 }
 
@@ -110,7 +110,7 @@ fn whoever_joins_broken_is_taken_out_only_as_far_as_the_breaker_and_the_pool_all
         for index in 0..NODES {
             world.act(&reboot(index));
         }
-        let out = world.state.nodes.values().filter(|it| it.standing == Standing::Quarantined);
+        let out = world.state.nodes.values().filter(|it| it.standing() == Standing::Quarantined);
         assert_eq!(out.count(), usize::from(autonomy == Autonomy::Repair), "{autonomy:?}");
         let words = if autonomy == Autonomy::Observe { "only observes" } else { "may be" };
         assert!(held_back(&world, NODES - 1).contains(words), "{}", held_back(&world, NODES - 1));
@@ -183,7 +183,10 @@ fn who_was_out_of_reach_is_cordoned_when_heard_again() {
     for _ in 0..10 {
         world.act(&Act::Wait(2000));
     }
-    assert!(world.state.nodes[&node(5)].failures >= 3, "nobody answers");
+    assert!(
+        world.state.nodes[&node(5)].orders.failures().unwrap().count.get() >= 3,
+        "nobody answers"
+    );
     world.act(&Act::Silent(5));
     world.act(&Act::Heard(5));
     assert_eq!(order(&world, 5), Some(OrderKind::Cordon));
@@ -237,7 +240,8 @@ fn a_node_in_service_is_proven_when_a_person_wants_it() {
 fn what_a_person_wants_done_is_ordered_once_and_told() {
     let tune = OrderKind::Tune { profile: "training".to_owned() };
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
-    let ended = |world: &World| world.state.nodes[&node(1)].errands_ended.last().cloned().unwrap();
+    let ended =
+        |world: &World| world.state.nodes[&node(1)].requests.errands_ended.last().cloned().unwrap();
     let is_done = |answer: &Answer| matches!(answer, Answer::Done { .. });
     let mut world = fleet();
     // Held by a person it gets our mark first.
@@ -246,7 +250,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     assert_eq!(order(&world, 1), Some(OrderKind::Cordon));
     world.act(&Act::Answer(1, true));
     assert_eq!(order(&world, 1), Some(tune.clone()));
-    let given = world.state.nodes[&node(1)].order.clone().unwrap().order;
+    let given = world.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
     assert_eq!(given.reason.to_string(), "ann asked for it");
     assert!(given.boot.is_some(), "a change is for this boot");
     world.act(&Act::Answer(1, true));
@@ -256,10 +260,10 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     world.act(&Act::Freeze(1000));
     ask_of(&mut world, 1, &tune);
     assert_eq!(order(&world, 1), None);
-    let why = world.state.nodes[&node(1)].held_back.clone().unwrap();
+    let why = world.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().contains("frozen by ann"), "{why:?}");
     ask_of(&mut world, 1, &diag);
-    let given = world.state.nodes[&node(1)].order.clone().unwrap().order;
+    let given = world.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
     assert_eq!(
         (&given.what, given.lease_until >= world.now + SignedDuration::from_secs(600)),
         (&diag, true)
@@ -268,7 +272,11 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     world.act(&Act::Answer(1, false));
     assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::Held, None));
     assert!(!is_done(&ended(&world).answer));
-    assert_eq!(world.state.nodes[&node(1)].errands_ended.len(), 2, "the last of each kind");
+    assert_eq!(
+        world.state.nodes[&node(1)].requests.errands_ended.len(),
+        2,
+        "the last of each kind"
+    );
     // What failed has to be passed before it comes back, though its pool does not ask for it.
     world.act(&Act::Release(1));
     for rung in [Rung::V0, Rung::V1, Rung::V3] {
@@ -291,12 +299,12 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     assert_eq!(order(&world, 3), Some(diag.clone()));
     world.act(&Act::Answer(3, false));
     let other = &world.state.nodes[&node(3)];
-    assert!(other.errands_ended.iter().any(|it| it.what == diag && !is_done(&it.answer)));
+    assert!(other.requests.errands_ended.iter().any(|it| it.what == diag && !is_done(&it.answer)));
     assert_eq!(order(&world, 3), Some(tune));
     // On a node in service nothing is tested.
     ask_of(&mut world, 2, &diag);
     assert_eq!(order(&world, 2), None);
-    let why = world.state.nodes[&node(2)].held_back.clone().unwrap();
+    let why = world.state.nodes[&node(2)].phase.deferred().cloned().unwrap();
     assert!(why.unblocked_by.to_string().contains("farrier fleet cordon"), "{why:?}");
 }
 
@@ -320,7 +328,7 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     assert_eq!(order(&world, 1), Some(logs.clone()));
     world.act(&Act::Answer(1, true));
     assert!(matches!(order(&world, 1), Some(OrderKind::Drain { .. })));
-    let ended = &world.state.nodes[&node(1)].errands_ended;
+    let ended = &world.state.nodes[&node(1)].requests.errands_ended;
     assert_eq!(ended.iter().map(|it| it.what.clone()).collect::<Vec<_>>(), [logs]);
 }
 
@@ -336,4 +344,25 @@ fn a_freeze_that_is_over_is_forgotten() {
     world.act(&Act::Wait(101));
     assert!(world.state.freezes.is_empty());
     world.batch(vec![(Actor::Server, Event::TimePassed)]);
+}
+
+/// Somebody removes our cordon while the drain runs: work may have come since.
+#[test]
+fn a_drain_that_ends_without_a_cordon_does_not_count() {
+    let mut world = fleet();
+    let diag = OrderKind::Diag { level: 1, minutes: 0 };
+    let is_drain = |world: &World| matches!(order(world, 1), Some(OrderKind::Drain { .. }));
+    world.act(&Act::Fault(1, 1, Severity::Fatal, Action::Investigate, 0));
+    world.act(&Act::Answer(1, true));
+    assert!(is_drain(&world));
+    ask_of(&mut world, 1, &diag);
+    let gone = Event::CordonSeen { node: node(1), cordon: Cordon::None };
+    world.batch(vec![(Actor::Server, gone)]);
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), Some(OrderKind::Cordon), "and not the test that was asked for");
+    world.act(&Act::Answer(1, true));
+    assert!(is_drain(&world));
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), Some(diag));
+    world.replay();
 }

@@ -151,7 +151,9 @@ impl World {
         }
         let again = decide(&self.state, &dirty, self.now);
         assert_eq!(again.events, [], "what was decided is decided again");
-        let shut_out = |it: &Node| it.revoked.is_some() && it.standing != Standing::Held;
+        let shut_out = |it: &Node| {
+            it.liveness.certificate_revoked_at().is_some() && it.standing() != Standing::Held
+        };
         let at_work = self.state.nodes.iter().find(|(_, it)| shut_out(it));
         assert!(at_work.is_none(), "it may not speak, and counts as more than held: {at_work:?}");
     }
@@ -171,21 +173,25 @@ impl World {
                 let before = &self.state.nodes[node];
                 if *to == Standing::InService {
                     assert!(
-                        before.makeup.is_some(),
+                        before.makeup().is_some(),
                         "{node} is in service, and nobody knows what it is"
                     );
-                    assert!(before.silent_since.is_none(), "{node} is silent and in service");
+                    assert!(
+                        before.liveness.heartbeat_loss().is_none(),
+                        "{node} is silent and in service"
+                    );
                     let serious = |it: &Finding| it.severity >= Severity::Critical;
                     assert!(
-                        !before.findings.values().any(serious),
+                        !before.findings().values().any(serious),
                         "{node} is broken and in service"
                     );
-                    let out = !before.standing.in_service();
-                    let passed = |rung| before.proven.get(&rung).is_some_and(|it| it.passed);
+                    let out = !before.standing().in_service();
+                    let passed = |rung| before.verification.has_passed(rung);
                     let proven = passed(Rung::V0) && passed(Rung::V1);
                     assert!(!out || proven, "{node} comes back unproven");
                 }
-                let was_in = before.standing.in_service() || before.standing == Standing::Joining;
+                let was_in =
+                    before.standing().in_service() || before.standing() == Standing::Joining;
                 if was_in && *to == Standing::Quarantined {
                     for domain in before.place.domains() {
                         self.check_breaker(&domain);
@@ -194,25 +200,25 @@ impl World {
             }
             Event::Ordered { order } => {
                 let node = &self.state.nodes[&order.node];
-                assert!(node.order.is_none(), "two orders at once on {}", order.node);
+                assert!(node.orders.pending().is_none(), "two orders at once on {}", order.node);
                 let last = self.generations.insert(order.node.clone(), order.generation);
                 assert!(last.is_none_or(|last| last < order.generation), "a generation went back");
-                let theirs = matches!(node.cordon, Cordon::Theirs { .. });
+                let theirs = node.scheduling.external_cordon().is_some();
                 assert!(
                     !(theirs && order.what == OrderKind::Uncordon),
                     "another's cordon is removed"
                 );
-                let fit = matches!(node.standing, Standing::InService | Standing::Suspect);
+                let fit = matches!(node.standing(), Standing::InService | Standing::Suspect);
                 let proof = matches!(order.what, OrderKind::Verify { .. });
                 let reads = proof || order.what == OrderKind::CollectLogs;
                 assert!(!fit || reads, "{:?} ordered on a node that works", order.what);
                 assert!(
-                    !order.what.is_repair() || node.drained,
+                    !order.what.is_repair() || node.scheduling.is_drained(),
                     "{:?} where work may run",
                     order.what
                 );
-                let verifying = node.standing == Standing::Verifying && proof;
-                let cordoned = matches!(node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+                let verifying = node.standing() == Standing::Verifying && proof;
+                let cordoned = node.scheduling.is_cordoned();
                 assert!(!verifying || cordoned, "{} is verified while it takes work", order.node);
                 let frozen = self.state.freezes.values().any(|it| it.until > self.now);
                 assert!(!(order.what.changes() && frozen), "a change in a freeze");
@@ -258,7 +264,7 @@ impl World {
             Act::Clear(index, number) => {
                 let id = node(index);
                 let Some(mut found) =
-                    self.state.nodes.get(&id).and_then(|it| it.findings.get(&number)).cloned()
+                    self.state.nodes.get(&id).and_then(|it| it.findings().get(&number)).cloned()
                 else {
                     return;
                 };
@@ -280,10 +286,8 @@ impl World {
                 push(Actor::Server, Event::CordonSeen { node: node(index), cordon });
             }
             Act::TheirsGone(index) => {
-                let theirs = matches!(
-                    self.state.nodes.get(&node(index)).map(|it| &it.cordon),
-                    Some(Cordon::Theirs { .. })
-                );
+                let known = self.state.nodes.get(&node(index));
+                let theirs = known.is_some_and(|it| it.scheduling.external_cordon().is_some());
                 if theirs {
                     push(
                         Actor::Server,
@@ -293,7 +297,8 @@ impl World {
             }
             Act::Answer(index, well) => {
                 let id = node(index);
-                let Some(pending) = self.state.nodes.get(&id).and_then(|it| it.order.clone())
+                let Some(pending) =
+                    self.state.nodes.get(&id).and_then(|it| it.orders.pending().cloned())
                 else {
                     return;
                 };
@@ -344,7 +349,7 @@ impl World {
     /// A change of a finding, as the next record of the node's journal.
     fn found(&self, id: &NodeId, change: Change) -> Event {
         let last =
-            self.state.nodes.get(id).and_then(|it| it.record.as_ref()).map_or(0, |it| it.number);
+            self.state.nodes.get(id).and_then(|it| it.reports.record()).map_or(0, |it| it.number);
         let record = Record { journal: "first".to_owned(), number: last + 1 };
         Event::Found { node: id.clone(), record, changes: vec![change] }
     }
@@ -385,7 +390,7 @@ impl World {
     /// Orders of a node are done until one is of the kind; that one is done too.
     pub(crate) fn answer_until(&mut self, id: &NodeId, last: impl Fn(&OrderKind) -> bool) {
         let index = (0..NODES).find(|index| node(*index) == *id).unwrap();
-        while let Some(pending) = self.state.nodes[id].order.clone() {
+        while let Some(pending) = self.state.nodes[id].orders.pending().cloned() {
             self.act(&Act::Answer(index, true));
             if last(&pending.order.what) {
                 break;

@@ -198,7 +198,7 @@ async fn asked_for(brain: &Brain, node: &NodeId, generation: u64) -> Result<Reco
     let id = node.clone();
     let found = brain.look(move |state| {
         let node = state.nodes.get(&id)?;
-        let order = &node.order.as_ref()?.order;
+        let order = &node.orders.pending()?.order;
         let is_it = order.generation == generation && order.what.spec().has_artifact;
         is_it.then(|| (order.what.spec().code.to_owned(), node.first_seq))
     });

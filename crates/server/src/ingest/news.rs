@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::event::{Ask, Event, Record};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::state::{Freeze, Hold, Node, Repair};
+use farrier_fleet::fleet::state::{Freeze, Hold, Liveness, Node, RepairAttempt};
 use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_wire::limits::{FINDINGS_BYTES_MAX, FINDINGS_MAX};
@@ -36,7 +36,7 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
     match event {
         Event::Found { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
-            let known = node.findings.get(&it.id);
+            let known = node.findings().get(&it.id);
             // What it was before counts, too: it may have become less, or be over.
             let counts = matters(it) || known.is_some_and(matters);
             counts && !known.is_some_and(|known| decides_alike(known, it))
@@ -44,14 +44,14 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
         Event::Resynced { open, .. } => {
             let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
             let is_known = |it: &Finding| {
-                node.findings.get(&it.id).is_some_and(|known| decides_alike(known, it))
+                node.findings().get(&it.id).is_some_and(|known| decides_alike(known, it))
             };
             let is_there =
                 |it: &Finding| open.get(&it.id).is_some_and(|now| decides_alike(now, it));
             open.values().all(|it| !matters(it) || is_known(it))
-                && node.findings.values().all(|it| !matters(it) || is_there(it))
+                && node.findings().values().all(|it| !matters(it) || is_there(it))
         }
-        Event::Seen { makeup, .. } => node.makeup.as_ref().is_some_and(|known| {
+        Event::Seen { makeup, .. } => node.makeup().is_some_and(|known| {
             known.boot == makeup.boot && known.gpus == makeup.gpus && known.driver == makeup.driver
         }),
         _ => false,
@@ -100,34 +100,34 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
         let opened = changes.iter().filter(|it| it.finding().is_open()).count();
         let bytes = || {
             let changed = changes.iter().map(Change::finding);
-            changed.chain(node.findings.values()).map(Finding::estimated_bytes).sum::<usize>()
+            changed.chain(node.findings().values()).map(Finding::estimated_bytes).sum::<usize>()
         };
-        if node.findings.len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
+        if node.findings().len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
             return Verdict::TooMany(id.clone());
         }
     }
     let is_news = match event {
         Event::Placed { place, .. } => node.place != *place,
-        Event::Seen { makeup, .. } => node.makeup.as_deref() != Some(makeup),
-        Event::Silent { .. } => node.silent_since.is_none(),
-        Event::Heard { .. } => node.silent_since.is_some() || node.revoked.is_some(),
-        Event::Found { record, .. } => !node.has(record),
+        Event::Seen { makeup, .. } => node.makeup().is_none_or(|it| **it != *makeup),
+        Event::Silent { .. } => node.liveness.heartbeat_loss().is_none(),
+        Event::Heard { .. } => node.liveness != Liveness::Connected,
+        Event::Found { record, .. } => !node.reports.has(record),
         Event::Resynced { record, open, .. } => {
             !is_older(node, record) && {
                 let same = |it: &Record| it == record;
-                let as_it_was = open.len() == node.findings.len()
-                    && open.iter().all(|it| node.findings.get(&it.id) == Some(it));
-                !(node.record.as_ref().is_some_and(same) && as_it_was)
+                let as_it_was = open.len() == node.findings().len()
+                    && open.iter().all(|it| node.findings().get(&it.id) == Some(it));
+                !(node.reports.record().is_some_and(same) && as_it_was)
             }
         }
-        Event::QuotaExceeded { .. } => node.over_quota_since.is_none(),
-        Event::QuotaKept { .. } => node.over_quota_since.is_some(),
-        Event::ReportsUnreadable { .. } => node.unreadable_since.is_none(),
-        Event::ReportsReadable { .. } => node.unreadable_since.is_some(),
-        Event::CordonSeen { cordon, .. } => node.cordon != *cordon,
-        Event::OrdersSeen { generation, .. } => *generation > node.generation,
+        Event::QuotaExceeded { .. } => node.reports.over_quota_since().is_none(),
+        Event::QuotaKept { .. } => node.reports.over_quota_since().is_some(),
+        Event::ReportsUnreadable { .. } => node.reports.unreadable_since().is_none(),
+        Event::ReportsReadable { .. } => node.reports.unreadable_since().is_some(),
+        Event::CordonSeen { cordon, .. } => node.scheduling.cordon() != *cordon,
+        Event::OrdersSeen { generation, .. } => *generation > node.orders.generation(),
         Event::Answered { generation, answer, .. } => {
-            let pending = node.order.as_ref().filter(|it| it.order.generation == *generation);
+            let pending = node.orders.pending().filter(|it| it.order.generation == *generation);
             pending.is_some_and(|it| !(it.accepted && *answer == Answer::Accepted))
         }
         _ => true,
@@ -148,17 +148,18 @@ fn asked(state: &FleetState, by: &Actor, what: &Ask) -> Verdict {
     match what {
         Ask::Hold { node, reason } => of(node, &|it| {
             let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
-            !it.hold.as_ref().is_some_and(same)
+            !it.requests.hold.as_ref().is_some_and(same)
         }),
-        Ask::Release { node } => of(node, &|it| it.hold.is_some()),
+        Ask::Release { node } => of(node, &|it| it.requests.hold.is_some()),
         Ask::Repaired { node, what } => of(node, &|it| {
-            let same = matches!(it.repairs.last(), Some(Repair::ByHand(last)) if last == what);
-            !(same && it.mended && it.standing != Standing::InService)
+            let last = it.repairs.unverified();
+            let same = matches!(last, Some(RepairAttempt::ByHand { what: last }) if last == what);
+            !(same && it.standing() != Standing::InService)
         }),
-        Ask::Approve { node } => of(node, &|it| !it.approved),
-        Ask::Verify { node, rung } => of(node, &|it| it.proven.contains_key(rung)),
+        Ask::Approve { node } => of(node, &|it| !it.repairs.is_approved()),
+        Ask::Verify { node, rung } => of(node, &|it| it.verification.result(*rung).is_some()),
         Ask::Errand { node, what } => {
-            of(node, &|it| it.errand.as_ref().is_none_or(|errand| errand.what != *what))
+            of(node, &|it| it.requests.errand.as_ref().is_none_or(|errand| errand.what != *what))
         }
         Ask::Freeze { domain, until, reason } => {
             let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
@@ -170,7 +171,7 @@ fn asked(state: &FleetState, by: &Actor, what: &Ask) -> Verdict {
 
 /// Whether the log has something later of the same journal.
 fn is_older(node: &Node, record: &Record) -> bool {
-    let last = node.record.as_ref().filter(|it| it.journal == record.journal);
+    let last = node.reports.record().filter(|it| it.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
 }
 

@@ -152,7 +152,7 @@ impl Roster {
         let mut seats = self.seats();
         for (id, node) in &state.nodes {
             let seat = self.seat(&mut seats, id);
-            seat.pulse.is_silent.store(node.silent_since.is_some(), Ordering::Relaxed);
+            seat.pulse.is_silent.store(node.liveness.heartbeat_loss().is_some(), Ordering::Relaxed);
         }
     }
 
@@ -291,7 +291,9 @@ impl Roster {
             if quiet_ms <= soonest_ms {
                 continue;
             }
-            let Some(node) = state.nodes.get(id).filter(|node| node.silent_since.is_none()) else {
+            let Some(node) =
+                state.nodes.get(id).filter(|node| node.liveness.heartbeat_loss().is_none())
+            else {
                 continue;
             };
             if quiet_ms > patience_ms(state.policy.of(&node.place.pool).silent_s) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::reconnect::reconnect_spread_s;
+use farrier_fleet::fleet::state::Liveness;
 use farrier_fleet::fleet::{NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
@@ -299,7 +300,7 @@ impl Session<'_> {
         }
         let node = self.node.clone();
         let pending = move |state: &farrier_fleet::fleet::FleetState| {
-            state.nodes.get(&node).and_then(|it| it.order.as_ref()).map(|it| it.order.clone())
+            state.nodes.get(&node).and_then(|it| it.orders.pending()).map(|it| it.order.clone())
         };
         if let Some(order) = self.desk.brain.look(pending).await? {
             self.order(&order).await?;
@@ -315,14 +316,14 @@ impl Session<'_> {
         let node = self.node.clone();
         let known = self.desk.brain.look(move |state| {
             state.nodes.get(&node).map(|it| Known {
-                record: it.record.clone(),
-                makeup: it.makeup.clone(),
-                is_out_of_touch: it.silent_since.is_some() || it.revoked.is_some(),
+                record: it.reports.record().cloned(),
+                makeup: it.makeup().cloned(),
+                is_out_of_touch: it.liveness != Liveness::Connected,
                 logged: Logged {
-                    is_over_quota: it.over_quota_since.is_some(),
-                    is_unreadable: it.unreadable_since.is_some(),
+                    is_over_quota: it.reports.over_quota_since().is_some(),
+                    is_unreadable: it.reports.unreadable_since().is_some(),
                 },
-                generation: it.generation,
+                generation: it.orders.generation(),
                 reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });

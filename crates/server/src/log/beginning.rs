@@ -6,8 +6,10 @@ use rusqlite::{Connection, params};
 use super::{Hash, LogError, Snapshot};
 
 /// What it begins with.
-const FORM: &[u8] = b"farrier state 2\n";
-/// What one began with before nodes noted their first service.
+const FORM: &[u8] = b"farrier state 3\n";
+/// What one began with when a node was one list of fields.
+const FORM_2: &[u8] = b"farrier state 2\n";
+/// What one began with before nodes noted their first service, and when reasons were sentences.
 const FORM_1: &[u8] = b"farrier state 1\n";
 /// What every version of it begins with. Before there were versions it was the state and nothing else.
 const ANY_FORM: &[u8] = b"farrier state ";
@@ -51,6 +53,9 @@ pub(super) fn state_of(bytes: &[u8], digest: Hash) -> Result<FleetState, Unread>
     }
     if let Some(state) = bytes.strip_prefix(FORM) {
         return serde_json::from_slice(state).map_err(|_| Unread::Damaged);
+    }
+    if let Some(state) = bytes.strip_prefix(FORM_2) {
+        return FleetState::from_v2(state).map_err(|_| Unread::Damaged);
     }
     let state = match bytes.strip_prefix(FORM_1) {
         Some(state) => state,

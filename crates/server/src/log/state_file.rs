@@ -13,7 +13,7 @@ use super::{Hash, Keeper, LogError, Snapshot};
 /// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
 /// What the file begins with: what it is, and the version of its form.
-const FORM: &[u8] = b"farrier state 2 ";
+const FORM: &[u8] = b"farrier state 3 ";
 /// A digest and its line break, as text.
 const DIGEST_BYTES: usize = 65;
 

@@ -42,7 +42,7 @@ fn fine(_: &Node) -> Option<Failure> {
 
 /// A job that comes in the middle would be short of memory, and the GPU would seem slow.
 fn at_work(node: &Node) -> Option<Failure> {
-    let takes_work = node.standing.in_service() || node.standing == Standing::Joining;
+    let takes_work = node.standing().in_service() || node.standing() == Standing::Joining;
     takes_work.then(|| {
         let hint = "hold it first: POST `hold`, and let what runs there end";
         Failure::conflict("it takes work, and is neither tested nor changed under it", hint)
@@ -74,7 +74,7 @@ pub(super) async fn release(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     let RepairedAsk { what } = call.body()?;
     let refuse = |node: &Node| {
-        (node.standing == Standing::InService).then(|| {
+        (node.standing() == Standing::InService).then(|| {
             let hint = "hold it first: POST `hold`, or wait until something speaks against it";
             Failure::conflict("it is in service: there is nothing to be repaired", hint)
         })
@@ -87,7 +87,7 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.nothing()?;
     let refuse = |node: &Node| {
-        let waits = node.waits_for_approval() || node.approved;
+        let waits = node.waits_for_approval() || node.repairs.is_approved();
         (!waits).then(|| {
             let hint = "GET the node: `waits_for_approval` says when there is something";
             Failure::conflict("nothing there waits for approval", hint)
@@ -129,7 +129,7 @@ async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
     let wanted = what.clone();
     let needs_idle = what.spec().node == NodeUse::Idle;
     let refuse = move |node: &Node| {
-        let other = node.errand.as_ref().filter(|errand| errand.what != wanted);
+        let other = node.requests.errand.as_ref().filter(|errand| errand.what != wanted);
         let waits = other.map(|errand| {
             let text = format!("`{}`, asked for by {}, is not done yet", errand.what, errand.by);
             Failure::conflict(text, "wait until it is; GET the node says what came of it")

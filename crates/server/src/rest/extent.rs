@@ -37,7 +37,8 @@ impl Extent {
             return Ok(extent);
         }
         let visit: walk::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
-            let is_out = !node.standing.in_service() && node.standing != Standing::Joining;
+            let standing = node.standing();
+            let is_out = !standing.in_service() && standing != Standing::Joining;
             found.extend(node.place.domains().into_iter().map(|domain| (domain, is_out)));
         });
         let mut strides = walk::Strides::new(brain, caller, visit);

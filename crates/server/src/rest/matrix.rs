@@ -57,7 +57,7 @@ struct Part {
 
 /// One node's part; none: nobody knows its GPUs.
 fn part(node: &Node) -> Option<Part> {
-    let makeup = node.makeup.as_ref()?;
+    let makeup = node.makeup()?;
     let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
     for gpu in makeup.gpus.as_ref()? {
         *names.entry(gpu.name.as_deref()).or_default() += 1;

@@ -71,10 +71,10 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let site = Arc::clone(&call.site);
     let visit: walk::Visit<Part> = Arc::new(move |_, id, node, found| {
         found.push(Part {
-            standing: node.standing,
+            standing: node.standing(),
             connection: site.connection(id).state,
-            is_silent: node.silent_since.is_some(),
-            is_held_back: node.held_back.is_some(),
+            is_silent: node.liveness.heartbeat_loss().is_some(),
+            is_held_back: node.phase.deferred().is_some(),
             findings: node.open_findings().map(|it| it.severity).collect(),
         });
     });

@@ -5,9 +5,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use farrier_fleet::fleet::access::is_within;
+use farrier_fleet::fleet::event::Makeup;
 use farrier_fleet::fleet::explain::explain;
 use farrier_fleet::fleet::identity::Unit;
-use farrier_fleet::fleet::state::{ErrandEnded, Repair};
+use farrier_fleet::fleet::state::{ErrandEnded, RepairAttempt, VerificationResult};
 use farrier_fleet::fleet::{Answer, FleetState, Node, NodeId, Pool, Standing};
 use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
@@ -56,17 +57,17 @@ impl Filter {
         self.pool.as_ref().is_none_or(|it| place.pool == *it)
             && self.rack.as_ref().is_none_or(|it| place.rack.as_ref() == Some(it))
             && self.leaf.as_ref().is_none_or(|it| place.leaf.as_ref() == Some(it))
-            && self.standing.is_none_or(|it| node.standing == it)
+            && self.standing.is_none_or(|it| node.standing() == it)
     }
 }
 
 /// Whether something of the node reads so.
 fn mentions(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |it: &str| it.to_lowercase().contains(text);
-    let makeup = node.makeup.as_ref();
+    let makeup = node.makeup();
     let gpus = makeup.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
     has(id.as_str())
-        || has(&node.why.reason.redacted(caller.scope()).to_string())
+        || has(&node.phase.why().reason.redacted(caller.scope()).to_string())
         || makeup.and_then(|it| it.driver.as_deref()).is_some_and(has)
         || gpus
             .into_iter()
@@ -108,7 +109,7 @@ pub(super) fn connections(site: &Site, rows: &mut [NodeRow]) {
 
 /// A row without its connection.
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
-    let makeup = node.makeup.as_ref();
+    let makeup = node.makeup();
     let gpus = makeup.and_then(|it| it.gpus.as_ref());
     let first = gpus.and_then(|it| it.first()).and_then(|it| it.name.clone());
     let is_same =
@@ -116,17 +117,17 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     NodeRow {
         node: id.clone(),
         place: node.place.clone(),
-        standing: node.standing,
-        since: node.since,
-        reason: (&node.why.reason.redacted(caller.scope())).into(),
+        standing: node.standing(),
+        since: node.phase.since(),
+        reason: (&node.phase.why().reason.redacted(caller.scope())).into(),
         gpus: gpus.map(|it| count(it.len())),
         gpu: first.filter(is_same),
         driver: makeup.and_then(|it| it.driver.clone()),
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|it| it.severity).max(),
-        order: node.order.as_ref().map(|it| node.words_of_order(&it.order.what)),
-        held_back: node.held_back.as_ref().map(|it| (&it.reason.redacted(caller.scope())).into()),
-        silent_since: node.silent_since,
+        order: node.orders.pending().map(|it| node.words_of_order(&it.order.what)),
+        held_back: node.phase.deferred().map(|it| (&it.reason.redacted(caller.scope())).into()),
+        silent_since: node.liveness.heartbeat_lost_since(),
         connection: None,
     }
 }
@@ -158,46 +159,51 @@ pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
-    let proof = |(rung, proof): (&_, &farrier_fleet::fleet::state::Proof)| ProofView {
-        rung: *rung,
-        passed: proof.passed,
-        at: proof.at,
-        evidence: proof.evidence.clone(),
+    let proof = |it: VerificationResult<'_>| ProofView {
+        rung: it.level,
+        passed: it.passed,
+        at: it.at,
+        evidence: it.evidence.to_owned(),
     };
-    let order = node.order.as_ref().map(|pending| OrderView {
+    let order = node.orders.pending().map(|pending| OrderView {
         generation: pending.order.generation,
         what: node.words_of_order(&pending.order.what),
         reason: (&pending.order.reason.redacted(caller.scope())).into(),
         lease_until: pending.order.lease_until,
         accepted: pending.accepted,
     });
-    let repair = |it: &Repair| match it {
-        Repair::Ordered(what) => node.words_of_order(what),
-        Repair::ByHand(what) => format!("by hand: {what}"),
+    let repair = |it: &RepairAttempt| match it {
+        RepairAttempt::Ordered { order, .. } => node.words_of_order(order),
+        RepairAttempt::ByHand { what } => format!("by hand: {what}"),
     };
-    let hold = node.hold.as_ref();
+    let hold = node.requests.hold.as_ref();
     NodeDetail {
         node: id.clone(),
         place: node.place.clone(),
-        standing: node.standing,
-        since: node.since,
-        why: (&node.why.redacted(caller.scope())).into(),
-        held_back: node.held_back.as_ref().map(|it| (&it.redacted(caller.scope())).into()),
+        standing: node.standing(),
+        since: node.phase.since(),
+        why: (&node.phase.why().redacted(caller.scope())).into(),
+        held_back: node.phase.deferred().map(|it| (&it.redacted(caller.scope())).into()),
         waits_for_approval: node.waits_for_approval(),
-        makeup: node.makeup.as_deref().cloned(),
+        makeup: node.makeup().map(|it| Makeup::clone(it)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
         findings_on: Some(node.open_findings().map(|it| node.words_of(&it.subject)).collect()),
-        cordon: node.cordon.clone(),
-        drained: node.drained,
+        cordon: node.scheduling.cordon(),
+        drained: node.scheduling.is_drained(),
         hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
         order,
-        proven: node.proven.iter().map(proof).collect(),
-        errand: node.errand.as_ref().map(|it| it.what.to_string()),
-        errands_ended: node.errands_ended.iter().map(|it| errand_ended(caller, it)).collect(),
-        repairs: node.repairs.iter().map(repair).collect(),
+        proven: node.verification.results().map(proof).collect(),
+        errand: node.requests.errand.as_ref().map(|it| it.what.to_string()),
+        errands_ended: node
+            .requests
+            .errands_ended
+            .iter()
+            .map(|it| errand_ended(caller, it))
+            .collect(),
+        repairs: node.repairs.attempts().map(repair).collect(),
         quarantines: node.quarantines.clone(),
         blamed: blamed(caller, state, node),
-        silent_since: node.silent_since,
+        silent_since: node.liveness.heartbeat_lost_since(),
         connection: None,
         history: format!("/api/v1/events?node={id}"),
     }
@@ -230,15 +236,20 @@ fn errand_ended(caller: &Caller, ended: &ErrandEnded) -> ErrandView {
 
 /// What else speaks against a node, whatever it stands there for.
 fn besides(caller: &Caller, node: &Node) -> Vec<String> {
-    let silent = node.silent_since.map(|since| format!("nothing was heard of it since {since:.0}"));
-    let silent = silent.filter(|_| !node.why.reason.is_heartbeat_lost());
-    let ended =
-        node.errands_ended.iter().map(|it| errand_ended(caller, it)).filter(|it| it.how != "done");
+    let lost_since = node.liveness.heartbeat_lost_since();
+    let silent = lost_since.map(|since| format!("nothing was heard of it since {since:.0}"));
+    let silent = silent.filter(|_| !node.phase.why().reason.is_heartbeat_lost());
+    let ended = node
+        .requests
+        .errands_ended
+        .iter()
+        .map(|it| errand_ended(caller, it))
+        .filter(|it| it.how != "done");
     let ended = ended
         .map(|it| format!("{}, asked for, {} at {:.0}: {}", it.what, it.how, it.at, it.evidence));
     let owed = node
-        .owed
-        .iter()
+        .verification
+        .required()
         .map(|rung| format!("it did not pass {rung}, and has to before it comes back"));
     silent.into_iter().chain(ended).chain(owed).collect()
 }
@@ -269,7 +280,7 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
         Some(Explained {
             node: id.clone(),
             standing: told.standing,
-            since: node.since,
+            since: node.phase.since(),
             because: first.iter().chain(&rest).map(said).chain(besides(&eyes, node)).collect(),
             why: (&told.why).into(),
             order: told.order,

@@ -1,5 +1,7 @@
 //! Handlers on a small fleet, polled by hand: clients that go away before they are answered, and requests that wait for each other.
 
+mod isolation;
+
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,6 +27,7 @@ use super::reply::Reply;
 use super::routes::{self, Found};
 use super::{Call, Rate, Rest, Site, sight, walk};
 use crate::access::{NewPerson, Person, Store, TokenDigest, TokenKind, Wanted};
+use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::brain::Brain;
 use crate::clock::ClockWatch;
@@ -53,6 +56,7 @@ impl World {
         let path = folder.path().join("log");
         let core = Core::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
+        let artifacts = Arc::new(ArtifactStore::open(folder.path()).unwrap());
         let roster = Arc::new(Roster::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
@@ -74,6 +78,7 @@ impl World {
             space: Arc::default(),
             heartbeat_interval: Duration::from_secs(10),
             store,
+            artifacts,
             fingerprint: String::new(),
             counters: Arc::default(),
             facts: Cow::Borrowed(FactSet::embedded()),
@@ -257,7 +262,8 @@ async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_awa
         let world = World::new().await;
         let mut stream = world.site().roster.sit(&node(), Some(1));
         world.cancel(polls, "/api/v1/nodes/a/revoke", "").await;
-        let is_revoked = |state: &FleetState| state.nodes[&node()].revoked.is_some();
+        let is_revoked =
+            |state: &FleetState| state.nodes[&node()].liveness.certificate_revoked_at().is_some();
         let is_done = world.until(async |it| it.look(is_revoked).await).await;
         assert!(is_done, "not finished after {polls} polls");
         assert_eq!(stream.cut.try_recv(), Ok(Cut::Revoked));

@@ -128,9 +128,8 @@ impl World {
     /// A person is called to what no order mends, comes after a while, and says so.
     fn people(&mut self) -> Vec<(Actor, Event)> {
         for (id, node) in &self.core.state().nodes {
-            let waits =
-                node.held_back.as_ref().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.standing == Standing::InRepair && waits && !self.called.contains_key(id) {
+            let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
+            if node.standing() == Standing::InRepair && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now + PERSON);
             }
         }
@@ -157,7 +156,7 @@ impl World {
         let (mut served, mut all) = (0, 0);
         for node in nodes {
             all += 1;
-            served += i64::from(node.standing.in_service());
+            served += i64::from(node.standing().in_service());
         }
         self.served_s.0 += served * seconds;
         self.served_s.1 += all * seconds;
@@ -173,7 +172,10 @@ impl World {
         }
         for (id, node) in &state.nodes {
             let ill = self.fleet.node(id).unwrap().is_ill();
-            if ill && node.standing == Standing::InService && node.silent_since.is_none() {
+            if ill
+                && node.standing() == Standing::InService
+                && node.liveness.heartbeat_loss().is_none()
+            {
                 let since = *self.ill.entry(id.clone()).or_insert(self.now);
                 let lasted = self.now.duration_since(since);
                 if self.longest.as_ref().is_none_or(|(longest, _)| lasted > *longest) {
@@ -211,8 +213,10 @@ fn a_month_of_faults_is_found_mended_and_proven() {
     let out: Vec<_> = state
         .nodes
         .iter()
-        .filter(|(_, it)| !it.standing.in_service())
-        .map(|(id, it)| format!("{id}: {} because {}", it.standing.words(), it.why.reason))
+        .filter(|(_, it)| !it.standing().in_service())
+        .map(|(id, it)| {
+            format!("{id}: {} because {}", it.standing().words(), it.phase.why().reason)
+        })
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
     assert!(world.longest.is_none(), "an ill node stayed in service for {:?}", world.longest);

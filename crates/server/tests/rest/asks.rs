@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{
-    Entry, NodeId, OrderKind, Policy, Reason, Role, Standing, UnblockedBy, Why,
+    Entry, Node, NodeId, OrderKind, Policy, Reason, Role, Standing, UnblockedBy, Why,
 };
 use farrier_server::access::{JoinError, Wanted};
 use jiff::{SignedDuration, Timestamp};
@@ -29,7 +29,7 @@ async fn a_hold_is_decided_on_at_once_and_released_by_another() {
         let held = office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
         assert_eq!(held.json(), json!({ "changed": changed }));
     }
-    assert_eq!(office.look("a", |it| it.standing).await, Standing::Held);
+    assert_eq!(office.look("a", Node::standing).await, Standing::Held);
     let told = office.get("/api/v1/nodes/a", &ann).await;
     assert_eq!(told["hold"], json!({ "by": "ann", "reason": "a look" }), "{told}");
     assert_eq!(told["history"], "/api/v1/events?node=a");
@@ -112,7 +112,7 @@ async fn nobody_approves_what_does_not_wait() {
     let office = Office::open().await;
     let ann = office.token("ann", Role::Approver, "fleet");
     office.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
-    assert!(!office.look("a", |it| it.approved).await);
+    assert!(!office.look("a", |it| it.repairs.is_approved()).await);
     // A reboot that waits.
     let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
     let why = Why::new(reason, UnblockedBy::Approval);
@@ -122,7 +122,7 @@ async fn nobody_approves_what_does_not_wait() {
         let approved = office.post("/api/v1/nodes/a/approve", &ann, "{}").await;
         assert_eq!(approved.json(), json!({ "changed": changed }), "{approved:?}");
     }
-    assert!(office.look("a", |it| it.approved).await);
+    assert!(office.look("a", |it| it.repairs.is_approved()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -153,7 +153,7 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     assert_eq!(site.found("a"), Vec::<u64>::new(), "the stream was cut");
     let stands = async || {
         let brain = site.running().brain();
-        brain.look(|state| state.nodes[&node("a")].standing).await.unwrap()
+        brain.look(|state| state.nodes[&node("a")].standing()).await.unwrap()
     };
     // It is held for its certificate, and not when its silence counts.
     let moved = |it: &Event| matches!(it, Event::Moved { to: Standing::Held, .. });

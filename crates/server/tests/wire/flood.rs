@@ -179,7 +179,7 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
     member.acked(1001).await;
-    let open = site.running().brain().look(|state| state.nodes[&node("a")].findings.len());
+    let open = site.running().brain().look(|state| state.nodes[&node("a")].findings().len());
     assert_eq!(open.await.unwrap(), 2);
     assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
     // Those that were on their way are not logged one by one, either. One was read before, and one may go beyond the quota.

@@ -17,7 +17,7 @@ use crate::world::{PATIENCE, Site};
 
 async fn standings(running: &Running) -> BTreeMap<NodeId, Standing> {
     let standings = |it: &farrier_fleet::fleet::FleetState| {
-        it.nodes.iter().map(|(id, node)| (id.clone(), node.standing)).collect()
+        it.nodes.iter().map(|(id, node)| (id.clone(), node.standing())).collect()
     };
     running.brain().look(standings).await.unwrap()
 }

@@ -189,7 +189,7 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     let is_unread = site
         .running()
         .brain()
-        .look(|state| state.nodes[&crate::world::node("a")].unreadable_since.is_some());
+        .look(|state| state.nodes[&crate::world::node("a")].reports.unreadable_since().is_some());
     assert!(!is_unread.await.unwrap(), "its findings were read");
 }
 

@@ -56,7 +56,7 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
     let acknowledged: BTreeSet<u64> =
         member.desk.acknowledged.lock().unwrap().iter().copied().collect();
     assert_eq!(acknowledged, BTreeSet::from([1, 2]));
-    let standing = site.running().brain().look(|state| state.nodes[&node("a")].standing);
+    let standing = site.running().brain().look(|state| state.nodes[&node("a")].standing());
     assert_eq!(standing.await.unwrap(), Standing::InService);
     member.cordon.send_replace(Cordon::Theirs { owner: "ops".into(), reason: "moving".into() });
     site.wait_for("it is held for another's cordon", |entries| {
@@ -144,7 +144,8 @@ async fn a_retired_node_is_cut_and_not_let_in() {
     site.store().free_name(&node("a")).unwrap();
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     member.acked(1).await;
-    let generation = site.running().brain().look(|state| state.nodes[&node("a")].generation);
+    let generation =
+        site.running().brain().look(|state| state.nodes[&node("a")].orders.generation());
     assert!(generation.await.unwrap() >= 1, "orders go on counting");
 }
 
@@ -194,7 +195,7 @@ async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
     member.connect(&site);
     member.find(1);
     member.acked(1).await;
-    let given = site.running().brain().look(|state| state.nodes[&node("a")].generation);
+    let given = site.running().brain().look(|state| state.nodes[&node("a")].orders.generation());
     assert_eq!(given.await.unwrap(), 1);
     // So many may be missing from a log that was restored.
     member.disconnect();

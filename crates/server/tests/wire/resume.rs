@@ -28,7 +28,7 @@ async fn findings_of_two_nodes_are_in_the_log_once() {
     let open = site
         .running()
         .brain()
-        .look(|state| state.nodes.values().map(|node| node.findings.len()).collect::<Vec<_>>());
+        .look(|state| state.nodes.values().map(|node| node.findings().len()).collect::<Vec<_>>());
     assert_eq!(open.await.unwrap(), [20, 20]);
     site.assert_whole();
 }

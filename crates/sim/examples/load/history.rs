@@ -125,9 +125,8 @@ impl World {
     /// A person is called to what no order mends.
     fn call(&mut self) {
         for (id, node) in &self.core.state().nodes {
-            let waits =
-                node.held_back.as_ref().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.standing == Standing::InRepair && waits && !self.called.contains_key(id) {
+            let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
+            if node.standing() == Standing::InRepair && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now.saturating_add(PERSON).unwrap_or(self.now));
             }
         }

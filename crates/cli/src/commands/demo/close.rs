@@ -29,7 +29,7 @@ pub(super) async fn close(stage: Stage) -> anyhow::Result<Closed> {
     let (entries, fleet) = tokio::task::spawn_blocking(move || audited(&path)).await??;
     let mut standings = BTreeMap::new();
     for node in fleet.nodes.values() {
-        *standings.entry(node.standing).or_default() += 1;
+        *standings.entry(node.standing()).or_default() += 1;
     }
     Ok(Closed { folder, entries, standings })
 }

@@ -175,7 +175,7 @@ impl Stage {
         let count = |state: &FleetState| {
             let mut counts = BTreeMap::new();
             for node in state.nodes.values() {
-                *counts.entry(node.standing).or_default() += 1;
+                *counts.entry(node.standing()).or_default() += 1;
             }
             counts
         };

@@ -90,8 +90,8 @@ pub(super) fn culprit<'a>(
     let domains = node.place.domains();
     in_force.iter().find_map(|(domain, symptom)| {
         let explained = |code: &String| Symptom::of(code) == Some(*symptom);
-        let silent =
-            codes.is_empty() && *symptom == Symptom::Silence && node.silent_since.is_some();
+        let is_lost = node.liveness.heartbeat_loss().is_some();
+        let silent = codes.is_empty() && *symptom == Symptom::Silence && is_lost;
         let all = silent || (!codes.is_empty() && codes.iter().all(explained));
         (domains.contains(domain) && all).then_some((domain, *symptom))
     })

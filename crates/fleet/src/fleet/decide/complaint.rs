@@ -2,7 +2,7 @@
 
 use crate::fleet::order::Rung;
 use crate::fleet::reason::Reason;
-use crate::fleet::state::{Node, Standing, fault_of};
+use crate::fleet::state::{FaultKey, Node, Standing};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
 /// The worst findings that a reason names. Each decision is an entry of the log, so a node with thousands must not make each one large.
@@ -27,8 +27,8 @@ pub(super) struct Complaint {
     pub(super) action: Action,
     /// The GPU that is to be reset, where the action is that.
     pub(super) gpu: Option<GpuUuid>,
-    /// The name of the worst of it, as [`Node::faults`] has it; empty where nothing is known to be wrong.
-    pub(super) fault: String,
+    /// The worst of it, as [`Node::faults`] has it; none where nothing is known to be wrong.
+    pub(super) fault: Option<FaultKey>,
     /// The codes of the findings that weigh.
     pub(super) codes: Vec<String>,
     /// What it is; none where nothing speaks against the node.
@@ -37,7 +37,7 @@ pub(super) struct Complaint {
 
 impl Complaint {
     pub(super) fn of(node: &Node) -> Self {
-        let weighed = node.findings.values().map(|finding| (weight(finding), finding));
+        let weighed = node.findings().values().map(|finding| (weight(finding), finding));
         let mut worst: Vec<(Weight, &Finding)> =
             weighed.filter(|(it, _)| *it > Weight::None).collect();
         worst.sort_by_key(|(weight, finding)| {
@@ -47,7 +47,7 @@ impl Complaint {
             weight: worst.first().map_or(Weight::None, |(weight, _)| *weight),
             action: worst.first().map_or(Action::Ignore, |(_, finding)| finding.action),
             gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
-            fault: worst.first().map_or(String::new(), |(_, finding)| fault_of(finding)),
+            fault: worst.first().map(|(_, finding)| FaultKey::of(finding)),
             codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
             reason: worst.first().map(|(_, finding)| Reason::OpenFindings {
                 worst: node.summary(finding),
@@ -64,18 +64,18 @@ impl Complaint {
 
     /// A proof that was not passed speaks against a node for itself, whether there is a finding or not. One that joins is tried again.
     fn add_what_was_not_passed(&mut self, node: &Node) {
-        let Some(unproven) = &node.unproven else { return };
-        if self.weight == Weight::Serious || node.standing == Standing::Joining {
+        let Some(failure) = node.verification.failure() else { return };
+        if self.weight == Weight::Serious || node.standing() == Standing::Joining {
             return;
         }
         self.weight = Weight::Serious;
         // What is loaded and what is on disk are the same after a boot.
         let helps =
-            if unproven.rung == Rung::V0 { Action::RebootNode } else { Action::Investigate };
+            if failure.level == Rung::V0 { Action::RebootNode } else { Action::Investigate };
         self.action = self.action.max(helps);
-        self.fault = unproven.fault();
+        self.fault = Some(failure.fault());
         let findings = self.reason.as_ref().map(|it| it.findings().to_vec()).unwrap_or_default();
-        self.reason = Some(unproven.reason(findings));
+        self.reason = Some(failure.reason(findings));
     }
 
     /// Why the node is unfit or in doubt.
@@ -84,9 +84,9 @@ impl Complaint {
     }
 
     fn doubt_what_is_unknown(&mut self, node: &Node) {
-        self.reason = Some(match (node.silent_since, &node.makeup) {
+        self.reason = Some(match (node.liveness.heartbeat_lost_since(), node.makeup()) {
             (Some(since), _) => Reason::HeartbeatLost { since },
-            _ if node.unreadable_since.is_some() => Reason::FindingsUnreadable,
+            _ if node.reports.unreadable_since().is_some() => Reason::FindingsUnreadable,
             (None, None) => Reason::InventoryUnknown,
             (None, Some(makeup)) if makeup.gpus.is_none() => Reason::GpusUnreadable,
             (None, Some(_)) => return,

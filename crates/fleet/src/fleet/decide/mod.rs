@@ -24,7 +24,10 @@ pub use complaint::speaks_against;
 
 /// The version of this logic. Raised whenever the same inputs lead to other decisions: a replay decides again only on what its own
 /// version decided (`docs/adr/0020-reasons-are-values.md`).
-pub const LOGIC_VERSION: u32 = 1;
+///
+/// 2: a drain that is reported after the cordon went does not count as one, and a repair of which a state before format 3 does not say for
+/// which fault it was counts for all.
+pub const LOGIC_VERSION: u32 = 2;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;
@@ -66,7 +69,7 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
             budget.count(counted, &node);
             decision.events.push(event);
         }
-        decision.report.waiting.extend(node.held_back.clone().map(|why| (id.clone(), why)));
+        decision.report.waiting.extend(node.phase.deferred().map(|why| (id.clone(), why.clone())));
     }
     decision
 }
@@ -87,7 +90,7 @@ impl Look<'_> {
     fn next_step(&self, budget: &Budget<'_>) -> Option<Event> {
         let step = standing::step(self, budget).or_else(|| orders::step(self));
         match step {
-            Some(Event::HeldBack { why, .. }) if self.node.held_back.as_ref() == Some(&why) => None,
+            Some(Event::HeldBack { why, .. }) if self.node.phase.deferred() == Some(&why) => None,
             other => other,
         }
     }

@@ -3,17 +3,17 @@
 use jiff::SignedDuration;
 
 use super::Look;
-use crate::fleet::event::{Cordon, Event};
+use crate::fleet::event::Event;
 use crate::fleet::order::{NodeUse, Order, OrderKind};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{OrderFailure, Reason, RepairsTried, UnblockedBy, Why, bounded};
-use crate::fleet::state::{Errand, Hold, Repair, Standing, Symptom, later};
+use crate::fleet::state::{Errand, Hold, Scheduling, Standing, Symptom, later};
 use crate::fleet::window;
 use crate::health::Action;
 
 /// The next order; or that one is not waited for any longer; or why there is none though there should be.
 pub(super) fn step(look: &Look<'_>) -> Option<Event> {
-    if let Some(pending) = &look.node.order {
+    if let Some(pending) = look.node.orders.pending() {
         let order = &pending.order;
         let (node, generation) = (look.id.clone(), order.generation);
         let (what, lease_until) = (order.what.brief(), order.lease_until);
@@ -55,13 +55,13 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
 
 /// What a person wants done there. A node that is being emptied is emptied first.
 fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
-    let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
-    let ready = match look.node.standing {
+    let cordoned = look.node.scheduling.is_cordoned();
+    let ready = match look.node.standing() {
         Standing::Held => cordoned || look.pool.autonomy == Autonomy::Observe,
-        Standing::Quarantined => look.node.drained,
+        Standing::Quarantined => look.node.scheduling.is_drained(),
         _ => true,
     };
-    look.node.errand.as_ref().filter(|it| ready || it.what.spec().node == NodeUse::Any)
+    look.node.requests.errand.as_ref().filter(|it| ready || it.what.spec().node == NodeUse::Any)
 }
 
 /// The order that must not wait for this one. An operator's order may run on a node under work;
@@ -76,7 +76,8 @@ fn superseded_by(look: &Look<'_>, what: &OrderKind) -> Option<OrderKind> {
 
 /// Nothing is changed or measured under work.
 fn at_work(look: &Look<'_>) -> Option<Why> {
-    let is_out = !look.node.standing.in_service() && look.node.standing != Standing::Joining;
+    let standing = look.node.standing();
+    let is_out = !standing.in_service() && standing != Standing::Joining;
     (!is_out).then(|| Why::new(Reason::TakesWork, UnblockedBy::OperatorHold))
 }
 
@@ -86,26 +87,29 @@ enum Wanted {
 }
 
 fn wanted(look: &Look<'_>) -> Option<Wanted> {
-    let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+    let cordoned = look.node.scheduling.is_cordoned();
     let drain = OrderKind::Drain { wait_s: look.pool.drain_wait_s };
-    match look.node.standing {
+    match look.node.standing() {
         Standing::InService | Standing::Suspect => {
-            look.node.prove_now.map(|rung| Wanted::Order(OrderKind::Verify { rung }))
+            let requested = look.node.phase.requested_verification();
+            requested.map(|rung| Wanted::Order(OrderKind::Verify { rung }))
         }
         Standing::Joining => {
-            let ours = look.node.cordon == Cordon::Ours;
+            let ours = look.node.scheduling.is_cordoned_by_farrier();
             let proven = cordon_first(look).or_else(|| proof(look));
             proven.or_else(|| uncordon(look).filter(|_| ours)).map(Wanted::Order)
         }
         Standing::Quarantined if !cordoned => Some(Wanted::Order(OrderKind::Cordon)),
-        Standing::Quarantined => (!look.node.drained).then_some(Wanted::Order(drain)),
+        Standing::Quarantined => {
+            (!look.node.scheduling.is_drained()).then_some(Wanted::Order(drain))
+        }
         Standing::InRepair => Some(repair(look)),
         Standing::Verifying => {
             let before = cordon_first(look).or_else(|| note_repair(look));
             before.or_else(|| proof(look)).or_else(|| uncordon(look)).map(Wanted::Order)
         }
         Standing::Held => {
-            let ours = look.node.hold.is_some() && !cordoned;
+            let ours = look.node.requests.hold.is_some() && !cordoned;
             ours.then_some(Wanted::Order(OrderKind::Cordon))
         }
     }
@@ -114,19 +118,19 @@ fn wanted(look: &Look<'_>) -> Option<Wanted> {
 /// A node that is not verified gets no new work: it is cordoned before anything else. One that joins is as it was before we managed it,
 /// unless its pool wants it cordoned.
 fn cordon_first(look: &Look<'_>) -> Option<OrderKind> {
-    let applies = match look.node.standing {
+    let applies = match look.node.standing() {
         Standing::Verifying => true,
         Standing::Joining => look.pool.cordon_joining,
         _ => false,
     };
-    let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+    let cordoned = look.node.scheduling.is_cordoned();
     let may = look.pool.autonomy != Autonomy::Observe;
     (applies && may && !cordoned).then_some(OrderKind::Cordon)
 }
 
 /// Before anything is proven the agent hears of a repair by hand: it would hold against the node what was mended.
 fn note_repair(look: &Look<'_>) -> Option<OrderKind> {
-    let what = look.node.untold_repair.clone()?;
+    let what = look.node.repairs.pending_ack()?.to_owned();
     Some(OrderKind::NoteRepair { what })
 }
 
@@ -138,7 +142,8 @@ fn proof(look: &Look<'_>) -> Option<OrderKind> {
 
 /// Only our own mark goes, and only when all is well. Where nobody knows of a mark the agent looks.
 fn uncordon(look: &Look<'_>) -> Option<OrderKind> {
-    let ours = matches!(look.node.cordon, Cordon::Ours | Cordon::Unknown);
+    let scheduling = &look.node.scheduling;
+    let ours = scheduling.is_cordoned_by_farrier() || *scheduling == Scheduling::Unknown;
     let fit = look.proven() && look.complaint.weight == super::complaint::Weight::None;
     (ours && fit).then_some(OrderKind::Uncordon)
 }
@@ -160,10 +165,11 @@ fn repair(look: &Look<'_>) -> Wanted {
     if matches!(complaint.action, Action::ResetGpu | Action::RebootNode) {
         ladder.push(OrderKind::Reboot);
     }
-    let untried = |what: &&OrderKind| !look.node.was_tried(what, &complaint.fault);
+    let untried =
+        |what: &&OrderKind| !look.node.repairs.was_attempted(what, complaint.fault.as_ref());
     // Each fault has its own try of each; and faults that follow one another do not have a node rebooted for ever.
     let most = usize::try_from(look.pool.tries.max(1)).unwrap_or(usize::MAX);
-    let is_spent = |what: &&OrderKind| look.node.times_done(what) >= most;
+    let is_spent = |what: &&OrderKind| look.node.repairs.times_done(what) >= most;
     if let Some(what) = ladder.iter().filter(untried).find(|what| !is_spent(what)) {
         return Wanted::Order(what.clone());
     }
@@ -207,8 +213,7 @@ fn lemon(look: &Look<'_>) -> Option<Why> {
     let times = look.node.quarantines.iter().filter(|at| **at >= from).count();
     let times = u32::try_from(times).unwrap_or(u32::MAX);
     let many = times >= policy.quarantines;
-    let by_hand = look.node.repairs.iter().any(|it| matches!(it, Repair::ByHand(_)));
-    (many && !by_hand).then(|| {
+    (many && !look.node.repairs.has_by_hand()).then(|| {
         let reason = Reason::RepeatedQuarantines { times, days: policy.days };
         Why::new(reason, UnblockedBy::OperatorRepair)
     })
@@ -248,27 +253,28 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
         return Some(Obstacle::waits(why));
     }
     // A cordon waits for no other order: until then the node takes work.
-    let is_other = look.node.failed_order.as_ref().is_some_and(|it| it != what);
-    let failed = look.node.failed.as_ref().filter(|_| *what != OrderKind::Cordon || !is_other);
-    let (at, failure) = failed?;
+    let failures = look.node.orders.failures();
+    let failures = failures.filter(|it| *what != OrderKind::Cordon || it.order == *what)?;
+    let count = failures.count.get();
     // These are tried for as long as it takes: a node without a cordon takes work, and nothing else brings it into service.
     let is_retried =
         matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
-    let failed_often = (look.node.failures >= look.pool.tries).then(|| Reason::OrderFailed {
+    let failed_often = (count >= look.pool.tries).then(|| Reason::OrderFailed {
         order: what.brief(),
-        failures: look.node.failures,
-        last: bounded_failure(failure),
+        failures: count,
+        last: bounded_failure(&failures.why),
     });
     if let Some(reason) = failed_often.clone().filter(|_| !is_retried) {
         return Some(Obstacle::waits(Why::new(reason, UnblockedBy::OperatorReview)));
     }
-    let again = later(*at, look.pool.retry_s_after(look.node.failures));
+    let again = later(failures.at, look.pool.retry_s_after(count));
     if look.now >= again {
         return None;
     }
     let is_proof = matches!(what, OrderKind::Verify { .. });
-    let unproven = look.node.unproven.as_ref().filter(|_| look.node.standing == Standing::Joining);
-    let reason = unproven.map(|it| it.reason(Vec::new()));
+    let is_joining = look.node.standing() == Standing::Joining;
+    let unverified = look.node.verification.failure().filter(|_| is_joining);
+    let reason = unverified.map(|it| it.reason(Vec::new()));
     let reason = reason.or_else(|| failed_often.filter(|_| !is_proof));
     Some(reason.map_or(Obstacle::Later, |reason| {
         Obstacle::waits(Why::new(reason, UnblockedBy::Retry { at: again }))
@@ -285,8 +291,9 @@ fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
 
 /// Who says that nothing is to be done there, since it was ordered.
 fn stopped(look: &Look<'_>) -> Option<Reason> {
-    let held = look.node.hold.as_ref().map(Hold::as_reason);
-    let revoked = || look.node.revoked.map(|since| Reason::CertificateRevoked { since });
+    let held = look.node.requests.hold.as_ref().map(Hold::as_reason);
+    let revoked_at = look.node.liveness.certificate_revoked_at();
+    let revoked = || revoked_at.map(|since| Reason::CertificateRevoked { since });
     held.or_else(revoked).or_else(|| frozen(look).map(|why| why.reason))
 }
 
@@ -307,13 +314,14 @@ fn frozen(look: &Look<'_>) -> Option<Why> {
 }
 
 fn unapproved(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
-    let asks = *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.approved;
+    let asks =
+        *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.repairs.is_approved();
     asks.then(|| Why::new(Reason::NeedsApproval { order: what.clone() }, UnblockedBy::Approval))
 }
 
 /// Outside of its windows a pool is left as it is, unless a person wants it done now.
 fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
-    if look.node.approved {
+    if look.node.repairs.is_approved() {
         return None;
     }
     let opens = window::opens(&look.pool.repair_windows, look.now)?;
@@ -325,13 +333,13 @@ fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
 fn order(look: &Look<'_>, what: OrderKind) -> Order {
     // An uncordon or a change that was meant for another boot must not be carried out in this one.
     let bound = what.changes() || what == OrderKind::Uncordon;
-    let boot = look.node.makeup.as_ref().filter(|_| bound).map(|it| it.boot.clone());
+    let boot = look.node.makeup().filter(|_| bound).map(|it| it.boot.clone());
     Order {
         node: look.id.clone(),
-        generation: look.node.generation.saturating_add(1),
+        generation: look.node.orders.generation().saturating_add(1),
         boot,
         lease_until: later(look.now, look.pool.lease_of(&what)),
-        reason: look.node.why.reason.clone(),
+        reason: look.node.phase.why().reason.clone(),
         what,
     }
 }

@@ -4,18 +4,18 @@ use super::Look;
 use super::blame;
 use super::breaker::Budget;
 use super::complaint::Weight;
-use crate::fleet::event::{Cordon, Event};
+use crate::fleet::event::Event;
 use crate::fleet::order::Rung;
 use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{Reason, UnblockedBy, Why, bounded};
-use crate::fleet::state::Standing;
+use crate::fleet::state::{ExternalCordon, Scheduling, Standing};
 
 /// The next change of the node's standing; or why it does not change though it should.
 pub(super) fn step(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
     if let Some(step) = held(look) {
         return Some(step);
     }
-    match look.node.standing {
+    match look.node.standing() {
         Standing::Joining => joining(look, budget),
         Standing::InService => in_service(look, budget),
         Standing::Suspect => suspect(look, budget),
@@ -28,34 +28,29 @@ pub(super) fn step(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
 
 /// A person, or another tool, keeps the node out: whatever it is, we leave it alone.
 fn held(look: &Look<'_>) -> Option<Event> {
-    let standing = look.node.standing;
-    if let Some(hold) = look.node.hold.as_ref().filter(|_| standing != Standing::Held) {
+    let standing = look.node.standing();
+    if let Some(hold) = look.node.requests.hold.as_ref().filter(|_| standing != Standing::Held) {
         let why = Why::new(hold.as_reason(), UnblockedBy::Release);
         return Some(look.moved(Standing::Held, why));
     }
     if let Some(why) = shut_out(look).filter(|_| standing != Standing::Held) {
         return Some(look.moved(Standing::Held, why));
     }
-    match &look.node.cordon {
-        Cordon::Theirs { owner, reason }
-            if standing.in_service() || standing == Standing::Joining =>
-        {
-            Some(look.moved(Standing::Held, cordoned(owner, reason, false)))
-        }
-        _ => None,
-    }
+    let takes_work = standing.in_service() || standing == Standing::Joining;
+    let external = look.node.scheduling.external_cordon().filter(|_| takes_work)?;
+    Some(look.moved(Standing::Held, cordoned(external, false)))
 }
 
 /// A node whose certificates were revoked may not speak: whatever it was, nobody knows what it is now, and no order reaches it.
 fn shut_out(look: &Look<'_>) -> Option<Why> {
-    let since = look.node.revoked?;
+    let since = look.node.liveness.certificate_revoked_at()?;
     let (pool, node) = (look.node.place.pool.clone(), look.id.clone());
     let reason = Reason::CertificateRevoked { since };
     Some(Why::new(reason, UnblockedBy::Enrolment { pool, node }))
 }
 
-fn cordoned(owner: &str, reason: &str, verified: bool) -> Why {
-    let (owner, reason) = (bounded(owner), bounded(reason));
+fn cordoned(external: &ExternalCordon, verified: bool) -> Why {
+    let (owner, reason) = (bounded(&external.owner), bounded(&external.reason));
     let reason = Reason::ExternalCordon { owner, reason, verified };
     Why::new(reason, UnblockedBy::ExternalUncordon)
 }
@@ -67,7 +62,8 @@ fn joining(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
         );
     }
     // Our own cordon goes first; a pool that only observes leaves it where it is.
-    let cordoned = look.node.cordon == Cordon::Ours && look.pool.autonomy != Autonomy::Observe;
+    let is_ours = look.node.scheduling.is_cordoned_by_farrier();
+    let cordoned = is_ours && look.pool.autonomy != Autonomy::Observe;
     let proven = look.proven() && look.complaint.weight == Weight::None && !cordoned;
     proven.then(|| look.in_service(Reason::Verified { joining: true }))
 }
@@ -88,7 +84,7 @@ fn suspect(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
         return Some(look.in_service(Reason::FindingsCleared { verifying: false }));
     }
     let silent = look.node.heartbeat_deadline(look.pool).is_some_and(|at| at <= look.now);
-    let lasts = look.node.phase_deadline(look.pool.suspect_s) <= look.now;
+    let lasts = look.node.phase.deadline(look.pool.suspect_s) <= look.now;
     if look.complaint.weight < Weight::Serious && !silent && !lasts {
         return None;
     }
@@ -99,7 +95,7 @@ fn suspect(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
 }
 
 fn quarantined(look: &Look<'_>) -> Option<Event> {
-    if look.node.mended {
+    if look.node.repairs.unverified().is_some() {
         return Some(look.verify(Reason::Repaired));
     }
     if look.complaint.weight == Weight::None {
@@ -110,7 +106,7 @@ fn quarantined(look: &Look<'_>) -> Option<Event> {
 }
 
 fn in_repair(look: &Look<'_>) -> Option<Event> {
-    match (look.node.mended, look.complaint.weight) {
+    match (look.node.repairs.unverified().is_some(), look.complaint.weight) {
         (true, _) => Some(look.verify(Reason::Repaired)),
         (false, Weight::None) => Some(look.verify(Reason::FindingsCleared { verifying: true })),
         (false, _) if look.emptied() => None,
@@ -119,37 +115,34 @@ fn in_repair(look: &Look<'_>) -> Option<Event> {
 }
 
 fn verifying(look: &Look<'_>) -> Option<Event> {
-    if let Some((rung, proof)) = look.node.proven.iter().find(|(_, proof)| !proof.passed) {
-        let evidence = bounded(&proof.evidence);
-        let reason = Reason::VerificationFailed { level: *rung, evidence, findings: Vec::new() };
+    if let Some(failed) = look.node.verification.results().find(|it| !it.passed) {
+        let (level, evidence) = (failed.level, bounded(failed.evidence));
+        let reason = Reason::VerificationFailed { level, evidence, findings: Vec::new() };
         return Some(look.unfit(Why::new(reason, UnblockedBy::Repair)));
     }
-    let settled = look.node.phase_deadline(look.pool.settle_s) <= look.now;
+    let settled = look.node.phase.deadline(look.pool.settle_s) <= look.now;
     if look.complaint.weight == Weight::Serious && settled {
         return Some(look.unfit(look.complained(UnblockedBy::Repair)));
     }
     if look.complaint.weight != Weight::None || !look.proven() {
         return None;
     }
-    match &look.node.cordon {
-        Cordon::None => Some(look.in_service(Reason::Verified { joining: false })),
-        Cordon::Theirs { owner, reason } => {
-            Some(look.moved(Standing::Held, cordoned(owner, reason, true)))
-        }
-        Cordon::Ours | Cordon::Unknown => None,
+    if look.node.scheduling == Scheduling::Schedulable {
+        return Some(look.in_service(Reason::Verified { joining: false }));
     }
+    let external = look.node.scheduling.external_cordon()?;
+    Some(look.moved(Standing::Held, cordoned(external, true)))
 }
 
 fn released(look: &Look<'_>) -> Option<Event> {
-    let theirs = matches!(look.node.cordon, Cordon::Theirs { .. });
-    if look.node.hold.is_some() {
+    if look.node.requests.hold.is_some() {
         return None;
     }
     // Who held it may have let go meanwhile, and then it is held for this.
     if let Some(why) = shut_out(look) {
-        return (look.node.why != why).then(|| look.moved(Standing::Held, why));
+        return (*look.node.phase.why() != why).then(|| look.moved(Standing::Held, why));
     }
-    if theirs {
+    if look.node.scheduling.external_cordon().is_some() {
         return None;
     }
     Some(look.verify(Reason::HoldEnded))
@@ -184,7 +177,7 @@ impl Look<'_> {
 
     /// Whether no work runs there, and none comes.
     fn emptied(&self) -> bool {
-        self.node.drained && matches!(self.node.cordon, Cordon::Ours | Cordon::Theirs { .. })
+        self.node.scheduling.is_drained()
     }
 
     /// Why a node that should be taken out of service is not.
@@ -207,12 +200,12 @@ impl Look<'_> {
 
     /// What its pool asks for, and what it failed before.
     pub(super) fn asked_for(&self) -> impl Iterator<Item = Rung> {
-        let owed = self.node.owed.iter().filter(|rung| !self.pool.prove.contains(rung));
-        self.pool.prove.iter().chain(owed).copied()
+        let required = self.node.verification.required().filter(|it| !self.pool.prove.contains(it));
+        self.pool.prove.iter().copied().chain(required)
     }
 
     pub(super) fn has_passed(&self, rung: Rung) -> bool {
-        self.node.proven.get(&rung).is_some_and(|proof| proof.passed)
+        self.node.verification.has_passed(rung)
     }
 
     /// Whether it passed all that it has to.

@@ -680,19 +680,20 @@ mod tests {
         }
     }
 
+    /// What a caller of this scope sees, as text.
+    fn shown(why: &Why, scope: &Domain) -> String {
+        let seen = why.redacted(scope);
+        let json = serde_json::to_string(&seen).unwrap();
+        format!("{json} {} {}", seen.reason, seen.unblocked_by)
+    }
+
     #[test]
     fn a_caller_of_one_pool_sees_no_counts_of_others() {
         let pool: Domain = "pool:train".parse().unwrap();
         for reason in samples::reasons() {
             for unblocked_by in samples::unblocked_by() {
                 let why = Why::new(reason.clone(), unblocked_by);
-                let seen = why.redacted(&pool);
-                let text = format!(
-                    "{} {} {}",
-                    serde_json::to_string(&seen).unwrap(),
-                    seen.reason,
-                    seen.unblocked_by
-                );
+                let text = shown(&why, &pool);
                 for count in samples::FOREIGN_COUNTS {
                     assert!(!text.contains(&count.to_string()), "{reason:?} shows {count}: {text}");
                 }
@@ -703,15 +704,33 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_of_one_pool_sees_no_names_of_others() {
+        let [scope, other]: [Domain; 2] =
+            ["pool:train", "pool:zz-secret"].map(|it| it.parse().unwrap());
+        let (pool, node) = ("zz-secret".parse().ok(), "zz-node".parse().ok());
+        for reason in samples::reasons_naming(&other, pool.clone()) {
+            for unblocked_by in samples::unblocked_by_naming(&other, pool.clone(), node.clone()) {
+                let why = Why::new(reason.clone(), unblocked_by);
+                let text = shown(&why, &scope);
+                assert!(!text.contains("zz-"), "{why:?} shows {text}");
+                let seen = why.redacted(&scope).unblocked_by;
+                assert_eq!(seen.changes_at(), why.unblocked_by.changes_at());
+                assert_eq!(seen.is_approvable(), why.unblocked_by.is_approvable());
+            }
+            assert_eq!(reason.redacted(&scope).code(), reason.code(), "the code is always shown");
+        }
+    }
+
+    #[test]
     fn a_caller_of_one_pool_sees_its_own_counts() {
         let counts = Some(BudgetCounts { out: 1, members: 2, limit: 1 });
         let domain: Domain = "pool:train".parse().unwrap();
         let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
         assert_eq!(reason.redacted(&domain), reason);
-        for other in ["pool:training", "tenant:train"] {
-            let seen = reason.redacted(&other.parse().unwrap());
-            assert_eq!(seen, Reason::DisruptionBudget { domain: domain.clone(), counts: None });
-        }
+        let of_tenant = reason.redacted(&"tenant:train".parse().unwrap());
+        assert_eq!(of_tenant, Reason::DisruptionBudget { domain, counts: None });
+        let of_other = reason.redacted(&"pool:training".parse().unwrap());
+        assert_eq!(of_other, Reason::Withheld { of: "disruption-budget".to_owned() });
     }
 
     /// What a log keeps has no sentence of ours in it: they may be reworded, and every log still replays.

@@ -3,6 +3,12 @@
 use super::{OrderFailure, Reason, UnblockedBy, Why};
 use crate::fleet::identity::Domain;
 
+/// Whether no node of a caller's scope is in the domain: another pool for a caller of a pool, another tenant for a caller of a tenant. A node
+/// that came from another pool has reasons from there in its history.
+fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
+    domain.kind() == scope.kind() && domain != scope
+}
+
 impl Why {
     /// As a caller of this scope may see it, who sees the node itself.
     #[must_use]
@@ -29,15 +35,21 @@ impl UnblockedBy {
     /// As a caller of this scope may see it, who sees the node itself. None of these counts nodes, but for sentences of an earlier version.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
-        match self {
-            Self::Legacy { changes_at, approvable, .. } if *scope != Domain::Fleet => {
-                Self::Legacy {
-                    text: "not shown here (legacy)".to_owned(),
-                    changes_at: *changes_at,
-                    approvable: *approvable,
-                }
+        let is_foreign = match self {
+            Self::Legacy { .. } => *scope != Domain::Fleet,
+            Self::DomainRepair { domain } | Self::BudgetSlot { domain } => {
+                is_foreign(domain, scope)
             }
-            other => other.clone(),
+            Self::Enrolment { pool, .. } => is_foreign(&Domain::Pool(pool.clone()), scope),
+            _ => false,
+        };
+        if !is_foreign {
+            return self.clone();
+        }
+        Self::Legacy {
+            text: format!("not shown here ({})", self.code()),
+            changes_at: self.changes_at(),
+            approvable: self.is_approvable(),
         }
     }
 }
@@ -50,6 +62,9 @@ impl Reason {
             return self.clone();
         }
         let inner = |cause: &Self| Box::new(cause.redacted(scope));
+        if self.domain().is_some_and(|it| is_foreign(&it, scope)) {
+            return Self::Withheld { of: self.code().to_owned() };
+        }
         match self {
             // These name the node, its pool, its own findings and orders, and who asked for something there.
             Self::Enrolled
@@ -103,6 +118,19 @@ impl Reason {
             }
             // Sentences of an earlier version may count nodes of others. A variant that is added gets no more until somebody decides.
             _ => Self::Withheld { of: self.code().to_owned() },
+        }
+    }
+
+    /// The domain that it names.
+    fn domain(&self) -> Option<Domain> {
+        match self {
+            Self::DisruptionBudget { domain, .. }
+            | Self::FailureDomainFault { domain, .. }
+            | Self::CommonSymptom { domain, .. }
+            | Self::NoCommonSymptom { domain, .. }
+            | Self::Frozen { domain, .. } => Some(domain.clone()),
+            Self::OutsideWindow { pool, .. } => Some(Domain::Pool(pool.clone())),
+            _ => None,
         }
     }
 }

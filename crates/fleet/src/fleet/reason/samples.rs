@@ -12,11 +12,6 @@ use crate::fleet::policy::Autonomy;
 use crate::fleet::state::Symptom;
 use crate::health::{Action, GpuUuid, Severity, Subject};
 
-/// The domain that reasons name: more nodes than those of one pool are in it.
-fn domain() -> Domain {
-    Domain::Fleet
-}
-
 fn pool() -> Option<Pool> {
     "train".parse().ok()
 }
@@ -47,8 +42,14 @@ fn open_findings() -> Reason {
 /// The counts of others that a sample has: of a budget 4,711 of 4,712 with 4,713 allowed, of a symptom 4,714 of 4,715.
 pub const FOREIGN_COUNTS: [u32; 5] = [4711, 4712, 4713, 4714, 4715];
 
-/// One of each.
+/// One of each. They name the whole fleet: more nodes than those of one pool are in it.
 pub fn reasons() -> Vec<Reason> {
+    reasons_naming(&Domain::Fleet, pool())
+}
+
+/// One of each, with this domain and pool.
+pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
+    let domain = || domain.clone();
     let at = Timestamp::UNIX_EPOCH;
     let [out, members, limit, showing, of] = FOREIGN_COUNTS;
     let budget = Reason::DisruptionBudget {
@@ -112,13 +113,23 @@ pub fn reasons() -> Vec<Reason> {
         },
     ];
     let window =
-        pool().map(|pool| Reason::OutsideWindow { order: OrderKind::Reboot, pool, opens: at });
+        pool.map(|pool| Reason::OutsideWindow { order: OrderKind::Reboot, pool, opens: at });
     reasons.extend(window);
     reasons
 }
 
-/// One of each.
+/// One of each. They name the whole fleet.
 pub fn unblocked_by() -> Vec<UnblockedBy> {
+    unblocked_by_naming(&Domain::Fleet, pool(), node())
+}
+
+/// One of each, with this domain, pool and node.
+pub fn unblocked_by_naming(
+    domain: &Domain,
+    pool: Option<Pool>,
+    node: Option<NodeId>,
+) -> Vec<UnblockedBy> {
+    let domain = || domain.clone();
     let at = Timestamp::UNIX_EPOCH;
     let mut all = vec![
         UnblockedBy::Verification,
@@ -149,7 +160,7 @@ pub fn unblocked_by() -> Vec<UnblockedBy> {
             approvable: true,
         },
     ];
-    let enrolment = pool().zip(node()).map(|(pool, node)| UnblockedBy::Enrolment { pool, node });
+    let enrolment = pool.zip(node).map(|(pool, node)| UnblockedBy::Enrolment { pool, node });
     all.extend(enrolment);
     all
 }

@@ -1,59 +1,117 @@
-//! What is wrong with a node by name, and what was ordered for it: each fault has its own try of each repair.
+//! What is wrong with a node, by a key that outlives the finding: each fault has its own attempt of each repair.
 
-use super::node::{Node, Repair, Unproven};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::node::Node;
+use super::verification::FailedVerification;
 use crate::fleet::decide::speaks_against;
-use crate::fleet::order::{OrderKind, Rung};
-use crate::fleet::reason::{Reason, bounded};
-use crate::health::Finding;
+use crate::fleet::order::Rung;
+use crate::health::{Finding, Subject};
 
-impl Unproven {
-    /// That it was not passed.
-    pub(in crate::fleet) fn reason(&self, findings: Vec<u64>) -> Reason {
-        Reason::VerificationFailed { level: self.rung, evidence: bounded(&self.why), findings }
-    }
+/// One fault of a node. A fault that returns after a repair has the same key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKey {
+    /// What an agent found.
+    Finding {
+        /// The rule, such as `gpu.xid`.
+        code: String,
+        /// What distinguishes findings of one rule and subject, such as `Xid 79`; often empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
+        /// What it is about.
+        subject: Subject,
+    },
+    /// A verification that did not pass.
+    FailedVerification {
+        /// Which.
+        level: Rung,
+    },
+}
 
-    /// Its name among the node's faults.
-    pub(in crate::fleet) fn fault(&self) -> String {
-        self.rung.to_string()
+impl FaultKey {
+    /// The key of a finding's fault.
+    pub fn of(finding: &Finding) -> Self {
+        Self::Finding {
+            code: finding.code.clone(),
+            detail: finding.detail.clone(),
+            subject: finding.subject.clone(),
+        }
     }
 }
 
-/// The name of a finding's fault.
-pub(crate) fn fault_of(finding: &Finding) -> String {
-    let detail =
-        if finding.detail.is_empty() { String::new() } else { format!(" ({})", finding.detail) };
-    format!("{}{detail} on {}", finding.code, finding.subject)
+impl fmt::Display for FaultKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finding { code, detail, subject } if detail.is_empty() => {
+                write!(formatter, "{code} on {subject}")
+            }
+            Self::Finding { code, detail, subject } => {
+                write!(formatter, "{code} ({detail}) on {subject}")
+            }
+            Self::FailedVerification { level } => level.fmt(formatter),
+        }
+    }
 }
 
 impl Node {
-    /// What speaks against it, each by a name that outlives its finding: a fault that is back after a repair is the same one.
-    pub fn faults(&self) -> Vec<String> {
-        let found = self.findings.values().filter(|it| speaks_against(it)).map(fault_of);
-        found.chain(self.unproven.as_ref().map(Unproven::fault)).collect()
+    /// The faults that keep it from service or bring it into doubt.
+    pub fn faults(&self) -> Vec<FaultKey> {
+        let found = self.findings().values().filter(|it| speaks_against(it)).map(FaultKey::of);
+        found.chain(self.verification.failure().map(FailedVerification::fault)).collect()
     }
 
     pub(super) fn has_found_against(&self) -> bool {
-        self.findings.values().any(speaks_against)
+        self.findings().values().any(speaks_against)
     }
 
     /// The last finding against it is over: what it did not pass while that was open it may pass now. A finding clears some time after
-    /// its cause, and a proof may have been asked for in between.
+    /// its cause, and a verification may have been requested in between.
     pub(super) fn doubt_what_was_not_proven(&mut self, was_unfit: bool) {
         if was_unfit && !self.has_found_against() {
-            self.unproven.take_if(|it| it.rung == Rung::V1);
+            self.verification.dismiss_failure_of(Rung::V1);
         }
     }
+}
 
-    /// Whether it was ordered for that fault.
-    pub(in crate::fleet) fn was_tried(&self, what: &OrderKind, fault: &str) -> bool {
-        // What a server of before the faults were noted has kept says nothing of them.
-        let unnoted = self.tried.is_empty() && self.times_done(what) > 0;
-        unnoted || self.tried.get(fault).is_some_and(|it| it.contains(what))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::GpuUuid;
+
+    fn xid(detail: &str) -> FaultKey {
+        let subject = Subject::Gpu(GpuUuid("GPU-1".to_owned()));
+        FaultKey::Finding { code: "gpu.xid".to_owned(), detail: detail.to_owned(), subject }
     }
 
-    /// How often it was done by order since the node was last in service.
-    pub(in crate::fleet) fn times_done(&self, what: &OrderKind) -> usize {
-        let same = |it: &&Repair| matches!(it, Repair::Ordered(done) if done == what);
-        self.repairs.iter().filter(same).count()
+    #[test]
+    fn keys_print_as_text_and_serialise_as_values() {
+        let keys = [xid(""), xid("Xid 79"), FaultKey::FailedVerification { level: Rung::V0 }];
+        let texts: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["gpu.xid on GPU-1", "gpu.xid (Xid 79) on GPU-1", "V0 (coherence)"]);
+        let json = serde_json::to_string(&keys).unwrap();
+        let expected = concat!(
+            r#"[{"finding":{"code":"gpu.xid","subject":{"gpu":"GPU-1"}}},"#,
+            r#"{"finding":{"code":"gpu.xid","detail":"Xid 79","subject":{"gpu":"GPU-1"}}},"#,
+            r#"{"failed-verification":{"level":"v0"}}]"#
+        );
+        assert_eq!(json, expected);
+        assert_eq!(serde_json::from_str::<Vec<FaultKey>>(&json).unwrap(), keys);
+    }
+
+    /// Texts could be alike where faults are not: a detail that reads like a subject.
+    #[test]
+    fn faults_with_one_text_have_two_keys() {
+        let subject = Subject::Pci("b".to_owned());
+        let of = |code: &str, subject: &Subject| FaultKey::Finding {
+            code: code.to_owned(),
+            detail: String::new(),
+            subject: subject.clone(),
+        };
+        let (one, other) = (of("a on c", &subject), of("a", &Subject::Pci("c on b".to_owned())));
+        assert_eq!(one.to_string(), other.to_string());
+        assert_ne!(one, other);
     }
 }

@@ -1,11 +1,22 @@
 //! What is so: a fold over the log. The same entries give the same state, byte for byte.
 
 mod fault;
+mod inventory;
+mod legacy;
+mod liveness;
 mod node;
+mod orders;
 mod parts;
+mod phase;
 mod quota;
+mod repairs;
+mod reports;
+mod requests;
+mod scheduling;
+mod sparse;
 mod symptom;
 mod timers;
+mod verification;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,11 +28,21 @@ use super::access::AccessChange;
 use super::event::{Ask, Entry, Event};
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::policy::Policy;
-use super::reason::{self, Why};
-pub(crate) use fault::fault_of;
-pub(crate) use node::later;
-pub use node::{Errand, ErrandEnded, Hold, Node, Pending, Proof, Repair, Standing, Unproven};
+use super::reason::Why;
+pub use fault::FaultKey;
+pub use inventory::Inventory;
+pub use liveness::{HeartbeatLoss, Liveness};
+pub use node::{Errand, ErrandEnded, Hold, Node};
+pub use orders::{FailureStreak, Orders, Pending};
+pub use phase::{NodePhase, Standing};
+pub use repairs::{RepairAttempt, Repairs};
+pub use reports::Reports;
+pub use requests::OperatorRequests;
+pub use scheduling::{CordonOwner, ExternalCordon, Scheduling};
+pub use sparse::Sparse;
 pub use symptom::Symptom;
+pub(crate) use timers::later;
+pub use verification::{FailedVerification, Verification, VerificationResult};
 
 /// The fleet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -157,21 +178,6 @@ impl FleetState {
         entry.event.node().cloned().into_iter().collect()
     }
 
-    /// Reads a state of format 1: adds what it lacks, and counts domains again by today's rules.
-    pub fn from_v1(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
-        reason::upgrade_state(&mut value);
-        let mut state: Self = serde_json::from_value(value)?;
-        state.tallies.clear();
-        for id in state.nodes.keys().cloned().collect::<Vec<_>>() {
-            let Some(node) = state.nodes.get_mut(&id) else { continue };
-            Arc::make_mut(node).upgrade_from_v1();
-            let node = Arc::clone(node);
-            state.count(&node, 1);
-        }
-        Ok(state)
-    }
-
     /// Every node is to be looked at, and again when the policy of now says so.
     fn look_at_all(&mut self) -> BTreeSet<NodeId> {
         for (id, node) in &mut self.nodes {
@@ -217,7 +223,7 @@ impl FleetState {
             if let Some(at) = node.wake {
                 self.wakes.remove(&(at, id.clone()));
             }
-            self.retired.insert(id.clone(), node.generation);
+            self.retired.insert(id.clone(), node.orders.generation());
         }
     }
 
@@ -254,7 +260,7 @@ impl FleetState {
     }
 
     fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
-        for (&symptom, &at) in &node.shows {
+        for (&symptom, &at) in &node.symptoms {
             for domain in node.place.domains().into_iter().filter(Domain::fails_as_one) {
                 let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
                 shown.insert(id.clone(), at);
@@ -302,4 +308,9 @@ impl FleetState {
             }
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
 }

@@ -1,34 +1,14 @@
 //! The parts of a node as people find them: a GPU by its number and its address, beside its UUID.
 
 use super::node::Node;
-use crate::fleet::event::{GpuMakeup, Makeup};
+use crate::fleet::event::GpuMakeup;
 use crate::fleet::order::OrderKind;
 use crate::fleet::reason::{FindingSummary, GpuLocation, order_text, subject_text};
 use crate::health::{Finding, GpuUuid, Subject};
 
-/// GPUs that a node has lost and that are remembered at most.
-const GONE_MAX: usize = 32;
-
 impl Node {
-    /// GPUs that were there before this makeup and are not any more. One that fell off the bus is in no list, and it is the very one that people look for.
-    pub(super) fn note_gone(&mut self, makeup: &Makeup) {
-        let Some(listed) = &makeup.gpus else { return };
-        let before = self.makeup.as_ref();
-        let is_same_boot = before.is_some_and(|it| it.boot == makeup.boot);
-        let mut gone = std::mem::take(&mut self.gone);
-        gone.extend(before.and_then(|it| it.gpus.clone()).into_iter().flatten());
-        gone.retain(|it| {
-            let is_meant =
-                || self.findings.values().any(|found| found.subject.gpu() == Some(&it.uuid));
-            !listed.iter().any(|other| other.uuid == it.uuid) && (is_same_boot || is_meant())
-        });
-        gone.truncate(GONE_MAX);
-        self.gone = gone;
-    }
-
     fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuMakeup> {
-        let listed = self.makeup.as_ref().and_then(|it| it.gpus.as_ref());
-        listed.into_iter().flatten().chain(&self.gone).find(|it| it.uuid == *uuid)
+        self.inventory.as_ref()?.gpu(uuid)
     }
 
     fn location(&self, uuid: &GpuUuid) -> Option<GpuLocation> {

@@ -12,11 +12,11 @@ const QUOTA_CODE: &str = "agent.report-quota";
 impl Node {
     /// Every open finding by number, the server's own last. Decisions on the node go by its agent's alone.
     pub fn open_findings(&self) -> impl Iterator<Item = Cow<'_, Finding>> {
-        self.findings.values().map(Cow::Borrowed).chain(self.quota_finding().map(Cow::Owned))
+        self.findings().values().map(Cow::Borrowed).chain(self.quota_finding().map(Cow::Owned))
     }
 
     fn quota_finding(&self) -> Option<Finding> {
-        let since = self.over_quota_since?;
+        let since = self.reports.over_quota_since()?;
         Some(Finding {
             id: SERVER_FINDING_ID,
             code: QUOTA_CODE.to_owned(),

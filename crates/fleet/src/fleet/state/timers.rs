@@ -3,66 +3,43 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::node::{Node, Standing, later};
+use super::node::Node;
+use super::phase::Standing;
 use super::{FleetState, Freeze};
 use crate::fleet::policy::{Policy, PoolPolicy};
 
 impl Node {
-    /// When a timeout of its present phase ends.
-    pub(crate) fn phase_deadline(&self, seconds: u32) -> Timestamp {
-        later(self.since, seconds.saturating_add(self.uncounted_s))
-    }
-
     /// When its heartbeat timeout ends; none while its heartbeats come.
     pub(crate) fn heartbeat_deadline(&self, pool: &PoolPolicy) -> Option<Timestamp> {
-        let since = self.silent_since?;
-        Some(later(since, pool.silent_s.saturating_add(self.heartbeat_uncounted_s)))
+        self.liveness.deadline(pool.silent_s)
     }
 
     fn has_timer(&self) -> bool {
-        self.order.is_some()
-            || self.silent_since.is_some()
-            || matches!(self.standing, Standing::Suspect | Standing::Verifying)
+        self.orders.pending().is_some()
+            || self.liveness.heartbeat_loss().is_some()
+            || matches!(self.standing(), Standing::Suspect | Standing::Verifying)
     }
 
     /// Gives every timer so much more time.
     fn extend_timers(&mut self, by: SignedDuration) {
-        self.uncounted_s = self.uncounted_s.saturating_add(whole_seconds(by));
-        if self.silent_since.is_some() {
-            let uncounted_s = self.heartbeat_uncounted_s.saturating_add(whole_seconds(by));
-            self.heartbeat_uncounted_s = uncounted_s;
-        }
-        if let Some(pending) = &mut self.order {
-            let until = &mut pending.order.lease_until;
-            *until = until.checked_add(by).unwrap_or(Timestamp::MAX);
-        }
+        self.phase.extend_timeouts(whole_seconds(by));
+        self.liveness.extend_timeout(whole_seconds(by));
+        self.orders.extend_lease(by);
     }
 
     /// After the clock was set back by `back`: nothing that has happened lies in the future, timers have as much left as before where that can
     /// be known, and none runs for longer than in full.
     fn step_back(&mut self, back: SignedDuration, now: Timestamp, policy: &Policy) {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
-        clamp(&mut self.since);
-        self.silent_since.iter_mut().for_each(clamp);
-        self.revoked.iter_mut().for_each(clamp);
-        self.over_quota_since.iter_mut().for_each(clamp);
-        self.unreadable_since.iter_mut().for_each(clamp);
-        self.failed.iter_mut().for_each(|(at, _)| clamp(at));
-        self.shows.values_mut().for_each(clamp);
+        self.phase.step_back(back, now);
+        self.liveness.step_back(back, now);
+        self.reports.step_back(now);
+        self.symptoms.values_mut().for_each(clamp);
         self.quarantines.iter_mut().for_each(clamp);
-        self.proven.values_mut().for_each(|proof| clamp(&mut proof.at));
-        self.errands_ended.iter_mut().for_each(|ended| clamp(&mut ended.at));
-        let step_back = |uncounted_s: &mut u32, since: Timestamp| {
-            let passed_s = whole_seconds(now.duration_since(since));
-            *uncounted_s = uncounted_s.saturating_sub(whole_seconds(back)).min(passed_s);
-        };
-        step_back(&mut self.uncounted_s, self.since);
-        step_back(&mut self.heartbeat_uncounted_s, self.silent_since.unwrap_or(now));
-        if let Some(pending) = &mut self.order {
-            let lease_s = policy.of(&self.place.pool).lease_of(&pending.order.what);
-            let until = &mut pending.order.lease_until;
-            *until = until.checked_sub(back).unwrap_or(*until).min(later(now, lease_s));
-        }
+        self.verification.step_back(now);
+        self.requests.change_present(|it| it.step_back(now));
+        let pool = policy.of(&self.place.pool);
+        self.orders.step_back(back, now, |what| pool.lease_of(what));
     }
 
     /// After the controller did not run for `gap`: none of that counts. Where it was long enough for a connection to end, the agent has
@@ -70,19 +47,23 @@ impl Node {
     fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
         let pool = policy.of(&self.place.pool);
         let reconnect_s = pool.silent_s / 3;
-        let may_reconnect =
-            whole_seconds(gap) >= reconnect_s && self.heartbeat_uncounted_s < pool.silent_s;
+        let uncounted_s = self.liveness.heartbeat_loss().map_or(0, |it| it.uncounted_s);
+        let may_reconnect = whole_seconds(gap) >= reconnect_s && uncounted_s < pool.silent_s;
         self.extend_timers(gap);
         if let Some(deadline) = self.heartbeat_deadline(pool).filter(|_| may_reconnect) {
             let lacks = later(now, reconnect_s).duration_since(deadline);
-            let uncounted_s = self.heartbeat_uncounted_s.saturating_add(whole_seconds(lacks));
-            self.heartbeat_uncounted_s = uncounted_s;
+            self.liveness.extend_timeout(whole_seconds(lacks));
         }
     }
 }
 
+/// So many seconds after.
+pub(crate) fn later(at: Timestamp, seconds: u32) -> Timestamp {
+    at.checked_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(Timestamp::MAX)
+}
+
 /// Whole seconds, rounded up; none of a negative time.
-fn whole_seconds(time: SignedDuration) -> u32 {
+pub(super) fn whole_seconds(time: SignedDuration) -> u32 {
     if time.is_negative() {
         return 0;
     }

@@ -1,0 +1,93 @@
+//! What a login of one pool prints: the commands have no other source than the server's answers, so
+//! neither names nor counts of another pool are in any of them, whatever a reason says.
+
+use std::path::Path;
+
+use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::reason::samples;
+use farrier_fleet::fleet::{Domain, NodeId, Place, Standing, Why};
+
+use crate::town::Town;
+
+const FOREIGN_POOL: &str = "zz-secret";
+
+/// Names and counts of the other pool in a text. A count is a word of its own: digits of a time are none.
+fn markers(text: &str) -> Vec<String> {
+    let words: Vec<&str> = text.split(|it: char| !it.is_ascii_alphanumeric()).collect();
+    let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());
+    let counts = counts.into_iter().filter(|it| words.contains(&it.as_str()));
+    counts.chain(text.contains("zz-").then(|| "zz-".to_owned())).collect()
+}
+
+#[test]
+fn no_command_prints_names_or_counts_of_another_pool() {
+    let town = Town::plain();
+    let [own, other]: [NodeId; 2] = ["gpu-1", "zz-node"].map(|it| it.parse().unwrap());
+    let mut place = Place::in_pool(FOREIGN_POOL.parse().unwrap());
+    place.rack = "r1".parse().ok();
+    town.take(Event::Enrolled { node: other, place });
+    let held = Ask::Hold { node: own.clone(), reason: "a look".to_owned() };
+    town.take(Event::Asked { what: held });
+    town.find("gpu-1", 1);
+    town.find("zz-node", 1);
+    let made = town.person(&["bob", "--role", "viewer", "--pool", "train"]);
+    let (token, print) =
+        (made["token"].as_str().unwrap(), made["ca_fingerprint"].as_str().unwrap());
+    let url = town.url();
+    town.fine(&["login", "--server", &url, "--ca-fingerprint", print, "--token", token]);
+    let prints = |words: &[&str]| {
+        let ran = town.run(words);
+        assert!(ran.code < 2, "{words:?}: {}", ran.stderr);
+        let text = ran.stdout + &ran.stderr;
+        assert_eq!(markers(&text), [""; 0], "{words:?} prints {text}");
+        text
+    };
+    let other_pool = Domain::Pool(FOREIGN_POOL.parse().unwrap());
+    let mut count = 0;
+    for about in [Domain::Fleet, other_pool] {
+        let reasons = samples::reasons_naming(&about, FOREIGN_POOL.parse().ok());
+        let (pool, node) = (FOREIGN_POOL.parse().ok(), "zz-node".parse().ok());
+        let unblocked_by = samples::unblocked_by_naming(&about, pool, node);
+        for (reason, unblocked_by) in reasons.into_iter().zip(unblocked_by.into_iter().cycle()) {
+            let why = Why::new(reason, unblocked_by);
+            let (to, node) = (Standing::Held, own.clone());
+            town.take(Event::Moved { node: node.clone(), to, why: why.clone() });
+            town.take(Event::HeldBack { node, why });
+            assert!(prints(&["fleet", "explain", "gpu-1"]).contains("gpu-1"));
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count}");
+    for command in [
+        &["fleet", "nodes"][..],
+        &["fleet", "node", "gpu-1"],
+        &["fleet", "findings"],
+        &["fleet", "events", "--limit", "500"],
+        &["fleet", "domains"],
+        &["fleet", "matrix"],
+        &["top", "--server", "--once"],
+    ] {
+        prints(command);
+        prints(&[command, &["--output", "json"]].concat());
+    }
+    prints(&["fleet", "policy", "show"]);
+    prints(&["fleet", "export", "state"]);
+    prints(&["fleet", "export", "log"]);
+}
+
+/// A command gets a session with the server and nothing else: what it prints was redacted there.
+#[test]
+fn fleet_commands_have_no_other_source_than_the_servers_answers() {
+    let commands = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/fleet");
+    let mut count = 0;
+    for file in std::fs::read_dir(commands).unwrap().map(|it| it.unwrap().path()) {
+        if file.extension().is_some_and(|it| it == "rs") {
+            let source = std::fs::read_to_string(&file).unwrap();
+            for other in ["farrier_server", "FleetState", "fleet::state"] {
+                assert!(!source.contains(other), "{} uses {other}", file.display());
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 8, "{count}");
+}

@@ -1,0 +1,80 @@
+//! What a node is made of.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::event::{GpuMakeup, Makeup};
+use crate::health::GpuUuid;
+
+/// GPUs that a node has lost and that are remembered at most.
+const MISSING_GPUS_MAX: usize = 32;
+
+/// What a node reported last, and what it had before.
+///
+/// Not expressible: missing GPUs of a node that never reported an inventory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// What it reported last.
+    pub makeup: Arc<Makeup>,
+    /// GPUs that it had and has no more, in this boot or with an open finding. One that fell off the bus is in no list, and it is the very one that people look for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_gpus: Vec<GpuMakeup>,
+}
+
+impl Inventory {
+    /// The inventory after another report. `is_in_finding` says whether an open finding names a GPU.
+    pub(super) fn after(
+        before: Option<&Self>,
+        makeup: &Makeup,
+        is_in_finding: impl Fn(&GpuUuid) -> bool,
+    ) -> Self {
+        let mut missing = before.map(|it| it.missing_gpus.clone()).unwrap_or_default();
+        if let Some(listed) = &makeup.gpus {
+            let is_same_boot = before.is_some_and(|it| it.makeup.boot == makeup.boot);
+            missing.extend(before.and_then(|it| it.makeup.gpus.clone()).into_iter().flatten());
+            missing.retain(|it| {
+                !listed.iter().any(|other| other.uuid == it.uuid)
+                    && (is_same_boot || is_in_finding(&it.uuid))
+            });
+            missing.truncate(MISSING_GPUS_MAX);
+        }
+        Self { makeup: Arc::new(makeup.clone()), missing_gpus: missing }
+    }
+
+    /// A GPU that it has or had.
+    pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuMakeup> {
+        let listed = self.makeup.gpus.as_ref();
+        listed.into_iter().flatten().chain(&self.missing_gpus).find(|it| it.uuid == *uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(name: &str) -> GpuMakeup {
+        GpuMakeup { uuid: GpuUuid(name.to_owned()), name: None, index: None, pci: None }
+    }
+
+    fn makeup(boot: &str, gpus: Option<&[&str]>) -> Makeup {
+        let gpus = gpus.map(|it| it.iter().map(|name| gpu(name)).collect());
+        Makeup { boot: boot.to_owned(), gpus, ..Makeup::default() }
+    }
+
+    #[test]
+    fn a_gpu_that_fell_off_is_missing_until_a_boot_or_its_findings_end() {
+        let first = Inventory::after(None, &makeup("1", Some(&["a", "b"])), |_| false);
+        assert_eq!(first.missing_gpus, []);
+        let lost = Inventory::after(Some(&first), &makeup("1", Some(&["a"])), |_| false);
+        assert_eq!(lost.missing_gpus, [gpu("b")]);
+        assert!(lost.gpu(&GpuUuid("b".to_owned())).is_some());
+        let unread = Inventory::after(Some(&lost), &makeup("1", None), |_| false);
+        assert_eq!(unread.missing_gpus, [gpu("b")], "nothing is known of what it has now");
+        let booted = |is_in_finding: bool| {
+            let makeup = makeup("2", Some(&["a"]));
+            Inventory::after(Some(&lost), &makeup, |_| is_in_finding).missing_gpus
+        };
+        assert_eq!((booted(false), booted(true)), (vec![], vec![gpu("b")]));
+    }
+}

@@ -1,0 +1,277 @@
+//! States of formats 1 and 2, in which a node was one list of fields. A log may begin with one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::inventory::Inventory;
+use super::liveness::Liveness;
+use super::node::{Errand, ErrandEnded, Hold, Node};
+use super::orders::{FailureStreak, Orders, Pending};
+use super::phase::{NodePhase, Standing};
+use super::repairs::{RepairAttempt, Repairs};
+use super::reports::Reports;
+use super::requests::OperatorRequests;
+use super::scheduling::Scheduling;
+use super::verification::{FailedVerification, Verification};
+use super::{Blame, FleetState, Freeze, Symptom, Tally};
+use crate::fleet::event::{Cordon, GpuMakeup, Makeup, Record};
+use crate::fleet::identity::{Domain, NodeId, Place};
+use crate::fleet::order::{Order, OrderKind, Rung};
+use crate::fleet::policy::Policy;
+use crate::fleet::reason::{self, OrderFailure, Why};
+use crate::health::Finding;
+
+#[derive(Deserialize)]
+struct StateV2 {
+    seq: u64,
+    at: Timestamp,
+    policy: Policy,
+    nodes: BTreeMap<NodeId, NodeV2>,
+    retired: BTreeMap<NodeId, u64>,
+    tallies: BTreeMap<Domain, Tally>,
+    freezes: BTreeMap<Domain, Freeze>,
+    symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
+    blamed: BTreeMap<Domain, Blame>,
+    #[serde(default)]
+    access: u64,
+    wakes: BTreeSet<(Timestamp, NodeId)>,
+}
+
+/// A node as it was. What decided nothing is left out: `tried`, whose keys were texts.
+#[derive(Deserialize)]
+struct NodeV2 {
+    place: Place,
+    standing: Standing,
+    since: Timestamp,
+    why: Why,
+    makeup: Option<Arc<Makeup>>,
+    #[serde(default)]
+    gone: Vec<GpuMakeup>,
+    silent_since: Option<Timestamp>,
+    #[serde(default)]
+    revoked: Option<Timestamp>,
+    record: Option<Record>,
+    findings: BTreeMap<u64, Finding>,
+    cordon: Cordon,
+    drained: bool,
+    hold: Option<Hold>,
+    approved: bool,
+    generation: u64,
+    order: Option<PendingV2>,
+    failures: u32,
+    failed: Option<(Timestamp, OrderFailure)>,
+    #[serde(default)]
+    failed_order: Option<OrderKind>,
+    proven: BTreeMap<Rung, ProofV2>,
+    #[serde(default)]
+    unproven: Option<UnprovenV2>,
+    #[serde(default)]
+    prove_now: Option<Rung>,
+    #[serde(default)]
+    errand: Option<Errand>,
+    #[serde(default)]
+    errands_ended: Vec<ErrandEnded>,
+    #[serde(default)]
+    owed: BTreeSet<Rung>,
+    repairs: Vec<RepairV2>,
+    #[serde(default)]
+    untold_repair: Option<String>,
+    mended: bool,
+    quarantines: Vec<Timestamp>,
+    held_back: Option<Why>,
+    #[serde(default)]
+    shows: BTreeMap<Symptom, Timestamp>,
+    #[serde(default)]
+    over_quota_since: Option<Timestamp>,
+    #[serde(default)]
+    unreadable_since: Option<Timestamp>,
+    #[serde(default)]
+    first_seq: u64,
+    #[serde(default)]
+    uncounted_s: u32,
+    #[serde(default)]
+    heartbeat_uncounted_s: u32,
+    #[serde(default)]
+    first_served: Option<Timestamp>,
+    wake: Option<Timestamp>,
+}
+
+/// The texts of `faults` say which faults a repair was meant for, and are not read.
+#[derive(Deserialize)]
+struct PendingV2 {
+    order: Order,
+    accepted: bool,
+}
+
+#[derive(Deserialize)]
+struct ProofV2 {
+    at: Timestamp,
+    passed: bool,
+    evidence: String,
+}
+
+#[derive(Deserialize)]
+struct UnprovenV2 {
+    rung: Rung,
+    why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RepairV2 {
+    Ordered(OrderKind),
+    ByHand(String),
+}
+
+impl NodeV2 {
+    fn phase(&self) -> NodePhase {
+        let mut phase = NodePhase::new(self.standing, self.why.clone(), self.since);
+        phase.extend_timeouts(self.uncounted_s);
+        phase.defer(self.held_back.clone());
+        if let Some(level) = self.prove_now {
+            phase.request_verification(level);
+        }
+        phase
+    }
+
+    fn liveness(&self) -> Liveness {
+        let mut liveness = Liveness::default();
+        if let Some(since) = self.silent_since {
+            liveness.lose_heartbeat(since);
+            liveness.extend_timeout(self.heartbeat_uncounted_s);
+        }
+        if let Some(at) = self.revoked {
+            liveness.revoke_certificate(at);
+        }
+        liveness
+    }
+
+    fn scheduling(&self) -> Scheduling {
+        let mut scheduling = Scheduling::default();
+        scheduling.observe(&self.cordon);
+        if self.drained {
+            scheduling.drained();
+        }
+        scheduling
+    }
+
+    /// A level that both passed and is required has to pass again.
+    fn verification(&self) -> Verification {
+        let mut verification = Verification::default();
+        for (level, ProofV2 { at, passed, evidence }) in &self.proven {
+            if *passed {
+                verification.pass(*level, *at, evidence);
+            } else {
+                verification.fail(*level, *at, evidence);
+            }
+        }
+        verification.dismiss_failure();
+        for level in &self.owed {
+            verification.require(*level);
+        }
+        if let Some(UnprovenV2 { rung, why }) = &self.unproven {
+            let failure = FailedVerification { level: *rung, evidence: why.clone() };
+            verification.set_failure(failure);
+        }
+        verification
+    }
+}
+
+impl From<NodeV2> for Node {
+    fn from(node: NodeV2) -> Self {
+        let (phase, liveness) = (node.phase(), node.liveness());
+        let (scheduling, verification) = (node.scheduling(), node.verification());
+        // Where what failed last was not kept, its count is not either: what fails still does so again before it waits for a person.
+        let failures = node.failed.zip(node.failed_order).zip(NonZeroU32::new(node.failures));
+        let failures =
+            failures.map(|(((at, why), order), count)| FailureStreak { order, count, at, why });
+        let pending = node.order.map(|it| {
+            let PendingV2 { order, accepted } = it;
+            Pending { order, accepted, faults: None }
+        });
+        let attempts = node.repairs.into_iter().map(|it| match it {
+            RepairV2::Ordered(order) => RepairAttempt::Ordered { order, faults: None },
+            RepairV2::ByHand(what) => RepairAttempt::ByHand { what },
+        });
+        let (hold, errand, errands_ended) = (node.hold, node.errand, node.errands_ended);
+        let repairs =
+            Repairs::from_parts(attempts.collect(), node.mended, node.approved, node.untold_repair);
+        Self {
+            place: node.place,
+            first_seq: node.first_seq,
+            phase,
+            inventory: node.makeup.map(|makeup| Inventory { makeup, missing_gpus: node.gone }),
+            liveness,
+            reports: Reports::from_parts(
+                node.record,
+                node.findings,
+                node.over_quota_since,
+                node.unreadable_since,
+            ),
+            scheduling,
+            requests: OperatorRequests { hold, errand, errands_ended }.into(),
+            orders: Orders::from_parts(node.generation, pending, failures),
+            verification,
+            repairs: repairs.into(),
+            first_in_service_at: node.first_served,
+            quarantines: node.quarantines,
+            symptoms: node.shows,
+            wake: node.wake,
+        }
+    }
+}
+
+impl From<StateV2> for FleetState {
+    fn from(state: StateV2) -> Self {
+        let nodes = state.nodes.into_iter().map(|(id, node)| (id, Arc::new(node.into())));
+        Self {
+            seq: state.seq,
+            at: state.at,
+            policy: state.policy,
+            nodes: nodes.collect(),
+            retired: state.retired,
+            tallies: state.tallies,
+            freezes: state.freezes,
+            symptoms: state.symptoms,
+            blamed: state.blamed,
+            access: state.access,
+            wakes: state.wakes,
+        }
+    }
+}
+
+impl Node {
+    /// Adds what states of format 1 lack. They do not say which nodes have been in service; every node that is not joining is taken as one
+    /// that was, because a node too many in the count keeps a healthy node in service, and one too few takes it out.
+    fn upgrade_from_v1(&mut self) {
+        if self.standing() != Standing::Joining {
+            self.first_in_service_at.get_or_insert(self.phase.since());
+        }
+    }
+}
+
+impl FleetState {
+    /// Reads a state of format 2.
+    pub fn from_v2(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice::<StateV2>(bytes).map(Into::into)
+    }
+
+    /// Reads a state of format 1: adds what it lacks, and counts domains again by today's rules.
+    pub fn from_v1(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
+        reason::upgrade_state(&mut value);
+        let mut state: Self = serde_json::from_value::<StateV2>(value)?.into();
+        state.tallies.clear();
+        for id in state.nodes.keys().cloned().collect::<Vec<_>>() {
+            let Some(node) = state.nodes.get_mut(&id) else { continue };
+            Arc::make_mut(node).upgrade_from_v1();
+            let node = Arc::clone(node);
+            state.count(&node, 1);
+        }
+        Ok(state)
+    }
+}

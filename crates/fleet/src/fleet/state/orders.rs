@@ -1,0 +1,210 @@
+//! A node's orders: the one that is pending, and those that failed.
+
+use std::num::NonZeroU32;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::fault::FaultKey;
+use super::timers::later;
+use crate::fleet::order::{Order, OrderKind};
+use crate::fleet::reason::OrderFailure;
+
+/// A node's orders.
+///
+/// Not expressible: a count of failures without a last one, or a last one without what was ordered
+/// then; a pending order above the last generation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Orders {
+    generation: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pending: Option<Box<Pending>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failures: Option<Box<FailureStreak>>,
+}
+
+/// An order on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// It.
+    pub order: Order,
+    /// Whether the agent has it in its journal.
+    pub accepted: bool,
+    /// The faults that a repair is meant for; none where it is no repair, or of a state before format 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faults: Option<Vec<FaultKey>>,
+}
+
+/// Orders that failed since one was done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureStreak {
+    /// The last of them.
+    pub order: OrderKind,
+    /// How many of its kind. Repairs share one count: a reboot that fails after a failed reset is
+    /// one more failed repair. Everything else counts by kind, so that a cordon is not delayed by
+    /// the back-off of failed drains.
+    pub count: NonZeroU32,
+    /// When the last one failed.
+    pub at: Timestamp,
+    /// Why.
+    pub why: OrderFailure,
+}
+
+impl Orders {
+    pub(super) fn from_generation(generation: u64) -> Self {
+        Self { generation, ..Self::default() }
+    }
+
+    pub(super) fn from_parts(
+        generation: u64,
+        pending: Option<Pending>,
+        failures: Option<FailureStreak>,
+    ) -> Self {
+        let last = pending.as_ref().map_or(0, |it| it.order.generation);
+        let (pending, failures) = (pending.map(Box::new), failures.map(Box::new));
+        Self { generation: generation.max(last), pending, failures }
+    }
+
+    /// The last order's generation. Only grows.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The order that is not answered yet.
+    pub fn pending(&self) -> Option<&Pending> {
+        self.pending.as_deref()
+    }
+
+    /// Orders that failed since one was done.
+    pub fn failures(&self) -> Option<&FailureStreak> {
+        self.failures.as_deref()
+    }
+
+    pub(super) fn issue(&mut self, order: Order, faults: Option<Vec<FaultKey>>) {
+        self.generation = order.generation;
+        self.pending = Some(Box::new(Pending { order, accepted: false, faults }));
+    }
+
+    /// The node had orders up to that generation. A lower one is never taken, so what is pending is ordered again with a higher one.
+    pub(super) fn skip_to(&mut self, generation: u64) {
+        if generation > self.generation {
+            self.generation = generation;
+            self.pending = None;
+        }
+    }
+
+    pub(super) fn accept(&mut self, generation: u64) {
+        if let Some(pending) = self.pending.as_mut().filter(|it| it.order.generation == generation)
+        {
+            pending.accepted = true;
+        }
+    }
+
+    /// Takes the order of that generation, which is pending no longer.
+    pub(super) fn take(&mut self, generation: u64) -> Option<Pending> {
+        self.pending.take_if(|it| it.order.generation == generation).map(|it| *it)
+    }
+
+    pub(super) fn fail(&mut self, order: OrderKind, why: OrderFailure, at: Timestamp) {
+        let is_same =
+            |it: &OrderKind| it.same_kind(&order) || (it.is_repair() && order.is_repair());
+        let before = self.failures.take().filter(|it| is_same(&it.order));
+        let count = before.map_or(NonZeroU32::MIN, |it| it.count.saturating_add(1));
+        self.failures = Some(Box::new(FailureStreak { order, count, at, why }));
+    }
+
+    pub(super) fn end_failures(&mut self) {
+        self.failures = None;
+    }
+
+    pub(super) fn extend_lease(&mut self, by: SignedDuration) {
+        if let Some(pending) = &mut self.pending {
+            let until = &mut pending.order.lease_until;
+            *until = until.checked_add(by).unwrap_or(Timestamp::MAX);
+        }
+    }
+
+    /// After the clock was set back by `back`: a lease lasts no longer than in full.
+    pub(super) fn step_back(
+        &mut self,
+        back: SignedDuration,
+        now: Timestamp,
+        lease_s: impl FnOnce(&OrderKind) -> u32,
+    ) {
+        if let Some(failures) = &mut self.failures {
+            failures.at = failures.at.min(now);
+        }
+        if let Some(pending) = &mut self.pending {
+            let lease_s = lease_s(&pending.order.what);
+            let until = &mut pending.order.lease_until;
+            *until = until.checked_sub(back).unwrap_or(*until).min(later(now, lease_s));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::reason::Reason;
+    use crate::health::GpuUuid;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn order(generation: u64) -> Order {
+        Order {
+            node: "a".parse().unwrap(),
+            generation,
+            what: OrderKind::Cordon,
+            boot: None,
+            lease_until: at(100),
+            reason: Reason::Repaired,
+        }
+    }
+
+    fn failed(orders: &mut Orders, what: OrderKind) -> u32 {
+        orders.fail(what, OrderFailure::Reported("no".to_owned()), at(1));
+        orders.failures().unwrap().count.get()
+    }
+
+    #[test]
+    fn failures_count_by_kind_and_repairs_together() {
+        let mut orders = Orders::default();
+        let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
+        assert_eq!(failed(&mut orders, reset), 1);
+        assert_eq!(failed(&mut orders, OrderKind::Reboot), 2);
+        assert_eq!(failed(&mut orders, OrderKind::Drain { wait_s: 1 }), 1);
+        assert_eq!(failed(&mut orders, OrderKind::Drain { wait_s: 2 }), 2);
+        assert_eq!(failed(&mut orders, OrderKind::Reboot), 1);
+        orders.end_failures();
+        assert_eq!(failed(&mut orders, OrderKind::Reboot), 1);
+    }
+
+    #[test]
+    fn an_answer_to_another_order_takes_nothing() {
+        let mut orders = Orders::default();
+        orders.issue(order(4), None);
+        orders.accept(3);
+        assert!(orders.take(3).is_none() && !orders.pending().unwrap().accepted);
+        orders.accept(4);
+        assert!(orders.take(4).unwrap().accepted);
+        assert_eq!((orders.pending(), orders.generation()), (None, 4));
+    }
+
+    #[test]
+    fn an_order_below_what_the_node_had_is_given_up() {
+        let mut orders = Orders::default();
+        orders.issue(order(4), None);
+        orders.skip_to(4);
+        assert!(orders.pending().is_some());
+        orders.skip_to(9);
+        assert_eq!((orders.pending(), orders.generation()), (None, 9));
+    }
+
+    #[test]
+    fn a_pending_order_is_never_above_the_last_generation() {
+        let pending = Pending { order: order(7), accepted: false, faults: None };
+        assert_eq!(Orders::from_parts(2, Some(pending), None).generation(), 7);
+    }
+}

@@ -1,0 +1,225 @@
+//! What was done to repair a node, since it was last in service.
+
+use serde::{Deserialize, Serialize};
+
+use super::fault::FaultKey;
+use super::sparse::Empty;
+use crate::fleet::order::OrderKind;
+
+/// Repairs of a node since it was last in service.
+///
+/// Not expressible: a fault that a repair was attempted for without that repair; a repair that
+/// waits for its verification without an attempt; attempts of before a repair by hand that still
+/// count for a fault.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repairs {
+    /// Attempts that did not help: the node was taken out again, or repaired once more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<RepairAttempt>,
+    /// The last one, until the node is taken out again: its verification shows whether it helped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unverified: Option<RepairAttempt>,
+    /// Whether an operator approved a repair that waits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    approved: bool,
+    /// What a person repaired, until the agent acknowledges it: it counts what happened before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pending_ack: Option<String>,
+}
+
+/// One repair.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RepairAttempt {
+    /// By the agent.
+    Ordered {
+        /// What.
+        order: OrderKind,
+        /// The faults that it was meant for; none in what a state before format 3 kept, where keys were texts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        faults: Option<Vec<FaultKey>>,
+    },
+    /// By a person.
+    ByHand {
+        /// In their words.
+        what: String,
+    },
+}
+
+impl Empty for Repairs {
+    const EMPTY: &'static Self =
+        &Self { earlier: Vec::new(), unverified: None, approved: false, pending_ack: None };
+
+    fn empty() -> Self {
+        Self::default()
+    }
+}
+
+impl Repairs {
+    pub(super) fn from_parts(
+        mut attempts: Vec<RepairAttempt>,
+        is_unverified: bool,
+        approved: bool,
+        pending_ack: Option<String>,
+    ) -> Self {
+        let unverified = if is_unverified { attempts.pop() } else { None };
+        Self { earlier: attempts, unverified, approved, pending_ack }
+    }
+
+    /// Every attempt, in sequence.
+    pub fn attempts(&self) -> impl DoubleEndedIterator<Item = &RepairAttempt> {
+        self.earlier.iter().chain(&self.unverified)
+    }
+
+    /// The last attempt, where the node was not taken out again since.
+    pub fn unverified(&self) -> Option<&RepairAttempt> {
+        self.unverified.as_ref()
+    }
+
+    /// Whether an operator approved a repair that waits.
+    pub fn is_approved(&self) -> bool {
+        self.approved
+    }
+
+    /// What a person repaired, until the agent acknowledges it.
+    pub fn pending_ack(&self) -> Option<&str> {
+        self.pending_ack.as_deref()
+    }
+
+    /// Whether a person repaired it.
+    pub(in crate::fleet) fn has_by_hand(&self) -> bool {
+        self.attempts().any(|it| matches!(it, RepairAttempt::ByHand { .. }))
+    }
+
+    /// How often it was done by order.
+    pub(in crate::fleet) fn times_done(&self, what: &OrderKind) -> usize {
+        let is_it = |it: &&RepairAttempt| matches!(it, RepairAttempt::Ordered { order, .. } if order == what);
+        self.attempts().filter(is_it).count()
+    }
+
+    /// Whether it was attempted for that fault, since a person last repaired the node. An attempt whose faults are not known counts for
+    /// every fault: the same repair is not repeated for the reason alone that its keys were lost, and a person is asked instead.
+    pub(in crate::fleet) fn was_attempted(
+        &self,
+        what: &OrderKind,
+        fault: Option<&FaultKey>,
+    ) -> bool {
+        let mut is_any_noted = false;
+        for attempt in self.attempts().rev() {
+            let RepairAttempt::Ordered { order, faults } = attempt else { break };
+            let is_for_it = match faults {
+                None => true,
+                Some(faults) => {
+                    is_any_noted |= !faults.is_empty();
+                    fault.is_some_and(|it| faults.contains(it))
+                }
+            };
+            if is_for_it && order == what {
+                return true;
+            }
+        }
+        // After a repair by hand what was done before it is left to people, until another repair is ordered.
+        !is_any_noted && self.times_done(what) > 0
+    }
+
+    pub(super) fn approve(&mut self) {
+        self.approved = true;
+    }
+
+    /// A repair was made. An approval was for this one.
+    pub(super) fn attempt(&mut self, attempt: RepairAttempt) {
+        self.earlier.extend(self.unverified.replace(attempt));
+        self.approved = false;
+    }
+
+    /// A person repaired the node, and its agent has to acknowledge that.
+    pub(super) fn attempt_by_hand(&mut self, what: &str) {
+        self.pending_ack = Some(what.to_owned());
+        self.attempt(RepairAttempt::ByHand { what: what.to_owned() });
+    }
+
+    /// The agent acknowledged it, or never will.
+    pub(super) fn acknowledge(&mut self) {
+        self.pending_ack = None;
+    }
+
+    /// The node was taken out again: the last attempt did not help, or was made before.
+    pub(super) fn did_not_help(&mut self) {
+        self.earlier.extend(self.unverified.take());
+        self.pending_ack = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::order::Rung;
+
+    fn fault(level: Rung) -> FaultKey {
+        FaultKey::FailedVerification { level }
+    }
+
+    fn reboot_for(faults: Option<Vec<FaultKey>>) -> RepairAttempt {
+        RepairAttempt::Ordered { order: OrderKind::Reboot, faults }
+    }
+
+    fn restart_for(level: Rung) -> RepairAttempt {
+        let order = OrderKind::RestartService { unit: "fan".to_owned() };
+        RepairAttempt::Ordered { order, faults: Some(vec![fault(level)]) }
+    }
+
+    fn attempted(repairs: &Repairs, level: Rung) -> bool {
+        repairs.was_attempted(&OrderKind::Reboot, Some(&fault(level)))
+    }
+
+    #[test]
+    fn each_fault_has_its_own_attempt() {
+        let mut repairs = Repairs::default();
+        assert!(!attempted(&repairs, Rung::V0));
+        repairs.attempt(reboot_for(Some(vec![fault(Rung::V0)])));
+        assert_eq!([Rung::V0, Rung::V1].map(|it| attempted(&repairs, it)), [true, false]);
+        repairs.did_not_help();
+        assert_eq!([Rung::V0, Rung::V1].map(|it| attempted(&repairs, it)), [true, false]);
+        assert!(!repairs.was_attempted(&OrderKind::Reboot, None));
+    }
+
+    /// What a state of an earlier format kept: which fault it was for is not known.
+    #[test]
+    fn an_attempt_without_keys_is_not_repeated_for_any_fault() {
+        let mut repairs = Repairs::from_parts(vec![reboot_for(None)], true, false, None);
+        assert!(attempted(&repairs, Rung::V0) && attempted(&repairs, Rung::V1));
+        repairs.attempt(restart_for(Rung::V0));
+        assert!(attempted(&repairs, Rung::V0) && attempted(&repairs, Rung::V1));
+        repairs.attempt_by_hand("board");
+        repairs.attempt(restart_for(Rung::V0));
+        assert!(!attempted(&repairs, Rung::V0), "a person repaired it since");
+    }
+
+    #[test]
+    fn what_was_done_before_a_repair_by_hand_is_left_to_people() {
+        let mut repairs = Repairs::default();
+        repairs.attempt(reboot_for(Some(vec![fault(Rung::V0)])));
+        repairs.attempt_by_hand("board");
+        assert!(attempted(&repairs, Rung::V0) && attempted(&repairs, Rung::V1));
+        repairs.attempt(restart_for(Rung::V1));
+        assert!(!attempted(&repairs, Rung::V0) && !attempted(&repairs, Rung::V1));
+    }
+
+    #[test]
+    fn a_repair_waits_for_its_verification_until_the_node_is_out_again() {
+        let mut repairs = Repairs::default();
+        repairs.approve();
+        repairs.attempt_by_hand("board");
+        assert!(repairs.unverified().is_some() && !repairs.is_approved());
+        assert_eq!(repairs.pending_ack(), Some("board"));
+        repairs.did_not_help();
+        assert_eq!((repairs.unverified(), repairs.pending_ack()), (None, None));
+        assert_eq!((repairs.attempts().count(), repairs.has_by_hand()), (1, true));
+    }
+
+    #[test]
+    fn nothing_is_unverified_without_an_attempt() {
+        let repairs = Repairs::from_parts(Vec::new(), true, false, None);
+        assert_eq!(repairs, *Repairs::EMPTY);
+    }
+}

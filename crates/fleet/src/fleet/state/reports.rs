@@ -1,0 +1,183 @@
+//! What a node's agent reports, and how its reports arrive.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::node::Node;
+use super::sparse::{Empty, Sparse};
+use crate::fleet::event::Record;
+use crate::health::{Change, Finding};
+
+static NO_FINDINGS: BTreeMap<u64, Finding> = BTreeMap::new();
+
+/// What a node's agent reports.
+///
+/// Not expressible: open findings without the record of the agent's journal that they are from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reports {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    journal: Option<Journal>,
+    #[serde(default, skip_serializing_if = "Sparse::is_empty")]
+    trouble: Sparse<ReportTrouble>,
+}
+
+/// An agent's journal of findings, as far as it arrived.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Journal {
+    record: Record,
+    findings: BTreeMap<u64, Finding>,
+}
+
+/// What is wrong with the reports themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct ReportTrouble {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    over_quota_since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unreadable_since: Option<Timestamp>,
+}
+
+impl Empty for ReportTrouble {
+    const EMPTY: &'static Self = &Self { over_quota_since: None, unreadable_since: None };
+
+    fn empty() -> Self {
+        Self::default()
+    }
+}
+
+impl Reports {
+    pub(super) fn from_parts(
+        record: Option<Record>,
+        findings: BTreeMap<u64, Finding>,
+        over_quota_since: Option<Timestamp>,
+        unreadable_since: Option<Timestamp>,
+    ) -> Self {
+        // Findings of a journal that is not known are replaced by the agent's next snapshot.
+        let record = record.or_else(|| (!findings.is_empty()).then(Record::default));
+        let journal = record.map(|record| Journal { record, findings });
+        Self { journal, trouble: ReportTrouble { over_quota_since, unreadable_since }.into() }
+    }
+
+    /// The last record of the agent's journal that arrived.
+    pub fn record(&self) -> Option<&Record> {
+        self.journal.as_ref().map(|it| &it.record)
+    }
+
+    /// Whether the record was taken in already.
+    pub fn has(&self, record: &Record) -> bool {
+        let last = self.record().filter(|it| it.journal == record.journal);
+        last.is_some_and(|last| record.number <= last.number)
+    }
+
+    fn findings(&self) -> &BTreeMap<u64, Finding> {
+        self.journal.as_ref().map_or(&NO_FINDINGS, |it| &it.findings)
+    }
+
+    /// Since when it reports more than its quota.
+    pub fn over_quota_since(&self) -> Option<Timestamp> {
+        self.trouble.over_quota_since
+    }
+
+    /// Since when the server cannot read what it reports of its findings.
+    pub fn unreadable_since(&self) -> Option<Timestamp> {
+        self.trouble.unreadable_since
+    }
+
+    /// Takes a record in, unless it was already.
+    pub(super) fn add(&mut self, record: &Record, changes: &[Change]) {
+        if self.has(record) {
+            return;
+        }
+        let mut findings = self.journal.take().map(|it| it.findings).unwrap_or_default();
+        for finding in changes.iter().map(Change::finding) {
+            if finding.is_open() {
+                findings.insert(finding.id, finding.clone());
+            } else {
+                findings.remove(&finding.id);
+            }
+        }
+        self.journal = Some(Journal { record: record.clone(), findings });
+    }
+
+    /// Takes a snapshot in.
+    pub(super) fn replace(&mut self, record: &Record, open: &[Finding]) {
+        let findings = open.iter().map(|it| (it.id, it.clone())).collect();
+        self.journal = Some(Journal { record: record.clone(), findings });
+    }
+
+    pub(super) fn exceed_quota(&mut self, at: Timestamp) {
+        self.trouble.change(|it| it.over_quota_since.get_or_insert(at).to_owned());
+    }
+
+    pub(super) fn keep_quota(&mut self) {
+        self.trouble.change_present(|it| it.over_quota_since = None);
+    }
+
+    pub(super) fn become_unreadable(&mut self, at: Timestamp) {
+        self.trouble.change(|it| it.unreadable_since.get_or_insert(at).to_owned());
+    }
+
+    pub(super) fn become_readable(&mut self) {
+        self.trouble.change_present(|it| it.unreadable_since = None);
+    }
+
+    /// After the clock was set back: nothing lies in the future.
+    pub(super) fn step_back(&mut self, now: Timestamp) {
+        self.trouble.change_present(|it| {
+            let times = [&mut it.over_quota_since, &mut it.unreadable_since];
+            times.into_iter().flatten().for_each(|at| *at = (*at).min(now));
+        });
+    }
+}
+
+impl Node {
+    /// Open findings of its agent, by their number on the node.
+    pub fn findings(&self) -> &BTreeMap<u64, Finding> {
+        self.reports.findings()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_taken_in_once() {
+        let record = |number| Record { journal: "j".to_owned(), number };
+        let mut reports = Reports::default();
+        assert!(!reports.has(&record(0)) && reports.record().is_none());
+        reports.add(&record(3), &[]);
+        assert!(reports.has(&record(3)) && !reports.has(&record(4)));
+        reports.add(&record(2), &[]);
+        assert_eq!(reports.record(), Some(&record(3)));
+        reports.replace(&Record { journal: "k".to_owned(), number: 1 }, &[]);
+        assert!(!reports.has(&record(3)), "another journal counts for itself");
+    }
+
+    #[test]
+    fn trouble_begins_once_and_costs_nothing_when_it_is_over() {
+        let mut reports = Reports::default();
+        reports.exceed_quota(at(5));
+        reports.exceed_quota(at(6));
+        reports.become_unreadable(at(7));
+        assert_eq!(
+            (reports.over_quota_since(), reports.unreadable_since()),
+            (Some(at(5)), Some(at(7)))
+        );
+        reports.step_back(at(6));
+        assert_eq!(
+            (reports.over_quota_since(), reports.unreadable_since()),
+            (Some(at(5)), Some(at(6)))
+        );
+        reports.keep_quota();
+        reports.become_readable();
+        assert_eq!(reports, Reports::default());
+        assert!(reports.trouble.is_empty());
+    }
+}

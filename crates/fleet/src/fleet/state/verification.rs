@@ -1,0 +1,264 @@
+//! What a node's verifications showed.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::fault::FaultKey;
+use crate::fleet::order::Rung;
+use crate::fleet::reason::{Reason, bounded};
+
+/// What a node's verifications showed, in the present boot and since the last repair.
+///
+/// Not expressible: a level that passed and is required for an earlier failure; a level that failed
+/// and is not required; a failure that nothing was done about on a level that passed since.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verification {
+    #[serde(default, skip_serializing_if = "Level::is_not_run")]
+    v0: Level,
+    #[serde(default, skip_serializing_if = "Level::is_not_run")]
+    v1: Level,
+    #[serde(default, skip_serializing_if = "Level::is_not_run")]
+    v2: Level,
+    #[serde(default, skip_serializing_if = "Level::is_not_run")]
+    v3: Level,
+    /// The last failure, for as long as nothing was done about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<Box<FailedVerification>>,
+}
+
+/// One level.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Level {
+    /// Nothing is known.
+    #[default]
+    NotRun,
+    /// It passed.
+    Passed(Box<Evidence>),
+    /// It did not pass. From here on it is required, whatever the pool requires.
+    Failed(Box<Evidence>),
+    /// It did not pass before the last boot or repair, and has not run since.
+    Required,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Evidence {
+    at: Timestamp,
+    evidence: String,
+}
+
+/// The result of a verification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerificationResult<'a> {
+    /// Of which level.
+    pub level: Rung,
+    /// When.
+    pub at: Timestamp,
+    /// Whether it passed.
+    pub passed: bool,
+    /// What was seen.
+    pub evidence: &'a str,
+}
+
+/// A verification that did not pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedVerification {
+    /// Which.
+    pub level: Rung,
+    /// What was seen.
+    pub evidence: String,
+}
+
+impl FailedVerification {
+    /// That it did not pass.
+    pub(in crate::fleet) fn reason(&self, findings: Vec<u64>) -> Reason {
+        let evidence = bounded(&self.evidence);
+        Reason::VerificationFailed { level: self.level, evidence, findings }
+    }
+
+    /// Its key among the node's faults.
+    pub(in crate::fleet) fn fault(&self) -> FaultKey {
+        FaultKey::FailedVerification { level: self.level }
+    }
+}
+
+const LEVELS: [Rung; 4] = [Rung::V0, Rung::V1, Rung::V2, Rung::V3];
+
+impl Verification {
+    fn level(&self, level: Rung) -> &Level {
+        match level {
+            Rung::V0 => &self.v0,
+            Rung::V1 => &self.v1,
+            Rung::V2 => &self.v2,
+            Rung::V3 => &self.v3,
+        }
+    }
+
+    fn level_mut(&mut self, level: Rung) -> &mut Level {
+        match level {
+            Rung::V0 => &mut self.v0,
+            Rung::V1 => &mut self.v1,
+            Rung::V2 => &mut self.v2,
+            Rung::V3 => &mut self.v3,
+        }
+    }
+
+    /// The result of a level, where there is one.
+    pub fn result(&self, level: Rung) -> Option<VerificationResult<'_>> {
+        let (passed, Evidence { at, evidence }) = match self.level(level) {
+            Level::Passed(it) => (true, &**it),
+            Level::Failed(it) => (false, &**it),
+            Level::NotRun | Level::Required => return None,
+        };
+        Some(VerificationResult { level, at: *at, passed, evidence })
+    }
+
+    /// Every result, by level.
+    pub fn results(&self) -> impl Iterator<Item = VerificationResult<'_>> {
+        LEVELS.into_iter().filter_map(|it| self.result(it))
+    }
+
+    /// Whether a level passed.
+    pub fn has_passed(&self, level: Rung) -> bool {
+        matches!(self.level(level), Level::Passed(_))
+    }
+
+    /// Levels that did not pass, and have not passed since: they are required, whatever the pool requires.
+    pub fn required(&self) -> impl Iterator<Item = Rung> {
+        LEVELS
+            .into_iter()
+            .filter(|it| matches!(self.level(*it), Level::Failed(_) | Level::Required))
+    }
+
+    /// The last failure, for as long as nothing was done about it.
+    pub fn failure(&self) -> Option<&FailedVerification> {
+        self.failure.as_deref()
+    }
+
+    pub(super) fn pass(&mut self, level: Rung, at: Timestamp, evidence: &str) {
+        let evidence = evidence.to_owned();
+        *self.level_mut(level) = Level::Passed(Box::new(Evidence { at, evidence }));
+        self.dismiss_failure_of(level);
+    }
+
+    pub(super) fn fail(&mut self, level: Rung, at: Timestamp, evidence: &str) {
+        let evidence = evidence.to_owned();
+        let failure = FailedVerification { level, evidence: evidence.clone() };
+        *self.level_mut(level) = Level::Failed(Box::new(Evidence { at, evidence }));
+        self.failure = Some(Box::new(failure));
+    }
+
+    /// A level is required until it passes.
+    pub(super) fn require(&mut self, level: Rung) {
+        let level = self.level_mut(level);
+        if !matches!(level, Level::Failed(_)) {
+            *level = Level::Required;
+        }
+    }
+
+    /// Sets the failure that nothing was done about, on a level that is required for it.
+    pub(super) fn set_failure(&mut self, failure: FailedVerification) {
+        self.require(failure.level);
+        self.failure = Some(Box::new(failure));
+    }
+
+    /// Results say nothing any longer: the node booted, was changed or was repaired. What is required stays so.
+    pub(super) fn discard_results(&mut self) {
+        for level in LEVELS {
+            self.discard_result(level);
+        }
+    }
+
+    /// The result of a level says nothing any longer.
+    pub(super) fn discard_result(&mut self, level: Rung) {
+        let level = self.level_mut(level);
+        *level = match level {
+            Level::NotRun | Level::Passed(_) => Level::NotRun,
+            Level::Failed(_) | Level::Required => Level::Required,
+        };
+    }
+
+    /// Something was done about the failure. Its level stays required.
+    pub(super) fn dismiss_failure(&mut self) {
+        self.failure = None;
+    }
+
+    pub(super) fn dismiss_failure_of(&mut self, level: Rung) {
+        self.failure.take_if(|it| it.level == level);
+    }
+
+    /// After the clock was set back: nothing lies in the future.
+    pub(super) fn step_back(&mut self, now: Timestamp) {
+        for level in LEVELS {
+            if let Level::Passed(it) | Level::Failed(it) = self.level_mut(level) {
+                it.at = it.at.min(now);
+            }
+        }
+    }
+}
+
+impl Level {
+    fn is_not_run(&self) -> bool {
+        *self == Self::NotRun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn required(verification: &Verification) -> Vec<Rung> {
+        verification.required().collect()
+    }
+
+    #[test]
+    fn a_level_that_failed_is_required_until_it_passes() {
+        let mut verification = Verification::default();
+        verification.fail(Rung::V3, at(1), "slow");
+        assert_eq!(required(&verification), [Rung::V3]);
+        assert!(!verification.result(Rung::V3).unwrap().passed);
+        verification.discard_results();
+        verification.dismiss_failure();
+        assert_eq!((verification.result(Rung::V3), verification.failure()), (None, None));
+        assert_eq!(required(&verification), [Rung::V3]);
+        verification.discard_result(Rung::V3);
+        assert_eq!(required(&verification), [Rung::V3], "a request does not forgive it");
+        verification.pass(Rung::V3, at(2), "fast");
+        assert_eq!(required(&verification), []);
+        assert!(verification.has_passed(Rung::V3));
+        verification.discard_results();
+        assert_eq!(verification, Verification::default());
+    }
+
+    #[test]
+    fn the_last_failure_is_that_of_one_level() {
+        let mut verification = Verification::default();
+        verification.fail(Rung::V0, at(1), "no");
+        verification.fail(Rung::V1, at(2), "neither");
+        verification.pass(Rung::V0, at(3), "yes");
+        assert_eq!(verification.failure().unwrap().level, Rung::V1);
+        assert_eq!(required(&verification), [Rung::V1]);
+        verification.pass(Rung::V1, at(4), "yes");
+        assert_eq!(verification.failure(), None);
+    }
+
+    #[test]
+    fn every_status_is_written_and_read() {
+        let mut verification = Verification::default();
+        verification.pass(Rung::V0, at(1), "well");
+        verification.fail(Rung::V1, at(2), "a GPU is missing");
+        verification.require(Rung::V2);
+        let json = serde_json::to_string(&verification).unwrap();
+        let expected = concat!(
+            r#"{"v0":{"passed":{"at":"1970-01-01T00:00:01Z","evidence":"well"}},"#,
+            r#""v1":{"failed":{"at":"1970-01-01T00:00:02Z","evidence":"a GPU is missing"}},"#,
+            r#""v2":"required","failure":{"level":"v1","evidence":"a GPU is missing"}}"#
+        );
+        assert_eq!(json, expected);
+        assert_eq!(serde_json::from_str::<Verification>(&json).unwrap(), verification);
+    }
+}

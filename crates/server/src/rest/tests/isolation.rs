@@ -1,0 +1,268 @@
+//! A caller of one pool sees neither names nor counts of another, whatever a reason says and
+//! wherever it is shown: every reason there is, through every path that reads.
+
+use std::collections::BTreeSet;
+
+use farrier_fleet::fleet::event::{GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::reason::samples;
+use farrier_fleet::fleet::state::Symptom;
+use farrier_fleet::fleet::{Order, OrderKind, Policy, Reason, Standing, UnblockedBy, Why};
+use farrier_fleet::health::{Change, Finding, GpuUuid};
+
+use super::*;
+
+const OWN: &str = "mine";
+const FOREIGN: [&str; 3] = ["zz-node-1", "zz-node-2", "zz-node-3"];
+const FOREIGN_POOL: &str = "zz-secret";
+const FOREIGN_RACK: &str = "zz-rack";
+/// A rack in which nodes of both pools stand.
+const SHARED_RACK: &str = "shared";
+/// What only the other pool has.
+const NAMES: [&str; 5] = ["zz-node", FOREIGN_POOL, FOREIGN_RACK, "ZZ-GPU", "zz-code"];
+
+fn id(name: &str) -> NodeId {
+    name.parse().unwrap()
+}
+
+fn domain(text: &str) -> Domain {
+    text.parse().unwrap()
+}
+
+/// The markers in a text. A count is a word of its own: digits of a time or a number are none.
+fn markers(text: &str) -> BTreeSet<String> {
+    let names = NAMES.into_iter().filter(|it| text.contains(it)).map(str::to_owned);
+    let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());
+    let words: BTreeSet<&str> = text.split(|it: char| !it.is_ascii_alphanumeric()).collect();
+    names.chain(counts.into_iter().filter(|it| words.contains(it.as_str()))).collect()
+}
+
+/// Every reason and all that unblocks, each about the fleet, about the rack that is shared and about the other pool.
+fn cases() -> Vec<Why> {
+    let domains = [Domain::Fleet, domain("rack:shared"), domain("pool:zz-secret")];
+    let mut cases = Vec::new();
+    for about in domains {
+        let pool = FOREIGN_POOL.parse().ok();
+        let reasons = samples::reasons_naming(&about, pool);
+        let pool = FOREIGN_POOL.parse().ok();
+        let unblocked_by = samples::unblocked_by_naming(&about, pool, Some(id(FOREIGN[0])));
+        let count = reasons.len().max(unblocked_by.len());
+        let pairs = reasons.into_iter().cycle().zip(unblocked_by.into_iter().cycle());
+        cases.extend(pairs.take(count).map(|(reason, it)| Why::new(reason, it)));
+    }
+    cases
+}
+
+impl World {
+    async fn log(&self, event: Event) {
+        let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
+        self.site().brain.take(by, event).await.unwrap();
+    }
+
+    /// A pool of the caller's with one node, and another with three of which one stands in the same rack.
+    async fn two_pools() -> Self {
+        let world = Self::new().await;
+        world.enrol(OWN, "train", SHARED_RACK).await;
+        let racks = [SHARED_RACK, FOREIGN_RACK, FOREIGN_RACK];
+        for (name, rack) in FOREIGN.into_iter().zip(racks) {
+            world.enrol(name, FOREIGN_POOL, rack).await;
+        }
+        for name in FOREIGN.into_iter().chain([OWN]) {
+            let is_own = name == OWN;
+            let gpu = |at: u32| GpuMakeup {
+                uuid: GpuUuid(format!("{}-{at}", if is_own { "GPU" } else { "ZZ-GPU" })),
+                name: Some(if is_own { "NVIDIA H200" } else { "ZZ-GPU" }.to_owned()),
+                index: Some(at),
+                pci: None,
+            };
+            let gpus = Some((0..2).map(gpu).collect());
+            let makeup = Makeup { boot: "b".to_owned(), gpus, ..Makeup::default() };
+            world.log(Event::Seen { node: id(name), makeup }).await;
+            let record = Record { journal: "j".to_owned(), number: 1 };
+            let changes = vec![Change::Opened(finding(is_own))];
+            world.log(Event::Found { node: id(name), record, changes }).await;
+            let reason = "a look".to_owned();
+            let held = Ask::Hold { node: id(name), reason };
+            world.log(Event::Asked { what: held }).await;
+        }
+        let mut policy = Policy::default();
+        // One node is enough to blame what it shares.
+        (policy.blame.nodes, policy.blame.share) = (1, 0.01);
+        policy.pools.insert(FOREIGN_POOL.parse().unwrap(), policy.pools_default.clone());
+        world.log(Event::PolicySet { policy: Box::new(policy) }).await;
+        let until = world.site().brain.now() + SignedDuration::from_hours(1);
+        for name in ["rack:zz-rack", "pool:zz-secret"] {
+            let what = Ask::Freeze { domain: domain(name), until, reason: "work".to_owned() };
+            world.log(Event::Asked { what }).await;
+        }
+        world
+    }
+
+    /// Everything that can have this reason has it: a phase, what is deferred, an order, one that was withdrawn, one that a person
+    /// wanted, and what is to blame.
+    async fn tell(&self, why: &Why) {
+        let reason = || why.reason.clone();
+        for name in [OWN, FOREIGN[0]] {
+            let node = || id(name);
+            let orders = self.site().brain.look({
+                let node = node();
+                move |state| {
+                    let orders = &state.nodes[&node].orders;
+                    (orders.generation(), orders.pending().map(|it| it.order.generation))
+                }
+            });
+            let (last, pending) = orders.await.unwrap();
+            if let Some(generation) = pending {
+                let why = reason();
+                self.log(Event::Withdrawn { node: node(), generation, why }).await;
+            }
+            let order = |generation, what| Order {
+                node: node(),
+                generation,
+                what,
+                boot: None,
+                lease_until: self.site().brain.now() + SignedDuration::from_hours(1),
+                reason: reason(),
+            };
+            let diag = OrderKind::Diag { level: 1, minutes: 0 };
+            self.log(Event::Ordered { order: order(last + 10, diag) }).await;
+            let (generation, refused) = (last + 10, reason());
+            self.log(Event::Withdrawn { node: node(), generation, why: refused }).await;
+            self.log(Event::Moved { node: node(), to: Standing::Held, why: why.clone() }).await;
+            self.log(Event::Ordered { order: order(last + 20, OrderKind::Cordon) }).await;
+            self.log(Event::HeldBack { node: node(), why: why.clone() }).await;
+        }
+        for (name, nodes) in [
+            ("rack:shared", vec![id(OWN), id(FOREIGN[0])]),
+            ("rack:zz-rack", vec![id(FOREIGN[1]), id(FOREIGN[2])]),
+        ] {
+            let (domain, symptom) = (domain(name), Symptom::Network);
+            let absolved = Event::Absolved { domain: domain.clone(), why: why.clone() };
+            self.log(absolved).await;
+            self.log(Event::Blamed { domain, symptom, nodes, why: why.clone() }).await;
+        }
+    }
+
+    /// The order that is pending is withdrawn for this reason: what failed last is shown where nothing is pending.
+    async fn withdraw(&self, why: &Why) {
+        let pending = self
+            .site()
+            .brain
+            .look(|state| state.nodes[&id(OWN)].orders.pending().map(|it| it.order.generation));
+        let generation = pending.await.unwrap().unwrap();
+        let (node, why) = (id(OWN), why.reason.clone());
+        self.log(Event::Withdrawn { node, generation, why }).await;
+    }
+
+    /// What a caller gets from a path, also where that is a refusal.
+    async fn read(&self, path: &str, scope: &str) -> String {
+        let mut body = match self.request(&Method::GET, path, scope, "").await {
+            Ok(reply) => reply.into_response(None).into_body(),
+            Err(failure) => return serde_json::to_string(&failure.problem).unwrap(),
+        };
+        let mut text = String::new();
+        while let Some(frame) = body.frame().await {
+            let bytes = frame.unwrap().into_data().unwrap_or_default();
+            text.push_str(str::from_utf8(&bytes).unwrap());
+        }
+        text
+    }
+
+    /// What a caller gets from the stream, up to the last entry that they see. It would go on.
+    async fn follow(&self, after: u64, scope: &str) -> String {
+        let page = self.read(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
+        let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+        let Some(last) = page["events"].as_array().and_then(|it| it.last()) else {
+            return String::new();
+        };
+        let last = format!("id: {}\n", last["seq"]);
+        let path = format!("/api/v1/events/stream?after={after}");
+        let stream = self.request(&Method::GET, &path, scope, "").await;
+        let Ok(reply) = stream else { panic!("{path} is a stream") };
+        let mut body = reply.into_response(None).into_body();
+        let mut text = String::new();
+        while !text.contains(&last) {
+            let frame = body.frame().await.unwrap().unwrap();
+            text.push_str(str::from_utf8(&frame.into_data().unwrap()).unwrap());
+        }
+        text
+    }
+}
+
+fn finding(is_own: bool) -> Finding {
+    let (code, gpu) = if is_own { ("nic.down", "GPU-0") } else { ("nic.zz-code", "ZZ-GPU-0") };
+    serde_json::from_value(serde_json::json!({
+        "id": 1, "code": code, "subject": { "gpu": gpu }, "kind": "fault", "severity": "fatal",
+        "text": "it is gone", "action": "investigate", "rule_action": "investigate",
+        "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+        "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "a reset",
+    }))
+    .unwrap()
+}
+
+/// Every path that reads but the stream, so that one that is added is looked at too.
+fn paths(after: u64) -> Vec<String> {
+    let reads = routes::TABLE.iter().filter(|it| it.method == Method::GET);
+    let each = reads.flat_map(|route| match route.path {
+        "/api/v1/events/stream" => Vec::new(),
+        "/api/v1/events" => vec![format!("{}?after={after}&limit=500", route.path)],
+        "/api/v1/export" => vec![
+            format!("{}?what=log&after={after}", route.path),
+            format!("{}?what=state", route.path),
+        ],
+        path => vec![path.replace("{node}", OWN)],
+    });
+    each.collect()
+}
+
+#[tokio::test]
+async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reason() {
+    let world = World::two_pools().await;
+    let all = NAMES.join(" ") + &samples::FOREIGN_COUNTS.map(|it| format!(" {it}")).concat();
+    let (mut codes, mut shown, mut blamed) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for why in cases() {
+        let after = world.site().tail.end();
+        world.tell(&why).await;
+        codes.insert(why.reason.code().to_owned());
+        let explanation = format!("/api/v1/nodes/{OWN}/explanation");
+        let is_whole = |shown: &BTreeSet<String>| *shown == markers(&all);
+        for path in paths(after) {
+            let seen = world.read(&path, "pool:train").await;
+            assert_eq!(markers(&seen), BTreeSet::new(), "{path} for {why:?}: {seen}");
+            blamed += usize::from(path == "/api/v1/blames" && seen.contains(OWN));
+            // Somebody who has the whole fleet sees the markers: they are there.
+            if !is_whole(&shown) {
+                shown.extend(markers(&world.read(&path, "fleet").await));
+            }
+        }
+        let seen = world.follow(after, "pool:train").await;
+        assert_eq!(markers(&seen), BTreeSet::new(), "the stream for {why:?}: {seen}");
+        assert!(seen.contains(OWN), "{seen}");
+        world.withdraw(&why).await;
+        let seen = world.read(&explanation, "pool:train").await;
+        assert!(seen.contains("the last failed at"), "{seen}");
+        assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
+    }
+    assert!(Reason::CODES.iter().all(|it| codes.contains(*it)), "{codes:?}");
+    assert_eq!(blamed, cases().len(), "what is to blame is shown with the caller's node");
+    assert_eq!(shown, markers(&all), "a marker that nobody is shown tests nothing");
+}
+
+/// The whole log at once, and from another side: who has the other pool does not see this one.
+#[tokio::test]
+async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
+    let world = World::two_pools().await;
+    let why = Why::new(Reason::Repaired, UnblockedBy::Finding);
+    world.tell(&why).await;
+    for (scope, own, other) in
+        [("pool:train", OWN, FOREIGN[0]), ("pool:zz-secret", FOREIGN[0], OWN)]
+    {
+        for path in ["/api/v1/events?after=0", "/api/v1/export?what=log&after=0"] {
+            let seen = world.read(path, scope).await;
+            assert!(seen.contains(own), "{path} of {scope}: {seen}");
+            assert!(!seen.contains(other), "{path} of {scope}: {seen}");
+        }
+    }
+    let metrics = world.read("/metrics", "pool:train").await;
+    assert!(metrics.contains(r#""status":403"#), "{metrics}");
+    assert!(world.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
+}
