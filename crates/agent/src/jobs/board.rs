@@ -28,6 +28,9 @@ const NAME_CHARS_MAX: usize = 128;
 /// Findings and reasons that one `checkpoint_wanted` names; the rest comes in the next.
 const FINDINGS_IN_A_LINE: usize = 256;
 const REASONS_IN_A_LINE: usize = 3;
+/// Rules whose findings have the Xid as their detail.
+const XID_CODES: [&str; 4] =
+    ["gpu.xid", "gpu.xid-app-repeated", "gpu.xid-after-reboots", "switch.sxid"];
 /// Bytes of lines that have not ended yet, of all clients together.
 const LINE_BYTES_TOTAL_MAX: usize = 4 << 20;
 
@@ -55,6 +58,8 @@ struct Standing {
     subject: Subject,
     /// Its number and when it began: numbers begin anew where somebody has removed the journal.
     key: String,
+    /// Whether its detail is an Xid, which says more than what follows from it.
+    is_xid: bool,
     /// `gpu.xid Xid 79 on GPU-...`.
     what: String,
     /// That, how bad it is and what is to be done.
@@ -217,7 +222,8 @@ impl Board {
         // A node that goes down takes every rank with it, whichever GPU is to blame.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
-        let standing = Standing { subject, key, what, reason };
+        let is_xid = XID_CODES.contains(&code.as_str());
+        let standing = Standing { subject, key, is_xid, what, reason };
         let mut inner = self.lock();
         for held in processes.unwrap_or_default() {
             let clients = inner.clients.values_mut();
@@ -399,8 +405,7 @@ impl Inner {
         if news.is_empty() {
             return;
         }
-        // An Xid says more than what follows from it.
-        news.sort_by_key(|(id, it)| (!it.reason.contains("Xid "), *id));
+        news.sort_by_key(|(id, it)| (!it.is_xid, *id));
         let findings: Vec<&str> = news.iter().map(|(_, it)| it.key.as_str()).collect();
         let reasons: Vec<&str> = news.iter().map(|(_, it)| it.reason.as_str()).collect();
         let mut reason = reasons[..reasons.len().min(REASONS_IN_A_LINE)].join("; ");

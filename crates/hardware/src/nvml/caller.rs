@@ -1,10 +1,12 @@
 //! Calls of NVML. Each is looked up when it is made: an older library lacks some, which is no failure of
 //! the others.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_uint};
+use std::fmt;
 
-use farrier_facts::node::{NvmlReading, Reading, Setting};
+use farrier_facts::node::{NvmlReading, NvmlStatus, ReadError, Reading, Setting};
 use libloading::Library;
 
 use super::ffi::{self, Device, Return};
@@ -19,6 +21,28 @@ pub(super) struct Caller<'a> {
     pub(super) before: &'a mut dyn FnMut(&str),
 }
 
+/// The library is too old to have a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MissingCall {
+    /// Its name, where it is told.
+    pub(super) name: Option<&'static str>,
+}
+
+/// A return code, or that the library has no such call.
+pub(super) type Called = Result<Return, MissingCall>;
+
+impl From<MissingCall> for ReadError {
+    fn from(missing: MissingCall) -> Self {
+        Self::MissingCall { call: missing.name.map(Cow::Borrowed) }
+    }
+}
+
+impl fmt::Display for MissingCall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&ReadError::from(*self), out)
+    }
+}
+
 /// Looks a call up and makes it. The result is its return code, or that the library lacks it.
 macro_rules! call {
     ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
@@ -28,7 +52,7 @@ macro_rules! call {
             // SAFETY: NVML is initialised (or this is the initialisation), the handle came from it,
             // and every pointer is to a live local of the declared size.
             Ok(function) => Ok(unsafe { function($($argument),*) }),
-            Err(_) => Err(concat!("the library has no ", $name)),
+            Err(_) => Err($crate::nvml::caller::MissingCall { name: Some($name) }),
         }
     }};
 }
@@ -52,8 +76,8 @@ impl<'a> Caller<'a> {
     pub(super) fn start(&mut self) -> Option<NvmlReading> {
         match call!(self, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => None,
-            Ok(code) => Some(NvmlReading::Refused { error: ffi::error_name(code) }),
-            Err(why) => Some(NvmlReading::NoLibrary { why: why.to_owned() }),
+            Ok(code) => Some(NvmlReading::Refused { error: NvmlStatus(code) }),
+            Err(missing) => Some(NvmlReading::NoLibrary { why: missing.to_string() }),
         }
     }
 
@@ -64,7 +88,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::Text>(name.as_bytes()) } {
             // SAFETY: the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(text.as_mut_ptr(), length(&text)) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || text_of(&text))
     }
@@ -76,7 +100,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::DeviceText>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML; the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(device, text.as_mut_ptr(), length(&text)) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || text_of(&text))
     }
@@ -89,7 +113,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::DeviceNumber>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML and the pointer is to a live local.
             Ok(function) => Ok(unsafe { function(device, &raw mut number) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || number)
     }
@@ -101,7 +125,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::DevicePair>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML and the pointers are to live locals.
             Ok(function) => Ok(unsafe { function(device, &raw mut current, &raw mut pending) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || Setting { current: current != 0, pending: pending != 0 })
     }
@@ -121,10 +145,7 @@ impl<'a> Caller<'a> {
     }
 
     /// A device's place in the fabric, with what the call came to.
-    pub(super) fn fabric_info(
-        &mut self,
-        device: Device,
-    ) -> (Result<Return, &'static str>, ffi::FabricInfoV2) {
+    pub(super) fn fabric_info(&mut self, device: Device) -> (Called, ffi::FabricInfoV2) {
         let mut fabric = ffi::FabricInfoV2 {
             version: ffi::struct_version::<ffi::FabricInfoV2>(2),
             cluster_uuid: [0; 16],
@@ -140,15 +161,12 @@ impl<'a> Caller<'a> {
 }
 
 /// What a call came to. What the device does not support is absent.
-pub(super) fn outcome<T>(
-    called: Result<Return, &'static str>,
-    value: impl FnOnce() -> T,
-) -> Reading<T> {
+pub(super) fn outcome<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::SUCCESS) => Reading::Value(value()),
         Ok(ffi::NOT_SUPPORTED) => Reading::Absent,
-        Ok(code) => Reading::Unreadable(ffi::error_name(code)),
-        Err(why) => Reading::Unreadable(why.to_owned()),
+        Ok(code) => Reading::Unreadable(ReadError::nvml(code)),
+        Err(missing) => Reading::Unreadable(missing.into()),
     }
 }
 

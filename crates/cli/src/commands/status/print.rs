@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_agent::brain::Held;
 use farrier_agent::status::{GpuStatus, Status, Verdict};
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
@@ -249,7 +249,7 @@ mod tests {
             links_down: 0,
             links_bytes_per_s: None,
         };
-        assert_eq!(worst(&gpu(&Reading::Unreadable("it hangs".to_owned()))), "?");
+        assert_eq!(worst(&gpu(&Reading::Unreadable(ReadError::unavailable("it hangs")))), "?");
         assert_eq!(worst(&gpu(&Reading::Value(40.0))), "-");
         let lost = GpuStatus { worst: Some(Severity::Fatal), ..gpu(&Reading::Absent) };
         assert_eq!(worst(&lost), "fatal");

@@ -1,6 +1,6 @@
 //! Numbers as people read them. A question mark is what nobody knows, a dash what the part does not have.
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use jiff::Timestamp;
 
 const GIB: f64 = 1_073_741_824.0;
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn unknown_absent_and_nought_are_three_things() {
-        let unknown = Reading::Unreadable("it hangs".to_owned());
+        let unknown = Reading::Unreadable(ReadError::unavailable("it hangs"));
         assert_eq!(percent(&Reading::Value(0.0)), "0%");
         assert_eq!(percent(&Reading::Absent), "-");
         assert_eq!(percent(&unknown), "?");
