@@ -12,7 +12,8 @@ use tokio::sync::mpsc::Sender;
 
 use super::client::{Client, uuid};
 use super::job::{Job, JobKey, step_problem};
-use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request, VERSION};
+use super::message_error::MessageError;
+use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request};
 use crate::brain::Held;
 
 /// Connections in all.
@@ -182,7 +183,7 @@ impl Board {
     }
 
     /// Takes a message of a client. `Err` is what to tell it.
-    pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), String> {
+    pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
         let mut inner = self.lock();
         match request {
             Request::Hello(hello) => inner.hello(id, now, hello),
@@ -286,20 +287,18 @@ impl Inner {
         oldest.is_some_and(|id| self.clients.remove(&id).is_some())
     }
 
-    fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), String> {
+    fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), MessageError> {
         let Hello { v, job, rank, world_size, local_world_size, gpu, frameworks } = hello;
         if v == 0 {
-            return Err(format!(
-                "there is no version 0 of the protocol; this agent speaks 1 to {VERSION}"
-            ));
+            return Err(MessageError::NoVersion);
         }
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         if client.job.is_some() {
-            return Err("hello comes once: open another connection for another rank".to_owned());
+            return Err(MessageError::SecondHello);
         }
         let job = bounded(&job);
         if job.is_empty() {
-            return Err("`job` is empty: a job has a name".to_owned());
+            return Err(MessageError::NoName);
         }
         // An empty variable of the environment is none.
         let gpu = gpu.filter(|gpu| !gpu.trim().is_empty());
@@ -337,10 +336,10 @@ impl Inner {
         }
     }
 
-    fn progress(&mut self, id: u64, now: Moment, request: Request) -> Result<(), String> {
+    fn progress(&mut self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let Some(key) = client.job.clone() else {
-            return Err("say hello first".to_owned());
+            return Err(MessageError::NoHello);
         };
         let Some(job) = self.jobs.get_mut(&key) else { return Ok(()) };
         job.state.last_heard = now.wall;

@@ -28,6 +28,22 @@ pub(super) struct MissingCall {
     pub(super) name: Option<&'static str>,
 }
 
+/// The library was not loaded.
+#[derive(Debug)]
+pub(super) struct LoadError(libloading::Error);
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The loader's own words are the source; the error itself says only that it failed.
+        match self.0.source() {
+            Some(source) => fmt::Display::fmt(source, out),
+            None => fmt::Display::fmt(&self.0, out),
+        }
+    }
+}
+
+impl Error for LoadError {}
+
 /// A return code, or that the library has no such call.
 pub(super) type Called = Result<Return, MissingCall>;
 
@@ -61,14 +77,11 @@ pub(super) use call;
 
 impl<'a> Caller<'a> {
     /// Loads the library. `before` hears of each call before it is made.
-    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, String> {
+    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
         before("dlopen");
         // SAFETY: loading runs the library's constructors. It is NVIDIA's library or the one that the
         // caller named, which is what they ask for; the caller is a process made for nothing else.
-        let library = unsafe { Library::new(path) }.map_err(|err| {
-            // The loader's own words are the source; the error itself says only that it failed.
-            err.source().map_or_else(|| err.to_string(), ToString::to_string)
-        })?;
+        let library = unsafe { Library::new(path) }.map_err(LoadError)?;
         Ok(Self { library, before })
     }
 

@@ -26,7 +26,7 @@ pub fn read(path: &OsStr, say: &mut dyn FnMut(&Line)) -> NvmlReading {
     };
     let mut caller = match Caller::load(path, &mut before) {
         Ok(caller) => caller,
-        Err(why) => return NvmlReading::NoLibrary { why },
+        Err(err) => return NvmlReading::NoLibrary { why: err.to_string() },
     };
     if let Some(refusal) = caller.start() {
         return refusal;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_agent::brain::Held;
 use farrier_agent::status::{GpuStatus, Status, Verdict};
-use farrier_facts::node::{ReadError, Reading};
+use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
@@ -221,6 +221,7 @@ pub(super) fn second(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::ReadError;
     use farrier_fleet::health::{GpuIdentity, GpuUuid};
 
     use super::*;

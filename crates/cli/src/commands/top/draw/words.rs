@@ -1,6 +1,6 @@
 //! Numbers as people read them. A question mark is what nobody knows, a dash what the part does not have.
 
-use farrier_facts::node::{ReadError, Reading};
+use farrier_facts::node::Reading;
 use jiff::Timestamp;
 
 const GIB: f64 = 1_073_741_824.0;
@@ -102,6 +102,8 @@ pub(crate) fn clock(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::ReadError;
+
     use super::*;
 
     #[test]
