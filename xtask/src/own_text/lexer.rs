@@ -121,6 +121,22 @@ fn text(letters: &[char], quote: usize, hashes: usize, is_raw: bool) -> (Option<
     (Some(Kind::Text(content)), (end + 1 + hashes).min(letters.len()))
 }
 
+/// The place behind the bracket that closes the one at `open`; `open` itself where none is.
+pub(super) fn closing(tokens: &[Token], open: usize) -> usize {
+    let mut depth = 0_i32;
+    for (place, token) in tokens.iter().enumerate().skip(open) {
+        depth += match token.kind {
+            Kind::Punct('(' | '[' | '{') => 1,
+            Kind::Punct(')' | ']' | '}') => -1,
+            _ => 0,
+        };
+        if depth <= 0 {
+            return if place == open { open } else { place + 1 };
+        }
+    }
+    tokens.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -300,6 +300,62 @@ mod tests {
         }
     }
 
+    /// One of each variant but the legacy text.
+    fn samples() -> Vec<ReadError> {
+        let err = || Box::new(ReadError::NotListed);
+        let detail = || "detail".to_owned();
+        vec![
+            ReadError::nvml(15),
+            ReadError::MissingCall { call: Some("nvmlInit_v2".into()) },
+            ReadError::Os { errno: 5 },
+            ReadError::NotRegularFile,
+            ReadError::NotALink,
+            ReadError::LinkNotUtf8,
+            ReadError::LinkLoop,
+            ReadError::TooLarge { limit_bytes: 1 << 20 },
+            ReadError::TooManyEntries { limit: 9 },
+            ReadError::NotText { path: "/etc/x".to_owned() },
+            ReadError::NotInCapture,
+            ReadError::DeviceNotOpened,
+            ReadError::GpusNotOpened { gpus: vec![(0, NvmlStatus::NO_PERMISSION)] },
+            ReadError::NotListed,
+            ReadError::NoLongerListed,
+            ReadError::CallHung { call: "nvmlInit_v2".to_owned() },
+            ReadError::CallStuck { avoid_s: Some(60) },
+            ReadError::Deadline { limit_s: 60 },
+            ReadError::NotReadSince,
+            ReadError::NotANumber,
+            ReadError::Link { link: 3, err: err() },
+            ReadError::LinkCount { err: err() },
+            ReadError::NotListed.at("/sys"),
+            ReadError::malformed("detail"),
+            ReadError::ProbeEnded { detail: detail() },
+            ReadError::NoLibrary { detail: detail() },
+            ReadError::unavailable("detail"),
+        ]
+    }
+
+    #[test]
+    fn docs_reasons_md_has_every_code_with_its_params() {
+        const PAGE: &str = include_str!("../../../../docs/reasons.md");
+        let rows = PAGE.split("| unreadable code |").nth(1).unwrap();
+        let rows: Vec<&str> = rows.split("\n\n").next().unwrap().lines().skip(2).collect();
+        let samples = samples();
+        assert_eq!(rows.len(), samples.len());
+        for err in samples {
+            let value = serde_json::to_value(&err).unwrap();
+            let params: Vec<String> = value.get("params").map_or_else(
+                || vec!["-".to_owned()],
+                |params| params.as_object().unwrap().keys().map(|it| format!("`{it}`")).collect(),
+            );
+            let code = value["code"].as_str().unwrap();
+            let row = rows.iter().find(|row| row.starts_with(&format!("| `{code}` | ")));
+            let row = row.unwrap_or_else(|| panic!("no row for `{code}`"));
+            assert!(params.iter().all(|param| row.contains(param.as_str())), "{row}: {params:?}");
+            assert_eq!(serde_json::from_value::<ReadError>(value).unwrap(), err);
+        }
+    }
+
     #[test]
     fn a_text_of_before_stays_a_text() {
         let text = r#""NVML_ERROR_INVALID_ARGUMENT""#;
