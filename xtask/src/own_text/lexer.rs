@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn literals_comments_and_lifetimes_are_told_apart() {
-        let source = r####"
+        let source = r##"
             // "not a text"
             fn f<'a>(c: &'a str) { /* "nor /* this */" */ c == 'x' && c == '\'' && b"\"q\"" }
-            r#"raw "quoted""#; x.y("a \" b"); 1.5e3
-        "####;
+            r#"raw "quoted" text"#; x.y("a \" b"); 1.5e3
+        "##;
         let tokens = tokens(source);
         let texts: Vec<&str> = tokens
             .iter()
@@ -156,7 +156,7 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(texts, [r#"\"q\""#, r#"raw "quoted""#, r#"a \" b"#]);
+        assert_eq!(texts, [r#"\"q\""#, r#"raw "quoted" text"#, r#"a \" b"#]);
         let last = tokens.iter().rfind(|it| it.ident() == Some("y")).unwrap();
         assert_eq!(last.line, 4);
     }

@@ -48,8 +48,8 @@ fn places_that_read_sentences_back_are_found() {
         // An error's Display was searched.
         r#"Err(err) if err.to_string().contains("not found") => {}"#,
         r#"const NOT_ASKED: &str = "not asked"; fn f() { gpu.trouble == Some(NOT_ASKED) }"#,
-        r#"assert(err.to_string() == other)"#,
-        r#"first.text != first.action.asks()"#,
+        "assert(err.to_string() == other)",
+        "first.text != first.action.asks()",
         r#"if said == "it is not asked" {}"#,
         // Errors were sentences.
         "fn f() -> Result<Option<u32>, String> {}",
