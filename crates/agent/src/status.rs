@@ -230,7 +230,7 @@ impl Status {
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
-            gpus: gpus(values, &findings, "it has not been read yet"),
+            gpus: gpus(values, &findings, &ReadError::NotReadYet),
             groups: group::groups(faults(), known),
             findings,
             not_seen: unseen,
@@ -268,7 +268,7 @@ impl Status {
             agent: None,
             driver: None,
             driver_loaded: None,
-            gpus: gpus(&values, &findings, "the agent is not running"),
+            gpus: gpus(&values, &findings, &ReadError::AgentNotRunning),
             groups: group::groups(findings.iter().map(|it| &it.finding), known),
             findings,
             not_seen: vec![Blindness {
@@ -330,7 +330,7 @@ fn agent(state: &State) -> AgentStatus {
     }
 }
 
-fn gpus(values: &Values, findings: &[FindingStatus], unread: &'static str) -> Vec<GpuStatus> {
+fn gpus(values: &Values, findings: &[FindingStatus], unread: &ReadError) -> Vec<GpuStatus> {
     let mut gpus: Vec<&GpuIdentity> = values.gpus.iter().collect();
     gpus.sort_by_key(|identity| identity.index);
     gpus.into_iter().map(|identity| gpu(identity, values, findings, unread)).collect()
@@ -340,11 +340,11 @@ fn gpu(
     identity: &GpuIdentity,
     values: &Values,
     findings: &[FindingStatus],
-    unread: &'static str,
+    unread: &ReadError,
 ) -> GpuStatus {
     let subject = Subject::Gpu(identity.uuid.clone());
     let reading = |signal| {
-        let unread = || Reading::Unreadable(ReadError::unavailable(unread));
+        let unread = || Reading::Unreadable(unread.clone());
         values.reading(&subject, signal).cloned().unwrap_or_else(unread)
     };
     let links = links(values, &identity.uuid);

@@ -94,8 +94,9 @@ fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
     // Whoever may not open it does not know whether it would open.
     world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
     let listed = Asked::of(&world).ask("inventory").json;
-    let why = "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION";
-    assert_eq!(listed["count"]["unreadable"], why);
+    let why: ReadError = serde_json::from_value(listed["count"]["unreadable"].clone()).unwrap();
+    assert_eq!(why, ReadError::GpusNotOpened { gpus: vec![(2, NvmlStatus::NO_PERMISSION)] });
+    assert_eq!(why.to_string(), "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION");
 }
 
 #[test]

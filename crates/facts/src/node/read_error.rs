@@ -106,6 +106,12 @@ pub enum ReadError {
     /// What stood in the way is over, and it was not read again yet.
     #[error("NVML answers again; this was not read since")]
     NotReadSince,
+    /// Nothing was read so far.
+    #[error("it has not been read yet")]
+    NotReadYet,
+    /// The agent, which would read it, does not run.
+    #[error("the agent is not running")]
+    AgentNotRunning,
     /// NaN or an infinity.
     #[error("it is not a number")]
     NotANumber,
@@ -324,6 +330,8 @@ mod tests {
             ReadError::CallStuck { avoid_s: Some(60) },
             ReadError::Deadline { limit_s: 60 },
             ReadError::NotReadSince,
+            ReadError::NotReadYet,
+            ReadError::AgentNotRunning,
             ReadError::NotANumber,
             ReadError::Link { link: 3, err: err() },
             ReadError::LinkCount { err: err() },

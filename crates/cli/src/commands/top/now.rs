@@ -72,10 +72,10 @@ pub(super) struct HostNow {
 
 impl Default for HostNow {
     fn default() -> Self {
-        let unread = || Reading::Unreadable(ReadError::unavailable("it has not been read yet"));
+        let unread = || Reading::Unreadable(ReadError::NotReadYet);
         Self {
             cpu_ratio: unread(),
-            load: Reading::Unreadable(ReadError::unavailable("it has not been read yet")),
+            load: Reading::Unreadable(ReadError::NotReadYet),
             memory_total_bytes: unread(),
             memory_used_bytes: unread(),
             swap_used_bytes: unread(),
