@@ -10,6 +10,7 @@ mod bench_size;
 mod bench_top;
 mod kernels;
 mod needs;
+mod own_text;
 mod picture;
 mod process;
 mod python;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
 
   test              format, lints, every test, doc tests: what a change must pass
   test python       of these, lints and tests of the Python package; they need no framework
+  test sentences    of these, that no code reads our own sentences back
   test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU (installs 7 GB once)
   test gpu          the Python package on the GPU of this machine, with the torch of `python3`
   audit             cargo-deny: licences, bans and sources of the dependencies
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         ["test", "python"] => test::python(),
         ["test", "frameworks"] => python::frameworks(),
         ["test", "gpu"] => python::gpu(),
+        ["test", "sentences"] => test::sentences(),
         ["audit"] => audit::run(),
         ["bench", "planner", "--check"] => bench_planner::check(),
         ["bench", which, more @ ..] => bench(which, more),

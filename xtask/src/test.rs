@@ -1,7 +1,9 @@
 //! `cargo xtask test`: what a change must pass.
 
-use crate::shell::{cargo, has_cargo_command};
-use crate::{needs, python as package};
+use anyhow::bail;
+
+use crate::shell::{cargo, has_cargo_command, root};
+use crate::{needs, own_text, python as package};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     needs::python()?;
@@ -22,4 +24,10 @@ pub(crate) fn python() -> anyhow::Result<()> {
     needs::python()?;
     cargo(&["build", "--package", "farrier", "--locked"])?;
     package::plain()
+}
+
+/// That no code reads our own sentences back; a test of this crate holds it too.
+pub(crate) fn sentences() -> anyhow::Result<()> {
+    let problems = own_text::problems(&root())?;
+    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
 }

@@ -25,7 +25,16 @@ struct Outside {
 pub(crate) struct Neighbours {
     url: Option<String>,
     uplink: Option<(watch::Receiver<Sight>, watch::Receiver<Option<u64>>)>,
-    desk: Result<Option<Desk>, String>,
+    orders: Orders,
+}
+
+/// Who carries out orders.
+enum Orders {
+    /// No orders are carried out.
+    Off,
+    Desk(Desk),
+    /// They should be, and why they are not.
+    Failed(String),
 }
 
 impl Neighbours {
@@ -38,9 +47,10 @@ impl Neighbours {
         Self {
             url: config.server.url.clone(),
             uplink: uplink.map(|it| (it.sight(), it.acked())),
-            desk: match desk {
-                Ok(desk) => Ok(desk.clone()),
-                Err(err) => Err(crate::brain::Chain(err).to_string()),
+            orders: match desk {
+                Ok(Some(desk)) => Orders::Desk(desk.clone()),
+                Ok(None) => Orders::Off,
+                Err(err) => Orders::Failed(crate::brain::Chain(err).to_string()),
             },
         }
     }
@@ -66,12 +76,12 @@ impl Neighbours {
                 certificate_until: None,
             },
         };
-        let orders = match &self.desk {
-            Ok(Some(desk)) => desk.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| {
+        let orders = match &self.orders {
+            Orders::Desk(desk) => desk.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| {
                 OrdersStatus::Unknown { why: "their journal is being written".to_owned() }
             }),
-            Ok(None) => OrdersStatus::Off,
-            Err(why) => OrdersStatus::Failed { why: why.clone() },
+            Orders::Off => OrdersStatus::Off,
+            Orders::Failed(why) => OrdersStatus::Failed { why: why.clone() },
         };
         Outside { server, orders }
     }

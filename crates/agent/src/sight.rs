@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Signal, Subject};
 
 use crate::brain::Blindness;
@@ -28,12 +28,14 @@ pub(crate) fn unseen_gpus(values: &Values) -> Vec<Blindness> {
 
 /// Signals of listed GPUs that cannot be read, by GPU. Of one that is lost, waits for a reset or is left alone because a
 /// call hangs a finding says so, and what is not read of it is no news.
-pub(crate) fn unreadable_signals(values: &Values) -> BTreeMap<&GpuUuid, BTreeMap<Signal, &str>> {
+pub(crate) fn unreadable_signals(
+    values: &Values,
+) -> BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> {
     let is_told = |gpu: &GpuIdentity| {
         let told = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
         told.into_iter().any(|signal| is_set(values, gpu, signal))
     };
-    let mut unreadable: BTreeMap<&GpuUuid, BTreeMap<Signal, &str>> = BTreeMap::new();
+    let mut unreadable: BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> = BTreeMap::new();
     for gpu in values.gpus.iter().filter(|gpu| !is_told(gpu)) {
         let own = values.latest.iter().filter(|(subject, _)| subject.gpu() == Some(&gpu.uuid));
         for (signal, reading) in own.flat_map(|(_, readings)| readings.iter()) {

@@ -5,7 +5,7 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{
     Finding, FindingKind, GpuIdentity, GpuUuid, Severity, Signal, Subject,
 };
@@ -230,7 +230,7 @@ impl Status {
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
-            gpus: gpus(values, &findings, "it has not been read yet"),
+            gpus: gpus(values, &findings, &ReadError::NotReadYet),
             groups: group::groups(faults(), known),
             findings,
             not_seen: unseen,
@@ -268,7 +268,7 @@ impl Status {
             agent: None,
             driver: None,
             driver_loaded: None,
-            gpus: gpus(&values, &findings, "the agent is not running"),
+            gpus: gpus(&values, &findings, &ReadError::AgentNotRunning),
             groups: group::groups(findings.iter().map(|it| &it.finding), known),
             findings,
             not_seen: vec![Blindness {
@@ -330,7 +330,7 @@ fn agent(state: &State) -> AgentStatus {
     }
 }
 
-fn gpus(values: &Values, findings: &[FindingStatus], unread: &str) -> Vec<GpuStatus> {
+fn gpus(values: &Values, findings: &[FindingStatus], unread: &ReadError) -> Vec<GpuStatus> {
     let mut gpus: Vec<&GpuIdentity> = values.gpus.iter().collect();
     gpus.sort_by_key(|identity| identity.index);
     gpus.into_iter().map(|identity| gpu(identity, values, findings, unread)).collect()
@@ -340,11 +340,11 @@ fn gpu(
     identity: &GpuIdentity,
     values: &Values,
     findings: &[FindingStatus],
-    unread: &str,
+    unread: &ReadError,
 ) -> GpuStatus {
     let subject = Subject::Gpu(identity.uuid.clone());
     let reading = |signal| {
-        let unread = || Reading::Unreadable(unread.to_owned());
+        let unread = || Reading::Unreadable(unread.clone());
         values.reading(&subject, signal).cloned().unwrap_or_else(unread)
     };
     let links = links(values, &identity.uuid);
@@ -416,16 +416,14 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
 
 fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {
     let mut blind: BTreeMap<String, RuleBlind> = BTreeMap::new();
-    for (code, subject, why) in &state.coverage.blind {
+    for (code, subject, gap) in &state.coverage.blind {
         let rule = blind.entry(code.clone()).or_insert_with(|| RuleBlind {
             parts: 0,
             causes: BTreeMap::new(),
-            why: why.clone(),
+            why: gap.to_string(),
         });
         rule.parts += 1;
-        // The signal stands before it, and differs from rule to rule.
-        let cause = why.split_once(": ").map_or(why.as_str(), |(_, cause)| cause);
-        let parts = rule.causes.entry(cause.to_owned()).or_default();
+        let parts = rule.causes.entry(gap.cause()).or_default();
         parts.insert(known.name(&known.part(subject)));
     }
     blind

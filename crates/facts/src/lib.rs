@@ -26,6 +26,7 @@ pub mod node;
 pub mod origin;
 pub mod set;
 pub mod setting;
+pub mod text;
 pub mod tune;
 pub mod validate;
 pub mod version;

@@ -78,7 +78,7 @@ fn cdi(root: &Root) -> Reading<Vec<CdiSpec>> {
         let names = match root.list(folder) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(format!("{folder}: {why}")),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
         };
         for name in names.iter().filter(|name| name.contains("nvidia")) {
             let path = format!("{folder}/{name}");

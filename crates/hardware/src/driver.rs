@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::{DriverObservation, Library, Reading};
+use farrier_facts::node::{DriverObservation, Library, ReadError, Reading};
 
 use crate::root::Root;
 
@@ -47,7 +47,7 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
 fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
     match (&reading, root.exists("/sys/module")) {
         (Reading::Absent, Reading::Value(false)) => {
-            Reading::Unreadable("/sys is not mounted below this root".to_owned())
+            Reading::Unreadable(ReadError::unavailable("/sys is not mounted below this root"))
         }
         (Reading::Absent, Reading::Unreadable(why)) => Reading::Unreadable(why),
         _ => reading,
@@ -65,7 +65,7 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
                 names
             }
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(format!("{folder}: {why}")),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
         };
         for name in NAMES {
             if names.iter().any(|it| it.strip_prefix(name) == Some(".1")) {
@@ -84,7 +84,9 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
         }
     }
     if folders == 0 {
-        return Reading::Unreadable("there is no folder of libraries below this root".to_owned());
+        return Reading::Unreadable(ReadError::unavailable(
+            "there is no folder of libraries below this root",
+        ));
     }
     Reading::Value(found)
 }
@@ -94,7 +96,11 @@ fn linked_version(root: &Root, path: &str, name: &str) -> Reading<String> {
     root.link(path).and_then(|target| {
         let file = target.rsplit('/').next().unwrap_or_default();
         named_version(file, name).map_or_else(
-            || Reading::Unreadable(format!("`{path}` leads to `{target}`, which names no version")),
+            || {
+                Reading::Unreadable(ReadError::malformed(format!(
+                    "`{path}` leads to `{target}`, which names no version"
+                )))
+            },
             |version| Reading::Value(version.to_owned()),
         )
     })

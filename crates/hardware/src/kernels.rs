@@ -134,7 +134,7 @@ fn environment(root: &Root, name: &str) -> Reading<String> {
                     .filter(|entry| !entry.is_empty())
                     .map_or(Reading::Absent, |entry| Reading::Value(entry.to_owned()));
             }
-            Reading::Unreadable(why) => unreadable = Some(format!("{path}: {why}")),
+            Reading::Unreadable(why) => unreadable = Some(why.at(path)),
             Reading::Absent => {}
         }
     }
@@ -149,7 +149,7 @@ fn saved_entry(root: &Root) -> BootChoice {
         }
         // Nothing was saved: the first entry.
         Reading::Absent => BootChoice::Newest,
-        Reading::Unreadable(why) => BootChoice::Unknown(why),
+        Reading::Unreadable(why) => BootChoice::Unknown(why.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 
-use farrier_facts::node::{ModuleInfo, ModuleOnDisk, Reading};
+use farrier_facts::node::{ModuleInfo, ModuleOnDisk, ReadError, Reading};
 
 use crate::root::Root;
 
@@ -68,7 +68,7 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
     };
     match read {
         Ok(info) => Reading::Value(info),
-        Err(err) => Reading::Unreadable(err.to_string()),
+        Err(err) => Reading::Unreadable(ReadError::malformed(err.to_string())),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Packages of the driver, the kernel and the container toolkit, and what may replace them.
 
-use farrier_facts::node::{Package, PackageObservation, Pin, Reading, Unattended};
+use farrier_facts::node::{Package, PackageObservation, Pin, ReadError, Reading, Unattended};
 use serde::{Deserialize, Serialize};
 
 use crate::apt_conf::AptConf;
@@ -46,7 +46,9 @@ pub(crate) fn of_architectures(root: &Root) -> Reading<Vec<Package>> {
 fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {
-        return Reading::Unreadable(format!("{STATUS} ends in the middle of a line"));
+        return Reading::Unreadable(ReadError::malformed(format!(
+            "{STATUS} ends in the middle of a line"
+        )));
     }
     let mut found = Vec::new();
     for record in text.split("\n\n").filter(|record| !record.trim().is_empty()) {
@@ -54,7 +56,9 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
             record.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
         };
         let Some(name) = field("Package") else {
-            return Reading::Unreadable(format!("{STATUS} has a record without a package"));
+            return Reading::Unreadable(ReadError::malformed(format!(
+                "{STATUS} has a record without a package"
+            )));
         };
         if !WATCHED.iter().any(|start| name.starts_with(start)) {
             continue;
@@ -62,13 +66,17 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
         // `install ok installed`: what is wanted, whether it failed, what it is.
         let status: Vec<&str> = field("Status").unwrap_or_default().split(' ').collect();
         let [wanted, _, state] = status[..] else {
-            return Reading::Unreadable(format!("{STATUS} has no status for `{name}`"));
+            return Reading::Unreadable(ReadError::malformed(format!(
+                "{STATUS} has no status for `{name}`"
+            )));
         };
         if matches!(state, "config-files" | "not-installed") {
             continue;
         }
         let Some(version) = field("Version") else {
-            return Reading::Unreadable(format!("{STATUS} has no version for `{name}`"));
+            return Reading::Unreadable(ReadError::malformed(format!(
+                "{STATUS} has no version for `{name}`"
+            )));
         };
         // What is for all has none of its own.
         let architecture = field("Architecture").filter(|it| with_architecture && *it != "all");
@@ -109,7 +117,7 @@ fn unattended(root: &Root) -> Reading<Unattended> {
     let names = match root.list(CONF_FOLDER) {
         Reading::Value(names) => names,
         Reading::Absent => return Reading::Absent,
-        Reading::Unreadable(why) => return Reading::Unreadable(format!("{CONF_FOLDER}: {why}")),
+        Reading::Unreadable(why) => return Reading::Unreadable(why.at(CONF_FOLDER)),
     };
     let mut enabled = false;
     let mut blacklist = Vec::new();
@@ -133,7 +141,7 @@ fn unattended(root: &Root) -> Reading<Unattended> {
                 blacklist.extend(part.blacklist);
             }
             Reading::Absent => {}
-            Reading::Unreadable(why) => return Reading::Unreadable(format!("{path}: {why}")),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(path.as_str())),
         }
     }
     Reading::Value(Unattended { enabled, blacklist })
@@ -161,7 +169,7 @@ fn pins(root: &Root) -> Reading<Vec<Pin>> {
         match root.text(&path) {
             Reading::Value(text) => found.extend(text.split("\n\n").flat_map(stanza)),
             Reading::Absent => {}
-            Reading::Unreadable(why) => return Reading::Unreadable(format!("{path}: {why}")),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(path.as_str())),
         }
     }
     Reading::Value(found)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use farrier_facts::node::{PythonObservation, PythonPackage, Reading};
+use farrier_facts::node::{PythonObservation, PythonPackage, ReadError, Reading};
 use serde::{Deserialize, Serialize};
 
 use crate::root::Root;
@@ -80,9 +80,9 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
             _ => prefix_of(named),
         };
         return match site_packages(root, &environment) {
-            Ok(folders) if folders.is_empty() => {
-                Reading::Unreadable(format!("`{named}` is no Python with a folder of packages"))
-            }
+            Ok(folders) if folders.is_empty() => Reading::Unreadable(ReadError::malformed(
+                format!("`{named}` is no Python with a folder of packages"),
+            )),
             Ok(folders) => Reading::Value((named.clone(), folders)),
             Err(why) => Reading::Unreadable(why),
         };
@@ -118,7 +118,9 @@ fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
     match target.map(|target| site_packages(root, &prefix_of(&target))) {
         Some(Ok(folders)) if !folders.is_empty() => Reading::Value((program, folders)),
         Some(Err(why)) => Reading::Unreadable(why),
-        _ => Reading::Unreadable(format!("`{program}` has no folder of packages beside it")),
+        _ => Reading::Unreadable(ReadError::malformed(format!(
+            "`{program}` has no folder of packages beside it"
+        ))),
     }
 }
 
@@ -131,7 +133,7 @@ fn prefix_of(program: &str) -> String {
 /// The folders of packages below a prefix, of every Python 3 that is there. Debian keeps packages of
 /// the system's Python in `dist-packages`, and what pip installs below `/usr/local`. An error where one
 /// of them is there and cannot be read: what is in it is not known to be nothing.
-fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, String> {
+fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     let mut prefixes = vec![prefix.to_owned()];
     if prefix == "/usr" || prefix.is_empty() {
         prefixes = vec!["/usr/local".to_owned(), "/usr".to_owned()];
@@ -143,7 +145,7 @@ fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, String> {
             let names = match root.list(&folder) {
                 Reading::Value(names) => names,
                 Reading::Absent => continue,
-                Reading::Unreadable(why) => return Err(format!("`{folder}`: {why}")),
+                Reading::Unreadable(why) => return Err(why.at(format!("`{folder}`"))),
             };
             for name in names.iter().filter(|name| name.starts_with("python3")) {
                 for packages in ["site-packages", "dist-packages"] {
@@ -151,7 +153,7 @@ fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, String> {
                     match root.list(&path) {
                         Reading::Value(_) => found.push(path),
                         Reading::Absent => {}
-                        Reading::Unreadable(why) => return Err(format!("`{path}`: {why}")),
+                        Reading::Unreadable(why) => return Err(why.at(format!("`{path}`"))),
                     }
                 }
             }
@@ -166,7 +168,7 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
         let names = match root.list(folder) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(format!("{folder}: {why}")),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder.as_str())),
         };
         for name in names.iter().filter_map(|name| name.strip_suffix(".dist-info")) {
             let Some((name, _)) = name.split_once('-') else { continue };
@@ -188,7 +190,7 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
                 }
                 Reading::Absent => {}
                 Reading::Unreadable(why) => {
-                    return Reading::Unreadable(format!("{folder}/{full}: {why}"));
+                    return Reading::Unreadable(why.at(format!("{folder}/{full}")));
                 }
             }
         }
@@ -201,7 +203,7 @@ fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonP
         let head = text.split("\n\n").next().unwrap_or_default();
         let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
         let Some(version) = field("Version: ") else {
-            return Reading::Unreadable("METADATA has no version".to_owned());
+            return Reading::Unreadable(ReadError::malformed("METADATA has no version"));
         };
         Reading::Value(PythonPackage {
             name: name.to_owned(),
@@ -225,10 +227,14 @@ fn built_with(root: &Root, folder: &str) -> Reading<String> {
             match assigned {
                 Some(cuda) if cuda == "None" => Reading::Absent,
                 Some(cuda) => Reading::Value(cuda),
-                None => Reading::Unreadable(format!("{FILE} does not speak of CUDA")),
+                None => Reading::Unreadable(ReadError::malformed(format!(
+                    "{FILE} does not speak of CUDA"
+                ))),
             }
         }
-        Reading::Absent => Reading::Unreadable(format!("{FILE} is not there")),
+        Reading::Absent => {
+            Reading::Unreadable(ReadError::unavailable(format!("{FILE} is not there")))
+        }
         Reading::Unreadable(why) => Reading::Unreadable(why),
     }
 }
@@ -320,7 +326,7 @@ mod tests {
         // A link to itself cannot be listed, also not by root.
         std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
         let seen = read(&Root::live(folder.path()), &PythonChoice::of_root(None));
-        let why = seen.packages.why_unreadable().unwrap();
+        let why = seen.packages.why_unreadable().unwrap().to_string();
         assert!(why.contains("/usr/local/lib/python3.12/site-packages"), "{why}");
     }
 }

@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -87,7 +87,7 @@ impl Root {
     pub fn text(&self, path: &str) -> Reading<String> {
         self.bytes(path).and_then(|bytes| {
             if memchr::memchr(0, &bytes).is_some() {
-                return Reading::Unreadable(format!("`{path}` is not a text"));
+                return Reading::Unreadable(ReadError::NotText { path: path.to_owned() });
             }
             Reading::Value(String::from_utf8_lossy(&bytes).into_owned())
         })
@@ -187,15 +187,21 @@ impl Root {
             Source::Live(prefix) => outcome(open(prefix, path)).and_then(take),
             Source::Capture { record, .. } => kept(record.extracts.get(path)).and_then(|value| {
                 serde_json::from_value(value).map_or_else(
-                    |_| Reading::Unreadable(format!("the capture's `{path}` does not read")),
+                    |_| {
+                        Reading::Unreadable(ReadError::malformed(format!(
+                            "the capture's `{path}` does not read"
+                        )))
+                    },
                     Reading::Value,
                 )
             }),
         };
         self.note(|record| {
             let written = reading.as_ref().and_then(|value| {
-                serde_json::to_value(value)
-                    .map_or_else(|err| Reading::Unreadable(err.to_string()), Reading::Value)
+                serde_json::to_value(value).map_or_else(
+                    |err| Reading::Unreadable(ReadError::malformed(err.to_string())),
+                    Reading::Value,
+                )
             });
             record.extracts.insert(path.to_owned(), written);
         });
@@ -205,7 +211,7 @@ impl Root {
 
 /// What a capture holds. What it does not speak of is not absent: nobody looked.
 fn kept<T: Clone>(reading: Option<&Reading<T>>) -> Reading<T> {
-    reading.cloned().unwrap_or_else(|| Reading::Unreadable("not in the capture".to_owned()))
+    reading.cloned().unwrap_or_else(|| Reading::Unreadable(ReadError::NotInCapture))
 }
 
 /// A bounded text from a file that is open already.
@@ -219,18 +225,9 @@ pub(crate) fn outcome<T>(result: io::Result<T>) -> Reading<T> {
         Ok(value) => Reading::Value(value),
         Err(err) => match err.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => Reading::Absent,
-            ErrorKind::PermissionDenied => Reading::Unreadable("permission denied".to_owned()),
-            _ => Reading::Unreadable(reason(&err)),
+            _ => Reading::Unreadable(ReadError::from(&err)),
         },
     }
-}
-
-/// The error in words, without the number that differs between systems.
-fn reason(err: &io::Error) -> String {
-    let text = err.to_string();
-    let words = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = words.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 fn list(prefix: &Path, path: &str) -> io::Result<Vec<String>> {
@@ -241,7 +238,7 @@ fn list(prefix: &Path, path: &str) -> io::Result<Vec<String>> {
             names.push(name);
         }
         if names.len() > ENTRIES_MAX {
-            return Err(io::Error::other(format!("more than {ENTRIES_MAX} entries")));
+            return Err(io::Error::other(ReadError::TooManyEntries { limit: ENTRIES_MAX }));
         }
     }
     names.sort();
@@ -251,10 +248,10 @@ fn list(prefix: &Path, path: &str) -> io::Result<Vec<String>> {
 fn link(prefix: &Path, path: &str) -> io::Result<String> {
     let real = resolve(prefix, path, false)?;
     if !fs::symlink_metadata(&real)?.is_symlink() {
-        return Err(io::Error::other("not a link"));
+        return Err(io::Error::other(ReadError::NotALink));
     }
     let target = fs::read_link(real)?.into_os_string().into_string();
-    target.map_err(|_| io::Error::other("a link to a name that is not UTF-8"))
+    target.map_err(|_| io::Error::other(ReadError::LinkNotUtf8))
 }
 
 /// Without blocking and without a last link: what was resolved may have been swapped for a pipe.
@@ -266,7 +263,7 @@ fn open_any(prefix: &Path, path: &str) -> io::Result<File> {
 fn open(prefix: &Path, path: &str) -> io::Result<File> {
     let file = open_any(prefix, path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
+        return Err(io::Error::other(ReadError::NotRegularFile));
     }
     Ok(file)
 }
@@ -275,7 +272,7 @@ fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("larger than {} MiB", most >> 20)));
+        return Err(io::Error::other(ReadError::TooLarge { limit_bytes: most }));
     }
     Ok(bytes)
 }
@@ -312,7 +309,7 @@ fn resolve(prefix: &Path, path: &str, follow_last: bool) -> io::Result<PathBuf> 
         }
         links += 1;
         if links > LINKS_MAX {
-            return Err(io::Error::other("a loop of links"));
+            return Err(io::Error::other(ReadError::LinkLoop));
         }
         let target = fs::read_link(&real)?;
         below.pop();
@@ -357,7 +354,7 @@ mod tests {
         assert_eq!(root.word("/etc/name"), Reading::Value("kept".to_owned()));
         assert_eq!(root.word("/etc/none"), Reading::Absent);
         assert_eq!(root.word("/etc/name/below"), Reading::Absent);
-        assert_eq!(root.word("/etc/inner"), Reading::Unreadable("not a regular file".to_owned()));
+        assert_eq!(root.word("/etc/inner"), Reading::Unreadable(ReadError::NotRegularFile));
         fs::write(folder.path().join("etc/binary"), b"\x7fELF\0\0").unwrap();
         assert!(matches!(root.text("/etc/binary"), Reading::Unreadable(_)));
         assert_eq!(root.exists("/etc/inner"), Reading::Value(true));
@@ -387,7 +384,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
         // The owner of the machine may open everything; then there is nothing to see here.
         if File::open(&path).is_err() {
-            assert_eq!(root.text("/etc/name"), Reading::Unreadable("permission denied".to_owned()));
+            assert_eq!(root.text("/etc/name"), Reading::Unreadable(ReadError::Os { errno: 13 }));
         }
     }
 
@@ -407,7 +404,7 @@ mod tests {
         assert_eq!(root.word("/odd"), Reading::Value("kept".to_owned()));
         assert_eq!(root.word("/../../etc/name"), Reading::Value("kept".to_owned()));
         assert_eq!(root.link("/config"), Reading::Value("/etc".to_owned()));
-        assert_eq!(root.link("/etc/name"), Reading::Unreadable("not a link".to_owned()));
+        assert_eq!(root.link("/etc/name"), Reading::Unreadable(ReadError::NotALink));
     }
 
     #[test]
@@ -418,18 +415,17 @@ mod tests {
         symlink("there", at("here")).unwrap();
         symlink("here", at("there")).unwrap();
         for name in ["/loop", "/here", "/there/below"] {
-            assert_eq!(
-                root.text(name),
-                Reading::Unreadable("a loop of links".to_owned()),
-                "{name}"
-            );
+            assert_eq!(root.text(name), Reading::Unreadable(ReadError::LinkLoop), "{name}");
         }
         let made = std::process::Command::new("mkfifo").arg(at("pipe")).status();
         if made.is_ok_and(|status| status.success()) {
             let reading = root.text("/pipe");
-            assert_eq!(reading, Reading::Unreadable("not a regular file".to_owned()));
+            assert_eq!(reading, Reading::Unreadable(ReadError::NotRegularFile));
         }
         File::create(at("huge")).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
-        assert_eq!(root.bytes("/huge"), Reading::Unreadable("larger than 32 MiB".to_owned()));
+        assert_eq!(
+            root.bytes("/huge"),
+            Reading::Unreadable(ReadError::TooLarge { limit_bytes: 32 << 20 })
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the kernel refuses unsigned modules.
 
-use farrier_facts::node::{Reading, SecureBootObservation};
+use farrier_facts::node::{ReadError, Reading, SecureBootObservation};
 
 use crate::root::Root;
 
@@ -20,7 +20,7 @@ fn enabled(root: &Root) -> Reading<bool> {
     match root.exists("/sys/firmware") {
         Reading::Value(true) => {}
         Reading::Value(false) | Reading::Absent => {
-            return Reading::Unreadable("/sys/firmware is not there".to_owned());
+            return Reading::Unreadable(ReadError::unavailable("/sys/firmware is not there"));
         }
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     }
@@ -33,11 +33,14 @@ fn enabled(root: &Root) -> Reading<bool> {
         // Four bytes of attributes come before the value.
         Reading::Value(bytes) => match bytes.as_slice() {
             [_, _, _, _, value] => Reading::Value(*value == 1),
-            other => Reading::Unreadable(format!("the variable has {} bytes, not 5", other.len())),
+            other => Reading::Unreadable(ReadError::malformed(format!(
+                "the variable has {} bytes, not 5",
+                other.len()
+            ))),
         },
-        Reading::Absent => {
-            Reading::Unreadable("efivarfs is not mounted or has no SecureBoot".to_owned())
-        }
+        Reading::Absent => Reading::Unreadable(ReadError::unavailable(
+            "efivarfs is not mounted or has no SecureBoot",
+        )),
         Reading::Unreadable(why) => Reading::Unreadable(why),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::{Reading, ServiceObservation};
+use farrier_facts::node::{ReadError, Reading, ServiceObservation};
 
 use crate::root::Root;
 
@@ -83,5 +83,5 @@ fn running(root: &Root, unit: &str) -> Reading<bool> {
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         }
     }
-    Reading::Unreadable("systemd's cgroups are not visible here".to_owned())
+    Reading::Unreadable(ReadError::unavailable("systemd's cgroups are not visible here"))
 }

@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::precision::Precision;
 use crate::published::Published;
 use crate::run::{Run, Stack};
-use crate::search::{self, Axes};
+use crate::search::{self, Axes, SearchError};
 
 /// What is held equal.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,6 +104,45 @@ pub struct Sighting {
     pub source: String,
 }
 
+/// Why a part is not offered.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    /// Money decides, and the part has no price.
+    #[error("no price is known: give one with `--prices`")]
+    NoPrice,
+    /// The money does not pay for one node.
+    #[error("{usd} dollars an hour do not pay for a node of {node} at {price} each")]
+    TooLittleMoney {
+        /// Dollars an hour that there are.
+        usd: f64,
+        /// GPUs of a node.
+        node: u32,
+        /// Dollars an hour of a GPU.
+        price: f64,
+    },
+    /// No number of GPUs is fast enough.
+    #[error("no number of them does {wanted:.0} tokens/s: the most is {rate:.0}, on {gpus}")]
+    TooSlow {
+        /// Tokens a second that are wanted.
+        wanted: f64,
+        /// The most that was found.
+        rate: f64,
+        /// On so many.
+        gpus: u32,
+    },
+    /// More GPUs would be needed than the batch can be divided over.
+    #[error("no number of them does {wanted:.0} tokens/s with a batch of {global_batch} sequences")]
+    BatchTooSmall {
+        /// Tokens a second that are wanted.
+        wanted: f64,
+        /// The global batch.
+        global_batch: u32,
+    },
+    /// No layout can be run.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+}
+
 /// A part that is not offered, and why.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NotOffered {
@@ -145,7 +184,9 @@ pub fn compare(planner: &Planner, run: &Run, parts: &[Accelerator], terms: &Term
         let question = Question { planner, run: &wanted, axes: &axes, tokens: terms.tokens };
         match question.offer(terms.equal) {
             Ok(offer) => offers.push(offer),
-            Err(why) => not_offered.push(NotOffered { gpu: part.id.clone(), why }),
+            Err(err) => {
+                not_offered.push(NotOffered { gpu: part.id.clone(), why: err.to_string() });
+            }
         }
     }
     offers.sort_by(|left, right| {
@@ -178,7 +219,7 @@ struct Question<'a> {
 }
 
 impl Question<'_> {
-    fn offer(&self, equal: Equal) -> Result<Offer, String> {
+    fn offer(&self, equal: Equal) -> Result<Offer, OfferError> {
         match equal {
             Equal::Gpus(gpus) => self.at(gpus),
             Equal::UsdPerHour(usd) => self.for_money(usd),
@@ -187,15 +228,13 @@ impl Question<'_> {
     }
 
     /// The number of whole nodes within the money that does most.
-    fn for_money(&self, usd: f64) -> Result<Offer, String> {
+    fn for_money(&self, usd: f64) -> Result<Offer, OfferError> {
         let gpu = &self.run.gpu;
-        let price = gpu.usd_per_hour.ok_or("no price is known: give one with `--prices`")?;
+        let price = gpu.usd_per_hour.ok_or(OfferError::NoPrice)?;
         let node = gpu.gpus_of_node();
         let most = whole_nodes(usd / price, node);
         if most == 0 {
-            return Err(format!(
-                "{usd} dollars an hour do not pay for a node of {node} at {price} each"
-            ));
+            return Err(OfferError::TooLittleMoney { usd, node, price });
         }
         let numbers = numbers(self.run, node, most);
         let mut found: Vec<(u32, f64)> = Vec::new();
@@ -219,7 +258,7 @@ impl Question<'_> {
     }
 
     /// The fewest whole nodes that do so many tokens a second.
-    fn in_time(&self, wanted: f64) -> Result<Offer, String> {
+    fn in_time(&self, wanted: f64) -> Result<Offer, OfferError> {
         let run = self.run;
         // At its peak, which no GPU keeps to.
         let peak = run.gpu.peak_flops(run.precision) / FlopsPerToken::of(run).causal;
@@ -250,16 +289,11 @@ impl Question<'_> {
             }
         }
         match most {
-            Some((gpus, rate)) => Err(format!(
-                "no number of them does {wanted:.0} tokens/s: the most is {rate:.0}, on {gpus}"
-            )),
+            Some((gpus, rate)) => Err(OfferError::TooSlow { wanted, rate, gpus }),
             None => match numbers.last() {
                 // Not one of them can be run: the largest says why.
                 Some(last) if f64::from(*last) >= fewest => self.at(*last),
-                _ => Err(format!(
-                    "no number of them does {wanted:.0} tokens/s with a batch of {} sequences",
-                    run.global_batch
-                )),
+                _ => Err(OfferError::BatchTooSmall { wanted, global_batch: run.global_batch }),
             },
         }
     }
@@ -277,9 +311,9 @@ impl Question<'_> {
         Some(self.run.tokens_per_step() / best.step_s)
     }
 
-    fn at(&self, gpus: u32) -> Result<Offer, String> {
+    fn at(&self, gpus: u32) -> Result<Offer, OfferError> {
         let Self { planner, run, axes, .. } = self;
-        let found = search::search(planner, run, gpus, axes).map_err(|err| err.to_string())?;
+        let found = search::search(planner, run, gpus, axes)?;
         let mut best = (*run).clone();
         axes.lay_out(&mut best, found.best[0].layout);
         let estimate = planner.estimate(&best);

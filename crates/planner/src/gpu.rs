@@ -65,7 +65,7 @@ pub struct Accelerator {
 }
 
 /// Why a GPU cannot be planned with.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
     /// No such part.
     #[error("no GPU is called `{name}`{}", near(.nearest))]

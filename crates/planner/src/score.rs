@@ -16,7 +16,7 @@ use crate::estimate::{Planner, TENTH};
 use crate::fit::{self, Trial};
 use crate::local::Likeness;
 use crate::model::builtin;
-use crate::published::{Published, Uncovered};
+use crate::published::{Published, RowError, Uncovered};
 
 /// The whole answer about a table of runs.
 #[derive(Debug, Clone, Serialize)]
@@ -89,7 +89,7 @@ impl Scored {
                 source: row.source,
                 model: row.run.model.name,
                 complete: row.assumed.is_empty(),
-                why: "its estimate is no number".to_owned(),
+                why: RowError::Estimate,
             });
         }
         let inside = trial.corrected.abs() <= TENTH * trial.deviation;

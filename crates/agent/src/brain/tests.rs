@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{GpuIdentity, GpuUuid, RuleOverride, Signal, Subject};
+use farrier_fleet::health::{CoverageGap, GpuIdentity, GpuUuid, RuleOverride, Signal, Subject};
 use farrier_hardware::kmsg::KernelLog;
 use tempfile::TempDir;
 
@@ -435,7 +435,8 @@ fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     let still = Status::of(&state, Vec::new(), state.at.steady_ms + 10_001);
     assert_eq!(still.verdict, Verdict::Unknown, "nobody has made a new snapshot");
     assert_eq!(still.not_seen[0].why, "the agent's brain has stood still for 10 s");
-    let why = (String::from("nic.errors"), Subject::Node, String::from("may not be read"));
+    let gap = CoverageGap::NeverRead(Signal::NicReceiveErrors);
+    let why = (String::from("nic.errors"), Subject::Node, gap);
     let coverage = Coverage { blind: vec![why], ..Coverage::default() };
     let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
     assert_eq!(verdict(&blind), Verdict::Unknown, "a rule is blind");

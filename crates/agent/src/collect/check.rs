@@ -25,6 +25,9 @@ const DRIVER: Duration = Duration::from_secs(5);
 /// What the check is told of NVML. The agent watches what NVML says itself, with a child that is always there.
 const NVML: &str = "the agent watches NVML apart from this";
 
+/// Items that say what NVML would, or whether the driver is loaded.
+const OF_NVML: [&str; 4] = ["nvml-silent", "settings-unknown", "gpu-count", "module-not-loaded"];
+
 /// Files that change when packages do.
 const PACKAGES: [&str; 3] = ["var/lib/dpkg/status", "var/lib/rpm", "lib/modules"];
 
@@ -109,9 +112,7 @@ pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<Unseen>) {
 /// Jobs bring their own Python; what NVML would say, and whether the driver is loaded, is watched by rules of its own.
 fn is_ours(item: &Item) -> bool {
     let framework = ["framework-", "python-", "cuda-"];
-    !framework.iter().any(|prefix| item.code.starts_with(prefix))
-        && !item.text.contains(NVML)
-        && !["gpu-count", "module-not-loaded"].contains(&item.code)
+    !framework.iter().any(|prefix| item.code.starts_with(prefix)) && !OF_NVML.contains(&item.code)
 }
 
 fn check_item(item: Item) -> CheckItem {

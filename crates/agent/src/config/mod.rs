@@ -96,15 +96,20 @@ impl Serialize for Listen {
 }
 
 impl std::str::FromStr for Listen {
-    type Err = String;
+    type Err = ListenError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ListenError> {
         if text == "off" {
             return Ok(Self::Off);
         }
-        text.parse().map(Self::At).map_err(|_| LISTEN.to_owned())
+        text.parse().map(Self::At).map_err(|_| ListenError)
     }
 }
+
+/// A text that is neither an address nor `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{LISTEN}")]
+pub struct ListenError;
 
 /// What `listen` takes.
 pub(crate) const LISTEN: &str = "an address and a port such as 127.0.0.1:9402, or `off`";

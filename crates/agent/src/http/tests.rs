@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::finding::{Action, ActionBy};
 use farrier_fleet::health::{
     Finding, FindingKind, GpuIdentity, GpuUuid, Moment, Severity, Signal, Subject,
@@ -122,7 +122,7 @@ fn state() -> State {
     let values = vec![
         (Signal::GpuTemperature, Reading::Value(34.0)),
         (Signal::GpuMemoryTemperature, Reading::Absent),
-        (Signal::GpuPower, Reading::Unreadable("it hangs".to_owned())),
+        (Signal::GpuPower, Reading::Unreadable(ReadError::unavailable("it hangs"))),
         (Signal::GpuUtilisation, Reading::Value(0.93)),
         (Signal::GpuEnergy, Reading::Value(4742.776)),
         (Signal::GpuMemoryUsed, Reading::Value(1_073_741_824.0)),
@@ -365,7 +365,7 @@ fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
         State { values: values.into(), ..shown.clone() }
     };
     assert_eq!(verdict(&known(Reading::Value(40.0))), "healthy");
-    assert_eq!(verdict(&known(Reading::Unreadable("it fails".to_owned()))), "unknown");
+    assert_eq!(verdict(&known(Reading::Unreadable(ReadError::unavailable("it fails")))), "unknown");
     let mut late = known(Reading::Value(40.0));
     late.blind = vec![Blindness { what: "gpus".to_owned(), why: "why".to_owned() }];
     assert_eq!(verdict(&late), "unknown");

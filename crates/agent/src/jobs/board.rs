@@ -12,7 +12,8 @@ use tokio::sync::mpsc::Sender;
 
 use super::client::{Client, uuid};
 use super::job::{Job, JobKey, step_problem};
-use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request, VERSION};
+use super::message_error::MessageError;
+use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request};
 use crate::brain::Held;
 
 /// Connections in all.
@@ -28,6 +29,9 @@ const NAME_CHARS_MAX: usize = 128;
 /// Findings and reasons that one `checkpoint_wanted` names; the rest comes in the next.
 const FINDINGS_IN_A_LINE: usize = 256;
 const REASONS_IN_A_LINE: usize = 3;
+/// Rules whose findings have the Xid as their detail.
+const XID_CODES: [&str; 4] =
+    ["gpu.xid", "gpu.xid-app-repeated", "gpu.xid-after-reboots", "switch.sxid"];
 /// Bytes of lines that have not ended yet, of all clients together.
 const LINE_BYTES_TOTAL_MAX: usize = 4 << 20;
 
@@ -55,6 +59,8 @@ struct Standing {
     subject: Subject,
     /// Its number and when it began: numbers begin anew where somebody has removed the journal.
     key: String,
+    /// Whether its detail is an Xid, which says more than what follows from it.
+    is_xid: bool,
     /// `gpu.xid Xid 79 on GPU-...`.
     what: String,
     /// That, how bad it is and what is to be done.
@@ -177,7 +183,7 @@ impl Board {
     }
 
     /// Takes a message of a client. `Err` is what to tell it.
-    pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), String> {
+    pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
         let mut inner = self.lock();
         match request {
             Request::Hello(hello) => inner.hello(id, now, hello),
@@ -217,7 +223,8 @@ impl Board {
         // A node that goes down takes every rank with it, whichever GPU is to blame.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
-        let standing = Standing { subject, key, what, reason };
+        let is_xid = XID_CODES.contains(&code.as_str());
+        let standing = Standing { subject, key, is_xid, what, reason };
         let mut inner = self.lock();
         for held in processes.unwrap_or_default() {
             let clients = inner.clients.values_mut();
@@ -280,20 +287,18 @@ impl Inner {
         oldest.is_some_and(|id| self.clients.remove(&id).is_some())
     }
 
-    fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), String> {
+    fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), MessageError> {
         let Hello { v, job, rank, world_size, local_world_size, gpu, frameworks } = hello;
         if v == 0 {
-            return Err(format!(
-                "there is no version 0 of the protocol; this agent speaks 1 to {VERSION}"
-            ));
+            return Err(MessageError::NoVersion);
         }
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         if client.job.is_some() {
-            return Err("hello comes once: open another connection for another rank".to_owned());
+            return Err(MessageError::SecondHello);
         }
         let job = bounded(&job);
         if job.is_empty() {
-            return Err("`job` is empty: a job has a name".to_owned());
+            return Err(MessageError::NoName);
         }
         // An empty variable of the environment is none.
         let gpu = gpu.filter(|gpu| !gpu.trim().is_empty());
@@ -331,10 +336,10 @@ impl Inner {
         }
     }
 
-    fn progress(&mut self, id: u64, now: Moment, request: Request) -> Result<(), String> {
+    fn progress(&mut self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let Some(key) = client.job.clone() else {
-            return Err("say hello first".to_owned());
+            return Err(MessageError::NoHello);
         };
         let Some(job) = self.jobs.get_mut(&key) else { return Ok(()) };
         job.state.last_heard = now.wall;
@@ -399,8 +404,7 @@ impl Inner {
         if news.is_empty() {
             return;
         }
-        // An Xid says more than what follows from it.
-        news.sort_by_key(|(id, it)| (!it.reason.contains("Xid "), *id));
+        news.sort_by_key(|(id, it)| (!it.is_xid, *id));
         let findings: Vec<&str> = news.iter().map(|(_, it)| it.key.as_str()).collect();
         let reasons: Vec<&str> = news.iter().map(|(_, it)| it.reason.as_str()).collect();
         let mut reason = reasons[..reasons.len().min(REASONS_IN_A_LINE)].join("; ");

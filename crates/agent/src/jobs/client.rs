@@ -7,6 +7,7 @@ use farrier_fleet::health::{GpuUuid, Subject};
 use tokio::sync::mpsc::Sender;
 
 use super::job::JobKey;
+use super::message_error::MessageError;
 use super::protocol::Answer;
 
 /// GPUs of one client: the most that a node has.
@@ -138,7 +139,7 @@ impl Client {
 }
 
 /// A GPU's or a MIG instance's UUID, as the driver writes it, or without what stands before it, as `PyTorch` does.
-pub(super) fn uuid(text: &str) -> Result<GpuUuid, String> {
+pub(super) fn uuid(text: &str) -> Result<GpuUuid, MessageError> {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '/');
     let bare = text.len() == BARE_UUID_CHARS && text.split('-').count() == 5;
     let whole = if bare { format!("GPU-{}", text.to_ascii_lowercase()) } else { text.to_owned() };
@@ -149,6 +150,6 @@ pub(super) fn uuid(text: &str) -> Result<GpuUuid, String> {
         {
             Ok(GpuUuid(whole))
         }
-        _ => Err("`gpu` is a UUID as the driver writes it: `GPU-...` or `MIG-...`".to_owned()),
+        _ => Err(MessageError::NoUuid),
     }
 }

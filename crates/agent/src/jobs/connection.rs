@@ -200,7 +200,7 @@ impl Client<'_> {
                 Ok(request) => {
                     asked_status |= request == Request::Status;
                     if let Err(why) = self.board.take(self.id, moment(), request) {
-                        self.bad_line(stream, &why).await?;
+                        self.bad_line(stream, &why.to_string()).await?;
                     }
                 }
             }
@@ -219,7 +219,7 @@ impl Client<'_> {
             return Err(End::told(ErrorCode::Full, refusal.to_string()));
         }
         if let Err(why) = self.board.take(self.id, moment(), Request::Hello(hello)) {
-            return Err(End::told(ErrorCode::BadHello, why));
+            return Err(End::told(ErrorCode::BadHello, why.to_string()));
         }
         self.welcomed = true;
         self.say(stream, &Answer::Welcome { v }.line()).await

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_fleet::health::{Moment, median};
 
+use super::message_error::MessageError;
 use super::protocol::{JobState, RankStep};
 
 /// Ranks of one job whose steps are kept: more than a node has GPUs, and all that a client can make up.
@@ -174,17 +175,17 @@ impl Job {
 }
 
 /// A step of a week is a clock that is wrong.
-const STEP_S_MAX: f64 = 604_800.0;
+pub(super) const STEP_S_MAX: f64 = 604_800.0;
 /// Tokens of one rank in one step: some million times more than any model takes.
-const TOKENS_MAX: u64 = 1_000_000_000_000_000;
+pub(super) const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
 /// What is wrong with what a rank says of a step.
-pub(super) fn step_problem(seconds: Option<f64>, tokens: Option<u64>) -> Option<String> {
+pub(super) fn step_problem(seconds: Option<f64>, tokens: Option<u64>) -> Option<MessageError> {
     if seconds.is_some_and(|seconds| !(0.0..=STEP_S_MAX).contains(&seconds)) {
-        return Some(format!("`seconds` of `step_end`: expected 0 to {STEP_S_MAX}"));
+        return Some(MessageError::StepSeconds);
     }
     let many = tokens.is_some_and(|tokens| tokens > TOKENS_MAX);
-    many.then(|| format!("`tokens` of `step_end`: expected 0 to {TOKENS_MAX}"))
+    many.then_some(MessageError::StepTokens)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod board;
 mod client;
 mod connection;
 mod job;
+mod message_error;
 pub mod protocol;
 mod server;
 

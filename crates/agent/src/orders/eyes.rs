@@ -7,6 +7,7 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
 use farrier_facts::node::{self, Item, Nvml, NvmlDevice, NvmlReading, Reading};
+use farrier_facts::text::first_sentence;
 use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::health::{Finding, GpuUuid, Subject};
@@ -177,8 +178,7 @@ fn is_unfit(code: &str) -> bool {
 
 /// The first sentence of an item: what is to be done about it the node's own check says.
 fn said(item: &Item) -> String {
-    let first = item.text.split_once(". ").map_or(item.text.as_str(), |(first, _)| first);
-    format!("{} [{}]", first.trim_end_matches('.'), item.code)
+    format!("{} [{}]", first_sentence(&item.text), item.code)
 }
 
 /// What a finding is about, as people find it.
@@ -332,6 +332,7 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::ReadError;
     use farrier_fleet::health::GpuIdentity;
 
     use super::*;
@@ -348,7 +349,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inventory = Inventory::last(folder.path());
         let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
-        let unread = || Reading::Unreadable(String::new());
+        let unread = || Reading::Unreadable(ReadError::NotReadSince);
         status.at = Some(at(1000));
         status.not_seen.clear();
         status.not_checked = Some(Vec::new());
@@ -469,7 +470,9 @@ mod tests {
         let other = counted(&nvml(&[device(Reading::Value("GPU-2".to_owned()))]), None);
         assert_eq!(other.failed, ["NVML does not list GPU 0, GPU-1"]);
         assert_eq!(
-            counted(&nvml(&[device(Reading::Unreadable("lost".to_owned()))]), None).failed.len(),
+            counted(&nvml(&[device(Reading::Unreadable(ReadError::unavailable("lost")))]), None)
+                .failed
+                .len(),
             3
         );
         let silent = NvmlReading::Died { why: "of old age".to_owned() };
@@ -493,12 +496,15 @@ mod tests {
         assert_eq!(seen(own.clone(), None).unwrap().wrong, [""; 0]);
         let asks = NvmlDevice { recovery_action: Reading::Value(1), ..own.clone() };
         assert_eq!(seen(asks, None).unwrap().wrong, ["the driver asks for recovery action 1"]);
-        let blind = NvmlDevice { recovery_action: Reading::Unreadable("no".to_owned()), ..own };
+        let blind = NvmlDevice {
+            recovery_action: Reading::Unreadable(ReadError::unavailable("no")),
+            ..own
+        };
         assert_eq!(seen(blind, None).unwrap().wrong.len(), 1);
         // It does not say who it is, and the agent knows its number.
         let mute = NvmlDevice {
-            handle: Reading::Unreadable("ERROR_RESET_REQUIRED".to_owned()),
-            ..device(Reading::Unreadable("ERROR_RESET_REQUIRED".to_owned()))
+            handle: Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")),
+            ..device(Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")))
         };
         assert_eq!(seen(mute.clone(), Some(0)).unwrap().wrong.len(), 1);
         assert!(seen(mute.clone(), Some(1)).is_err());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
 
-use super::process;
+use super::process::{self, ProcessError};
 use super::scheduler::{Job, Scheduler, SchedulerError, whose};
 
 /// Slurm's programs wait for a controller that does not answer (`MessageTimeout`, 10 s, and again for its backup).
@@ -51,12 +51,14 @@ impl Slurm {
             return None;
         }
         let slurm = Self::new(node.to_owned());
-        match Self::scontrol(&["show", "node", node]) {
-            Err(err) if err.to_string().contains("not found") => {
+        match Self::run(&["show", "node", node]) {
+            Err(ProcessError::Failed { said, .. }) if said.contains("not found") => {
                 tracing::info!(node, "Slurm does not know this node");
                 None
             }
-            Err(err) if err.to_string().contains("configuration source") => {
+            Err(ref err @ ProcessError::Failed { ref said, .. })
+                if said.contains("configuration source") =>
+            {
                 // Its programs are installed, and nothing else of it.
                 tracing::info!(node, %err, "there is no Slurm here");
                 None
@@ -65,9 +67,12 @@ impl Slurm {
         }
     }
 
+    fn run(words: &[&str]) -> Result<String, ProcessError> {
+        process::run(OsStr::new("scontrol"), words, DEADLINE, None)
+    }
+
     fn scontrol(words: &[&str]) -> Result<String, SchedulerError> {
-        let ran = process::run(OsStr::new("scontrol"), words, DEADLINE, None);
-        ran.map_err(|err| SchedulerError::Unknown(err.to_string()))
+        Self::run(words).map_err(|err| SchedulerError::Unknown(err.to_string()))
     }
 
     fn update(&self, words: &[&str]) -> Result<(), SchedulerError> {

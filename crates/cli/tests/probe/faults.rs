@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
@@ -94,8 +94,9 @@ fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
     // Whoever may not open it does not know whether it would open.
     world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
     let listed = Asked::of(&world).ask("inventory").json;
-    let why = "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION";
-    assert_eq!(listed["count"]["unreadable"], why);
+    let why: ReadError = serde_json::from_value(listed["count"]["unreadable"].clone()).unwrap();
+    assert_eq!(why, ReadError::GpusNotOpened { gpus: vec![(2, NvmlStatus::NO_PERMISSION)] });
+    assert_eq!(why.to_string(), "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION");
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
         let same = |it: &&Sample| it.subject == sample.subject && it.signal == sample.signal;
         let last = after.iter().rfind(same);
         let why = last.and_then(|it| it.reading.why_unreadable());
-        assert_eq!(why, Some("NVML no longer lists it"), "{sample:?}: {last:?}");
+        assert_eq!(why, Some(&ReadError::NoLongerListed), "{sample:?}: {last:?}");
     }
 }
 
@@ -283,7 +284,8 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
     assert_eq!((powers.len(), known), (8, 7));
     let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
-    assert!(why.contains("is left alone for 15 s"), "{why}");
+    assert_eq!(*why, ReadError::CallStuck { avoid_s: Some(15) });
+    assert!(why.to_string().contains("is left alone for 15 s"), "{why}");
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);
@@ -303,11 +305,11 @@ fn a_driver_goes_and_another_one_comes() {
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["driver-unloaded"]);
     let refused = |said: &ProbeSaid| match said {
-        ProbeSaid::Refused { error } => Some(error.clone()),
+        ProbeSaid::Refused { error } => Some(*error),
         _ => None,
     };
     let (error, before) = watch.until(refused);
-    assert_eq!(error, "NVML_ERROR_DRIVER_NOT_LOADED");
+    assert_eq!(error, NvmlStatus::DRIVER_NOT_LOADED);
     let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
     watch.until(refused);

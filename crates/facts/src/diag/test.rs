@@ -234,13 +234,20 @@ impl fmt::Display for Test {
 }
 
 impl FromStr for Test {
-    type Err = String;
+    type Err = NoSuchTest;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Self::ALL.map(Self::name).join(", ");
+    fn from_str(text: &str) -> Result<Self, NoSuchTest> {
         let found = Self::ALL.into_iter().find(|test| test.name() == text);
-        found.ok_or_else(|| format!("there is no test `{text}`; there are {}", names()))
+        found.ok_or_else(|| NoSuchTest { name: text.to_owned() })
     }
+}
+
+/// A name that no test has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no test `{name}`; there are {}", Test::ALL.map(Test::name).join(", "))]
+pub struct NoSuchTest {
+    /// As it was asked for.
+    pub name: String,
 }
 
 /// What a GPU did.

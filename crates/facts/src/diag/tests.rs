@@ -20,7 +20,7 @@ fn names_are_what_is_written_and_read() {
         let json = serde_json::to_string(&test).unwrap();
         assert_eq!(json, format!("{:?}", test.name()));
     }
-    assert!("gemm".parse::<Test>().unwrap_err().contains("gemm-bf16"));
+    assert!("gemm".parse::<Test>().unwrap_err().to_string().contains("gemm-bf16"));
 }
 
 #[test]

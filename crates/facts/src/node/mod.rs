@@ -10,19 +10,23 @@
 mod context;
 mod now;
 mod nvml;
+mod nvml_status;
 mod observation;
+mod read_error;
 mod reading;
 mod report;
 mod rules;
 
 pub use now::{DeviceNow, HostNow, LinksNow, PcieLink, PortNow};
 pub use nvml::{Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows, Setting};
+pub use nvml_status::NvmlStatus;
 pub use observation::{
     BootChoice, CdiSpec, ContainerObservation, DkmsTree, DriverObservation, InstalledKernel,
     KernelObservation, Library, ModuleInfo, ModuleOnDisk, NodeObservation, OBSERVATION_VERSION,
     Package, PackageObservation, PciDevice, Pin, PythonObservation, PythonPackage,
     SecureBootObservation, ServiceObservation, Unattended,
 };
+pub use read_error::ReadError;
 pub use reading::Reading;
 pub use report::{Item, NodeReport};
 pub(crate) use rules::packages::is_driver as is_driver_package;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::now::DeviceNow;
+use super::nvml_status::NvmlStatus;
 use super::reading::Reading;
 
 /// What came of asking NVML.
@@ -14,7 +15,7 @@ pub enum NvmlReading {
     /// It refused to start, with its own name for the error.
     Refused {
         /// `NVML_ERROR_LIB_RM_VERSION_MISMATCH`
-        error: String,
+        error: NvmlStatus,
     },
     /// There is no library that could be loaded.
     NoLibrary {

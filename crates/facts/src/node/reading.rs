@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::read_error::ReadError;
+
 /// What came of a read. Absent and unreadable are different answers: a file that is not there says
 /// something about the node, a file that may not be opened says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,7 +14,7 @@ pub enum Reading<T> {
     /// It does not exist, or the device does not have it.
     Absent,
     /// It could not be read, and why.
-    Unreadable(String),
+    Unreadable(ReadError),
 }
 
 impl<T> Reading<T> {
@@ -25,7 +27,7 @@ impl<T> Reading<T> {
     }
 
     /// Why there is no answer, where there is none.
-    pub fn why_unreadable(&self) -> Option<&str> {
+    pub fn why_unreadable(&self) -> Option<&ReadError> {
         match self {
             Self::Unreadable(why) => Some(why),
             Self::Value(_) | Self::Absent => None,
@@ -69,8 +71,9 @@ mod tests {
         let text = |reading: &Reading<u32>| serde_json::to_string(reading).unwrap();
         assert_eq!(text(&Reading::Value(7)), r#"{"value":7}"#);
         assert_eq!(text(&Reading::Absent), r#""absent""#);
-        let denied = Reading::Unreadable("permission denied".to_owned());
-        assert_eq!(text(&denied), r#"{"unreadable":"permission denied"}"#);
+        let old = r#"{"unreadable":"permission denied"}"#;
+        let denied: Reading<u32> = serde_json::from_str(old).unwrap();
+        assert_eq!(text(&denied), old);
         for reading in [Reading::Value(7), Reading::Absent, denied] {
             assert_eq!(serde_json::from_str::<Reading<u32>>(&text(&reading)).unwrap(), reading);
         }

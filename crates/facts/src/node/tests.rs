@@ -20,7 +20,7 @@ fn text(text: &str) -> Reading<String> {
 }
 
 fn denied<T>() -> Reading<T> {
-    Reading::Unreadable("permission denied".to_owned())
+    Reading::Unreadable(ReadError::Os { errno: 13 })
 }
 
 fn device(index: u32) -> NvmlDevice {
@@ -273,14 +273,14 @@ fn packages(seen: &mut NodeObservation) -> &mut Vec<Package> {
     }
 }
 
-fn refused(error: &str) -> NvmlReading {
-    NvmlReading::Refused { error: error.to_owned() }
+fn refused(error: NvmlStatus) -> NvmlReading {
+    NvmlReading::Refused { error }
 }
 
 fn unloaded(seen: &mut NodeObservation) {
     seen.driver.loaded = Reading::Absent;
     seen.driver.nvrm_line = Reading::Absent;
-    seen.nvml = refused("NVML_ERROR_DRIVER_NOT_LOADED");
+    seen.nvml = refused(NvmlStatus::DRIVER_NOT_LOADED);
 }
 
 fn blackwell(seen: &mut NodeObservation, name: &str, id: u32) {
@@ -318,7 +318,7 @@ fn check_all(cases: &[Case]) {
 #[test]
 fn an_upgrade_under_a_running_driver_names_the_way_out() {
     let mut seen = healthy();
-    seen.nvml = refused("NVML_ERROR_LIB_RM_VERSION_MISMATCH");
+    seen.nvml = refused(NvmlStatus::LIB_RM_VERSION_MISMATCH);
     let newer = "580.105.08";
     seen.driver.libraries = Reading::Value(vec![Library {
         path: "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned(),

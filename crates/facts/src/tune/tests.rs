@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::FactSet;
-use crate::node::{Package, PowerLimits, Reading, Setting};
+use crate::node::{Package, PowerLimits, ReadError, Reading, Setting};
 
 fn gpu(index: u32) -> GpuReadings {
     let off = Reading::Value(Setting { current: false, pending: false });
@@ -205,7 +205,7 @@ fn a_gpu_that_is_cut_up_is_told_apart() {
     // Nobody turns off what may be in use by instances that nobody can see.
     let mut unseen = readings.clone();
     if let GpusSeen::Answered(gpus) = &mut unseen.gpus {
-        gpus[0].mig_layout = Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+        gpus[0].mig_layout = Reading::Unreadable(ReadError::nvml(999));
     }
     let step = first("gpu.mig", "off", &unseen);
     assert_eq!((step.standing.name(), step.change), ("unknown", None));
@@ -252,7 +252,7 @@ fn persistence_is_the_daemons_where_there_is_one() {
     readings.can_start_services = false;
     let change = first("gpu.persistence", "on", &readings).change.unwrap();
     assert_eq!(change.value, Value::Service { enabled: true, running: false });
-    readings.persistenced = Reading::Unreadable("permission denied".to_owned());
+    readings.persistenced = Reading::Unreadable(ReadError::Os { errno: 13 });
     assert_eq!(first("gpu.persistence", "on", &readings).standing.name(), "unknown");
 }
 
@@ -275,14 +275,14 @@ fn what_the_driver_would_forget_is_said() {
 
 #[test]
 fn what_cannot_be_read_is_unknown_and_changes_nothing() {
-    let unread = || Reading::Unreadable("permission denied".to_owned());
+    let unread = || Reading::Unreadable(ReadError::Os { errno: 13 });
     let mut readings = readings();
     readings.gpus = GpusSeen::Silent("NVML was not asked".to_owned());
-    readings.governors = Reading::Unreadable("permission denied".to_owned());
-    readings.hugepages = Reading::Unreadable("permission denied".to_owned());
-    readings.packages = Reading::Unreadable("permission denied".to_owned());
+    readings.governors = Reading::Unreadable(ReadError::Os { errno: 13 });
+    readings.hugepages = Reading::Unreadable(ReadError::Os { errno: 13 });
+    readings.packages = Reading::Unreadable(ReadError::Os { errno: 13 });
     readings.has_apt = unread().map(|()| true);
-    readings.persistenced = Reading::Unreadable("permission denied".to_owned());
+    readings.persistenced = Reading::Unreadable(ReadError::Os { errno: 13 });
     for profile in Profiles::embedded().iter() {
         for step in planned(profile, &readings) {
             assert_eq!(step.standing.name(), "unknown", "{step:?}");
@@ -291,7 +291,7 @@ fn what_cannot_be_read_is_unknown_and_changes_nothing() {
     }
     let mut readings = self::readings();
     if let GpusSeen::Answered(gpus) = &mut readings.gpus {
-        gpus[1].uuid = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+        gpus[1].uuid = Reading::Unreadable(ReadError::nvml(15));
     }
     let steps = planned(&own("gpu.ecc", "on"), &readings);
     assert_eq!(steps[0].standing.name(), "change");

@@ -1,5 +1,7 @@
 //! The log in words: one sentence an entry, for people who follow it.
 
+use farrier_facts::text::first_sentence;
+
 use super::access::AccessChange;
 use super::event::{Ask, Cordon, Event};
 use super::order::Answer;
@@ -187,8 +189,7 @@ fn change(change: &Change) -> String {
 
 /// Which, on what, and what it means; what to do about it stands in the finding.
 fn told(finding: &Finding) -> String {
-    let text = finding.text.split_once(". ").map_or(finding.text.as_str(), |(first, _)| first);
-    format!("{}: {}", FaultKey::of(finding), text.trim_end_matches('.'))
+    format!("{}: {}", FaultKey::of(finding), first_sentence(&finding.text))
 }
 
 fn asked(what: &Ask) -> String {

@@ -11,7 +11,9 @@ pub mod rules;
 mod series;
 pub mod signal;
 
-pub use engine::{Coverage, Decision, Engine, LastTold, Latest, Remembered, Saved, SignalValues};
+pub use engine::{
+    Coverage, CoverageGap, Decision, Engine, LastTold, Latest, Remembered, Saved, SignalValues,
+};
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, SERVER_FINDING_ID, Severity};
 pub use observation::{
     Batch, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject, TOLD_BY_NVML,

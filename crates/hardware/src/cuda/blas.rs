@@ -95,6 +95,45 @@ pub(super) struct Blas {
     _library: Library,
 }
 
+/// Why a library is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Load(#[from] libloading::Error),
+    #[error("cublasLtCreate says {0}")]
+    Create(c_int),
+    /// It loads, and computes nothing here.
+    #[error("{name}: {err}")]
+    Useless { name: String, err: CudaError },
+}
+
+/// No library is of use.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.words())]
+pub(super) struct NoBlas {
+    /// Those that are there.
+    tried: Vec<(PathBuf, OpenError)>,
+}
+
+impl NoBlas {
+    fn words(&self) -> String {
+        if self.tried.is_empty() {
+            return "no libcublasLt was found: not by the loader, not in /usr/local/cuda, and in no Python package; \
+                    FARRIER_CUBLASLT names one"
+                .to_owned();
+        }
+        let each = self.tried.iter().map(|(path, err)| format!("{}: {err}", path.display()));
+        each.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The library does not compute such a product on this GPU.
+#[derive(Debug, thiserror::Error)]
+#[error("{library} has no such product for this GPU")]
+pub(super) struct NoProduct {
+    library: String,
+}
+
 /// A product that is ready: descriptions, and the way that was chosen.
 pub(super) struct Plan {
     desc: Handle,
@@ -120,28 +159,26 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
 
 impl Blas {
     /// The first that loads and that `trial` finds of use: a library newer than the driver loads, and then computes
-    /// nothing. `Err`: where it was looked for.
-    pub(super) fn load(trial: impl Fn(&Self) -> Result<(), String>) -> Result<Self, String> {
-        let mut said = Vec::new();
+    /// nothing.
+    pub(super) fn load(trial: impl Fn(&Self) -> Result<(), CudaError>) -> Result<Self, NoBlas> {
+        let mut tried = Vec::new();
         for path in candidates() {
-            let opened = Self::open(&path).and_then(|blas| {
-                trial(&blas).map_err(|why| format!("{}: {why}", blas.name))?;
-                Ok(blas)
+            let opened = Self::open(&path).and_then(|blas| match trial(&blas) {
+                Ok(()) => Ok(blas),
+                Err(err) => Err(OpenError::Useless { name: blas.name.clone(), err }),
             });
             match opened {
                 Ok(blas) => return Ok(blas),
-                Err(why) if path.is_absolute() => said.push(format!("{}: {why}", path.display())),
+                Err(err) if path.is_absolute() => tried.push((path, err)),
                 Err(_) => {}
             }
         }
-        let hint = "no libcublasLt was found: not by the loader, not in /usr/local/cuda, and in no Python package; \
-                    FARRIER_CUBLASLT names one";
-        Err(if said.is_empty() { hint.to_owned() } else { said.join("; ") })
+        Err(NoBlas { tried })
     }
 
-    fn open(path: &Path) -> Result<Self, String> {
+    fn open(path: &Path) -> Result<Self, OpenError> {
         // SAFETY: NVIDIA's library has initialisers that every program which uses it runs.
-        let library = unsafe { Library::new(path) }.map_err(|err| err.to_string())?;
+        let library = unsafe { Library::new(path) }?;
         let create: unsafe extern "C" fn(*mut Handle) -> c_int = call(&library, "cublasLtCreate")?;
         let version: unsafe extern "C" fn() -> usize = call(&library, "cublasLtGetVersion")?;
         let calls = Calls {
@@ -161,7 +198,7 @@ impl Blas {
         // SAFETY: it writes one pointer. A context is current, which is what it asks for.
         let status = unsafe { create(&raw mut handle) };
         if status != SUCCESS {
-            return Err(format!("cublasLtCreate says {status}"));
+            return Err(OpenError::Create(status));
         }
         // SAFETY: it reads a number.
         let number = unsafe { version() };
@@ -176,7 +213,7 @@ impl Blas {
         precision: Precision,
         side: u64,
         ones: u64,
-    ) -> Result<Result<Plan, String>, CudaError> {
+    ) -> Result<Result<Plan, NoProduct>, CudaError> {
         let (factors, result, sums, scale) = types(precision);
         let leading = i64::try_from(side).unwrap_or(i64::MAX);
         let mut plan = Plan {
@@ -232,7 +269,7 @@ impl Blas {
     }
 
     /// The way that the library takes for the best.
-    fn choose(&self, plan: &mut Plan) -> Result<Result<(), String>, CudaError> {
+    fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoProduct>, CudaError> {
         let mut preference = ptr::null_mut();
         let mut count = 0;
         // SAFETY: as in `describe`; the way is written whole where one is counted.
@@ -262,7 +299,7 @@ impl Blas {
             status
         };
         if status == NOT_SUPPORTED || (status == SUCCESS && count == 0) {
-            return Ok(Err(format!("{} has no such product for this GPU", self.name)));
+            return Ok(Err(NoProduct { library: self.name.clone() }));
         }
         told("ask for a way", status)?;
         Ok(Ok(()))
@@ -331,10 +368,10 @@ impl Drop for Blas {
     }
 }
 
-fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, String> {
+fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, libloading::Error> {
     // SAFETY: the types of all calls are those of the header, which have not changed since CUDA 10.1.
     let found = unsafe { library.get::<T>(name) };
-    found.map(|symbol| *symbol).map_err(|err| err.to_string())
+    found.map(|symbol| *symbol)
 }
 
 fn told(what: &'static str, status: c_int) -> Result<(), CudaError> {

@@ -19,7 +19,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, result};
 pub(super) use self::context::open;
 use self::context::peers;
 use self::kernels::{Kernels, Value};
-use super::blas::{self, Blas, Plan};
+use super::blas::{self, Blas, NoBlas, Plan};
 use super::edge::{About, Block, HostBlock, Pattern, Product, Work};
 use super::error::{CudaError, Purpose};
 use super::library;
@@ -37,7 +37,7 @@ pub struct Device {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     kernels: Kernels,
-    blas: OnceCell<Result<Blas, String>>,
+    blas: OnceCell<Result<Blas, NoBlas>>,
     peers: Vec<Arc<CudaContext>>,
     blocks: BTreeMap<usize, CUdeviceptr>,
     host: BTreeMap<usize, *mut c_void>,

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 
 use crate::root::Root;
 
@@ -19,7 +19,7 @@ pub(super) fn read(root: &Root, folder: &str) -> Option<String> {
         let mut bytes = Vec::new();
         match file.take(READ_BYTES).read_to_end(&mut bytes) {
             Ok(_) => Reading::Value(bytes),
-            Err(err) => Reading::Unreadable(err.to_string()),
+            Err(err) => Reading::Unreadable(ReadError::from(&err)),
         }
     });
     let Reading::Value(bytes) = bytes else { return None };

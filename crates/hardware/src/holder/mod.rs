@@ -91,7 +91,7 @@ pub fn holder(root: &Root, pid: u32) -> Holder {
     let (kind, cgroup) = match root.text(&format!("{folder}/cgroup")) {
         Reading::Value(text) => cgroup::judge(&text),
         Reading::Absent => (unknown(absent(root, &folder, pid)), None),
-        Reading::Unreadable(why) => (unknown(why), None),
+        Reading::Unreadable(why) => (unknown(why.to_string()), None),
     };
     Holder {
         pid,
@@ -142,7 +142,7 @@ fn absent(root: &Root, folder: &str, pid: u32) -> String {
         Reading::Value(false) | Reading::Absent => {
             format!("there is no process {pid} here: it ended, or it is in another PID namespace")
         }
-        Reading::Unreadable(why) => why,
+        Reading::Unreadable(why) => why.to_string(),
     }
 }
 

@@ -20,7 +20,7 @@ mod threads;
 
 use std::collections::BTreeSet;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
 use serde::{Deserialize, Serialize};
 
@@ -186,13 +186,17 @@ fn number(root: &Root, path: &str) -> Reading<u64> {
 }
 
 fn no_number<T>(path: &str) -> Reading<T> {
-    Reading::Unreadable(format!("`{path}` does not hold what is expected there"))
+    Reading::Unreadable(ReadError::malformed(format!(
+        "`{path}` does not hold what is expected there"
+    )))
 }
 
 /// What every Linux has must not be taken for something that this node lacks.
 fn required<T>(reading: Reading<T>, path: &str) -> Reading<T> {
     match reading {
-        Reading::Absent => Reading::Unreadable(format!("there is no `{path}`")),
+        Reading::Absent => {
+            Reading::Unreadable(ReadError::unavailable(format!("there is no `{path}`")))
+        }
         other => other,
     }
 }

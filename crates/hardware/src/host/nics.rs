@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::{PortNow, Reading};
+use farrier_facts::node::{PortNow, ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
 use super::{count, flag, no_number, of_node};
@@ -243,22 +243,22 @@ impl Nics {
         self.most_active = self.most_active.max(active);
         let reading = match unknown {
             None => Reading::Value(f64::from(active)),
-            Some(((device, port), _)) => Reading::Unreadable(format!(
+            Some(((device, port), _)) => Reading::Unreadable(ReadError::unavailable(format!(
                 "the state of port {port} of `{device}` cannot be read"
-            )),
+            ))),
         };
         of_node(samples, Signal::NodeNicsActive, reading);
         let expected = f64::from(self.expected.unwrap_or(self.most_active));
         of_node(samples, Signal::NodeNicsExpected, Reading::Value(expected));
     }
 
-    fn give_unreadable(&mut self, why: &str, samples: &mut Vec<Sample>) {
+    fn give_unreadable(&mut self, why: &ReadError, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             port.active = None;
-            let reading = Reading::Unreadable(why.to_owned());
+            let reading = Reading::Unreadable(why.clone());
             samples.push(sample(name, Signal::NicActive, reading));
         }
-        of_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.to_owned()));
+        of_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.clone()));
     }
 }
 
@@ -270,7 +270,7 @@ impl Port {
             self.missed = self.missed.saturating_add(1);
             if self.missed >= MISSED_READS {
                 samples.push(sample(name, Signal::NicPresent, Reading::Value(0.0)));
-                let why = "the adapter is no longer there".to_owned();
+                let why = ReadError::unavailable("the adapter is no longer there");
                 samples.push(sample(name, Signal::NicActive, Reading::Unreadable(why)));
             }
             return;
@@ -334,7 +334,9 @@ fn state(root: &Root, name: &PortName) -> Reading<bool> {
 fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
     match numbered(root, &format!("{}/phys_state", folder(name))) {
         // Every driver has both files; one without the other went away between the two.
-        Reading::Absent => Reading::Unreadable("the port went away while it was read".to_owned()),
+        Reading::Absent => {
+            Reading::Unreadable(ReadError::unavailable("the port went away while it was read"))
+        }
         other => other.map(|state| state == 5),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 
 use super::{count, flag, of_node, required};
@@ -110,7 +110,8 @@ impl Pci {
         of_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
         of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
         for gpu in &self.unplaced {
-            let reading = Reading::Unreadable("NVML does not tell its address".to_owned());
+            let reading =
+                Reading::Unreadable(ReadError::unavailable("NVML does not tell its address"));
             let subject = Subject::Gpu(gpu.clone());
             samples.push(Sample { subject, signal: Signal::GpuOnBus, reading, note: None });
         }
@@ -211,7 +212,7 @@ fn device(root: &Root, address: &str) -> Reading<Device> {
 fn redirects(config: &[u8]) -> Reading<bool> {
     if config.len() <= HEADER_BYTES {
         let why = "only root may read the configuration of PCI bridges";
-        return Reading::Unreadable(why.to_owned());
+        return Reading::Unreadable(ReadError::unavailable(why));
     }
     let word = |at: usize| {
         let bytes = config.get(at..at + 4)?.try_into().ok()?;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal};
 
 use super::{of_node_named, required};
@@ -76,7 +76,7 @@ impl Threads {
                     .is_some_and(|counts| counts.iter().any(|(what, _)| *what == Waits::Unknown))
             {
                 let why = "a thread of a process on a GPU is stuck, and only root may see where";
-                count = Reading::Unreadable(why.to_owned());
+                count = Reading::Unreadable(ReadError::unavailable(why));
             }
             of_node_named(samples, signal, count, &names);
         }

@@ -1,10 +1,12 @@
 //! Calls of NVML. Each is looked up when it is made: an older library lacks some, which is no failure of
 //! the others.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_uint};
+use std::fmt;
 
-use farrier_facts::node::{NvmlReading, Reading, Setting};
+use farrier_facts::node::{NvmlReading, NvmlStatus, ReadError, Reading, Setting};
 use libloading::Library;
 
 use super::ffi::{self, Device, Return};
@@ -19,6 +21,44 @@ pub(super) struct Caller<'a> {
     pub(super) before: &'a mut dyn FnMut(&str),
 }
 
+/// The library is too old to have a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MissingCall {
+    /// Its name, where it is told.
+    pub(super) name: Option<&'static str>,
+}
+
+/// The library was not loaded.
+#[derive(Debug)]
+pub(super) struct LoadError(libloading::Error);
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The loader's own words are the source; the error itself says only that it failed.
+        match self.0.source() {
+            Some(source) => fmt::Display::fmt(source, out),
+            None => fmt::Display::fmt(&self.0, out),
+        }
+    }
+}
+
+impl Error for LoadError {}
+
+/// A return code, or that the library has no such call.
+pub(super) type Called = Result<Return, MissingCall>;
+
+impl From<MissingCall> for ReadError {
+    fn from(missing: MissingCall) -> Self {
+        Self::MissingCall { call: missing.name.map(Cow::Borrowed) }
+    }
+}
+
+impl fmt::Display for MissingCall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&ReadError::from(*self), out)
+    }
+}
+
 /// Looks a call up and makes it. The result is its return code, or that the library lacks it.
 macro_rules! call {
     ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
@@ -28,7 +68,7 @@ macro_rules! call {
             // SAFETY: NVML is initialised (or this is the initialisation), the handle came from it,
             // and every pointer is to a live local of the declared size.
             Ok(function) => Ok(unsafe { function($($argument),*) }),
-            Err(_) => Err(concat!("the library has no ", $name)),
+            Err(_) => Err($crate::nvml::caller::MissingCall { name: Some($name) }),
         }
     }};
 }
@@ -37,14 +77,11 @@ pub(super) use call;
 
 impl<'a> Caller<'a> {
     /// Loads the library. `before` hears of each call before it is made.
-    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, String> {
+    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
         before("dlopen");
         // SAFETY: loading runs the library's constructors. It is NVIDIA's library or the one that the
         // caller named, which is what they ask for; the caller is a process made for nothing else.
-        let library = unsafe { Library::new(path) }.map_err(|err| {
-            // The loader's own words are the source; the error itself says only that it failed.
-            err.source().map_or_else(|| err.to_string(), ToString::to_string)
-        })?;
+        let library = unsafe { Library::new(path) }.map_err(LoadError)?;
         Ok(Self { library, before })
     }
 
@@ -52,8 +89,8 @@ impl<'a> Caller<'a> {
     pub(super) fn start(&mut self) -> Option<NvmlReading> {
         match call!(self, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => None,
-            Ok(code) => Some(NvmlReading::Refused { error: ffi::error_name(code) }),
-            Err(why) => Some(NvmlReading::NoLibrary { why: why.to_owned() }),
+            Ok(code) => Some(NvmlReading::Refused { error: NvmlStatus(code) }),
+            Err(missing) => Some(NvmlReading::NoLibrary { why: missing.to_string() }),
         }
     }
 
@@ -64,7 +101,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::Text>(name.as_bytes()) } {
             // SAFETY: the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(text.as_mut_ptr(), length(&text)) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || text_of(&text))
     }
@@ -76,7 +113,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::DeviceText>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML; the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(device, text.as_mut_ptr(), length(&text)) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || text_of(&text))
     }
@@ -89,7 +126,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::DeviceNumber>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML and the pointer is to a live local.
             Ok(function) => Ok(unsafe { function(device, &raw mut number) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || number)
     }
@@ -101,7 +138,7 @@ impl<'a> Caller<'a> {
         let called = match unsafe { self.library.get::<ffi::DevicePair>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML and the pointers are to live locals.
             Ok(function) => Ok(unsafe { function(device, &raw mut current, &raw mut pending) }),
-            Err(_) => Err("the library lacks the call"),
+            Err(_) => Err(MissingCall { name: None }),
         };
         outcome(called, || Setting { current: current != 0, pending: pending != 0 })
     }
@@ -121,10 +158,7 @@ impl<'a> Caller<'a> {
     }
 
     /// A device's place in the fabric, with what the call came to.
-    pub(super) fn fabric_info(
-        &mut self,
-        device: Device,
-    ) -> (Result<Return, &'static str>, ffi::FabricInfoV2) {
+    pub(super) fn fabric_info(&mut self, device: Device) -> (Called, ffi::FabricInfoV2) {
         let mut fabric = ffi::FabricInfoV2 {
             version: ffi::struct_version::<ffi::FabricInfoV2>(2),
             cluster_uuid: [0; 16],
@@ -140,15 +174,12 @@ impl<'a> Caller<'a> {
 }
 
 /// What a call came to. What the device does not support is absent.
-pub(super) fn outcome<T>(
-    called: Result<Return, &'static str>,
-    value: impl FnOnce() -> T,
-) -> Reading<T> {
+pub(super) fn outcome<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::SUCCESS) => Reading::Value(value()),
         Ok(ffi::NOT_SUPPORTED) => Reading::Absent,
-        Ok(code) => Reading::Unreadable(ffi::error_name(code)),
-        Err(why) => Reading::Unreadable(why.to_owned()),
+        Ok(code) => Reading::Unreadable(ReadError::nvml(code)),
+        Err(missing) => Reading::Unreadable(missing.into()),
     }
 }
 

@@ -13,7 +13,6 @@ pub(super) const SUCCESS: Return = 0;
 pub(super) const UNINITIALIZED: Return = 1;
 pub(super) const INVALID_ARGUMENT: Return = 2;
 pub(super) const NOT_SUPPORTED: Return = 3;
-pub(super) const NO_PERMISSION: Return = 4;
 pub(super) const NOT_FOUND: Return = 6;
 pub(super) const INSUFFICIENT_SIZE: Return = 7;
 pub(super) const DRIVER_NOT_LOADED: Return = 9;
@@ -265,48 +264,6 @@ pub(super) type EventsFree = unsafe extern "C" fn(EventSet) -> Return;
 pub(super) type EventsRegister = unsafe extern "C" fn(Device, u64, EventSet) -> Return;
 pub(super) type EventsWait = unsafe extern "C" fn(EventSet, *mut EventData, c_uint) -> Return;
 
-/// NVML's own name for a return code.
-pub(super) fn error_name(code: Return) -> String {
-    const NAMES: [&str; 31] = [
-        "SUCCESS",
-        "ERROR_UNINITIALIZED",
-        "ERROR_INVALID_ARGUMENT",
-        "ERROR_NOT_SUPPORTED",
-        "ERROR_NO_PERMISSION",
-        "ERROR_ALREADY_INITIALIZED",
-        "ERROR_NOT_FOUND",
-        "ERROR_INSUFFICIENT_SIZE",
-        "ERROR_INSUFFICIENT_POWER",
-        "ERROR_DRIVER_NOT_LOADED",
-        "ERROR_TIMEOUT",
-        "ERROR_IRQ_ISSUE",
-        "ERROR_LIBRARY_NOT_FOUND",
-        "ERROR_FUNCTION_NOT_FOUND",
-        "ERROR_CORRUPTED_INFOROM",
-        "ERROR_GPU_IS_LOST",
-        "ERROR_RESET_REQUIRED",
-        "ERROR_OPERATING_SYSTEM",
-        "ERROR_LIB_RM_VERSION_MISMATCH",
-        "ERROR_IN_USE",
-        "ERROR_MEMORY",
-        "ERROR_NO_DATA",
-        "ERROR_VGPU_ECC_NOT_SUPPORTED",
-        "ERROR_INSUFFICIENT_RESOURCES",
-        "ERROR_FREQ_NOT_SUPPORTED",
-        "ERROR_ARGUMENT_VERSION_MISMATCH",
-        "ERROR_DEPRECATED",
-        "ERROR_NOT_READY",
-        "ERROR_GPU_NOT_FOUND",
-        "ERROR_INVALID_STATE",
-        "ERROR_RESET_TYPE_NOT_SUPPORTED",
-    ];
-    match NAMES.get(code as usize) {
-        Some(name) => format!("NVML_{name}"),
-        None if code == 999 => "NVML_ERROR_UNKNOWN".to_owned(),
-        None => format!("NVML error {code}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,14 +281,5 @@ mod tests {
         assert_eq!(size_of::<ProcessInfo>(), 24);
         assert_eq!(size_of::<EventData>(), 32);
         assert_eq!(size_of::<GpmMetric>(), 40);
-    }
-
-    #[test]
-    fn errors_have_nvml_names() {
-        assert_eq!(error_name(18), "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
-        assert_eq!(error_name(9), "NVML_ERROR_DRIVER_NOT_LOADED");
-        assert_eq!(error_name(15), "NVML_ERROR_GPU_IS_LOST");
-        assert_eq!(error_name(999), "NVML_ERROR_UNKNOWN");
-        assert_eq!(error_name(77), "NVML error 77");
     }
 }

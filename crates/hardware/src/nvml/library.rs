@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
-    Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, Reading, RemappedRows,
+    Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, ReadError, Reading, RemappedRows,
 };
 
 use super::caller::{Caller, TEXT_BYTES, call, outcome, text_of};
 use super::ffi::{self, Device};
 use super::probe::Line;
-use super::watch::OF_GPU;
+use super::watch::DriverCall;
 
 /// No node has more GPUs; a count beyond it is nonsense from a broken library.
 pub(super) const DEVICES_MAX: u32 = 1024;
@@ -21,15 +21,12 @@ pub fn read(path: &OsStr, say: &mut dyn FnMut(&Line)) -> NvmlReading {
     let say = RefCell::new(say);
     let about: Cell<Option<u32>> = Cell::new(None);
     let mut before = |call: &str| {
-        let call = match about.get() {
-            Some(gpu) => format!("{call}{OF_GPU}{gpu}"),
-            None => call.to_owned(),
-        };
-        say.borrow_mut()(&Line::Call(call));
+        let call = DriverCall { name: call.to_owned().into(), gpu: about.get() };
+        say.borrow_mut()(&Line::Call(call.to_string()));
     };
     let mut caller = match Caller::load(path, &mut before) {
         Ok(caller) => caller,
-        Err(why) => return NvmlReading::NoLibrary { why },
+        Err(err) => return NvmlReading::NoLibrary { why: err.to_string() },
     };
     if let Some(refusal) = caller.start() {
         return refusal;
@@ -198,7 +195,7 @@ impl Caller<'_> {
 
 fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
     fn unasked<T>() -> Reading<T> {
-        Reading::Unreadable("the device could not be opened".to_owned())
+        Reading::Unreadable(ReadError::DeviceNotOpened)
     }
     NvmlDevice {
         index,

@@ -17,7 +17,7 @@ mod orphan;
 mod probe;
 pub mod watch;
 
-pub use control::{ControlError, Controls, Patience, serve_control};
+pub use control::{ControlError, Controls, Patience, ProbeError, SetError, serve_control};
 pub use library::read;
 pub use orphan::end_with_parent;
 pub use probe::{Line, ask};

@@ -2,10 +2,10 @@
 
 use std::ffi::c_uint;
 
-use farrier_facts::node::{DeviceNow, LinksNow, PcieLink, Reading};
+use farrier_facts::node::{DeviceNow, LinksNow, PcieLink, ReadError, Reading};
 
-use super::caller::{Caller, call, outcome};
-use super::ffi::{self, Device, FieldValue, Return};
+use super::caller::{Called, Caller, call, outcome};
+use super::ffi::{self, Device, FieldValue};
 use super::watch::fields;
 use super::watch::links::{LINKS_MAX, REMOTE_UNKNOWN, STATE};
 
@@ -89,7 +89,7 @@ impl Caller<'_> {
                 Reading::Value(_) if self.is_wired(device, link) => links.down.push(link),
                 Reading::Value(_) | Reading::Absent => {}
                 Reading::Unreadable(why) => {
-                    return Reading::Unreadable(format!("{why}, link {link}"));
+                    return Reading::Unreadable(ReadError::Link { link, err: Box::new(why) });
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Caller<'_> {
 }
 
 /// What a call came to; one that an older library lacks gives nothing to judge.
-fn present<T>(called: Result<Return, &'static str>, value: impl FnOnce() -> T) -> Reading<T> {
+fn present<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Err(_) | Ok(ffi::FUNCTION_NOT_FOUND) => Reading::Absent,
         called => outcome(called, value),

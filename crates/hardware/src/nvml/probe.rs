@@ -106,6 +106,8 @@ fn ending(child: &mut Child) -> String {
 mod tests {
     use std::ffi::OsStr;
 
+    use farrier_facts::node::NvmlStatus;
+
     use super::*;
 
     /// Ends a hang; a child that is not to be waited for lives longer.
@@ -119,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_taken_at_once() {
-        let answer = NvmlReading::Refused { error: "NVML_ERROR_DRIVER_NOT_LOADED".to_owned() };
+        let answer = NvmlReading::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
         let line = serde_json::to_string(&Line::Answer(answer.clone())).unwrap();
         let script = format!("echo '{{\"call\":\"nvmlInit_v2\"}}'; echo '{line}'; exec sleep 900");
         // Whoever waited for the end of the process would call this a hang.

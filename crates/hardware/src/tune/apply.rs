@@ -119,7 +119,7 @@ fn one(
             (Err(err), _) => in_words(err),
             (Ok(()), Reading::Value(now)) => change.target.words(&now),
             (Ok(()), Reading::Absent) => "it is no longer there".to_owned(),
-            (Ok(()), Reading::Unreadable(why)) => why,
+            (Ok(()), Reading::Unreadable(why)) => why.to_string(),
         }),
     };
     journal.interrupt().reach(Point::Ended);

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Choice, Content, FileContent, Value};
 
 use crate::root::{Root, outcome};
@@ -147,7 +147,11 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
     root.text(path).map(|text| {
         let (current, words) = choice(&text);
         let current = current.map_or_else(
-            || Reading::Unreadable(format!("`{path}` names no word as chosen")),
+            || {
+                Reading::Unreadable(ReadError::malformed(format!(
+                    "`{path}` names no word as chosen"
+                )))
+            },
             Reading::Value,
         );
         let available = match available {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::process::ExitStatus;
 
 use farrier_facts::node::Reading;
 use farrier_facts::tune::{GpuReadings, GpusSeen, Target, Value};
 
 use super::machine::Machine;
 use super::{files, holds, service};
-use crate::nvml::{ControlError, Controls};
+use crate::nvml::{ControlError, Controls, ProbeError, SetError};
 use crate::root::Root;
 
 /// Why a change was not made.
@@ -16,10 +17,10 @@ use crate::root::Root;
 pub enum HandError {
     /// The card or the driver refused.
     #[error("NVML refused: {0}")]
-    Refused(String),
+    Refused(SetError),
     /// NVML answers no more; whether it was changed is not known.
     #[error("NVML is lost: {0}")]
-    Lost(String),
+    Lost(ProbeError),
     /// A file.
     #[error("failed to write `{path}`")]
     File {
@@ -34,8 +35,8 @@ pub enum HandError {
     Command {
         /// What was run.
         line: String,
-        /// What it said.
-        why: String,
+        /// Why.
+        why: CommandFailure,
     },
     /// A command of the machine that did not end; what it was to do may go on.
     #[error("`{line}` did not end within {limit_s} s")]
@@ -50,6 +51,33 @@ pub enum HandError {
     Value,
 }
 
+/// Why a command of the machine failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandFailure {
+    /// It was not run.
+    #[error("{0}")]
+    NotRun(io::Error),
+    /// The last line of its stderr.
+    #[error("{0}")]
+    Stderr(String),
+    /// It said nothing.
+    #[error("{0}")]
+    Status(ExitStatus),
+}
+
+impl CommandFailure {
+    /// Whether it is a matter of who asks. Commands run with `LC_ALL=C`.
+    fn is_permission(&self) -> bool {
+        match self {
+            Self::NotRun(err) => err.kind() == io::ErrorKind::PermissionDenied,
+            Self::Stderr(line) => {
+                line.contains("ermission denied") || line.contains("authentication required")
+            }
+            Self::Status(_) => false,
+        }
+    }
+}
+
 impl HandError {
     pub(super) fn io(path: &str, err: io::Error) -> Self {
         Self::File { path: path.to_owned(), err }
@@ -58,11 +86,9 @@ impl HandError {
     /// Whether it is a matter of who asks.
     pub fn is_permission(&self) -> bool {
         match self {
-            Self::Refused(why) => why.ends_with("NO_PERMISSION"),
+            Self::Refused(why) => why.is_permission(),
             Self::File { err, .. } => err.kind() == io::ErrorKind::PermissionDenied,
-            Self::Command { why, .. } => {
-                why.contains("ermission denied") || why.contains("authentication required")
-            }
+            Self::Command { why, .. } => why.is_permission(),
             Self::Lost(_) | Self::Late { .. } | Self::Value => false,
         }
     }

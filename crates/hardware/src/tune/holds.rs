@@ -2,7 +2,7 @@
 
 use std::io;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::Value;
 
 use super::files;
@@ -17,7 +17,11 @@ pub(super) fn read(root: &Root, package: &str) -> Reading<bool> {
         let Some(record) = record(&text, package) else { return Reading::Absent };
         let status = record.lines().find_map(|line| line.strip_prefix("Status: "));
         status.map_or_else(
-            || Reading::Unreadable(format!("{STATUS} has no status for `{package}`")),
+            || {
+                Reading::Unreadable(ReadError::malformed(format!(
+                    "{STATUS} has no status for `{package}`"
+                )))
+            },
             |status| Reading::Value(status.starts_with("hold ")),
         )
     })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{
     Choice, ENVIRONMENTS, HUGEPAGES_FILE, Kind, PERSISTENCED, Profile, Readings,
 };
@@ -51,8 +51,8 @@ fn is_hidden(root: &Root) -> Option<&'static str> {
     )
 }
 
-fn unseen<T>(why: Option<&str>) -> Reading<T> {
-    Reading::Unreadable(why.unwrap_or_default().to_owned())
+fn unseen<T>(why: Option<&'static str>) -> Reading<T> {
+    Reading::Unreadable(ReadError::unavailable(why.unwrap_or_default()))
 }
 
 /// A policy of the kernel's is of one CPU or of several; a host without their folder has a file a CPU.

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::hands::HandError;
+use super::hands::{CommandFailure, HandError};
 
 /// A service may take its own time to start; what takes longer than this is told.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -40,12 +40,12 @@ impl Machine {
     /// Runs a command and says what it said where it failed.
     pub(super) fn run(&self, program: &OsStr, words: &[&str]) -> Result<(), HandError> {
         let line = format!("{} {}", program.display(), words.join(" "));
-        let failed = |why: String| HandError::Command { line: line.clone(), why };
+        let failed = |why: CommandFailure| HandError::Command { line: line.clone(), why };
         let mut command = Command::new(program);
         command.args(words).env("LC_ALL", "C");
         let spawned =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut child = spawned.map_err(|err| failed(err.to_string()))?;
+        let mut child = spawned.map_err(|err| failed(CommandFailure::NotRun(err)))?;
         let errors = child.stderr.take();
         // In the background: a command that says much must not wait for us. Its own children may hold the pipe.
         let (sender, said) = std::sync::mpsc::channel();
@@ -67,7 +67,7 @@ impl Machine {
                     std::thread::spawn(move || child.wait());
                     return Err(HandError::Late { line, limit_s: self.limit.as_secs() });
                 }
-                Err(err) => return Err(failed(err.to_string())),
+                Err(err) => return Err(failed(CommandFailure::NotRun(err))),
             }
         };
         if status.success() {
@@ -75,6 +75,7 @@ impl Machine {
         }
         let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
-        Err(failed(said.lines().last().map_or_else(|| status.to_string(), str::to_owned)))
+        let last = said.lines().last().map(str::to_owned);
+        Err(failed(last.map_or(CommandFailure::Status(status), CommandFailure::Stderr)))
     }
 }

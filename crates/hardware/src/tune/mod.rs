@@ -23,7 +23,7 @@ mod service;
 mod trust;
 
 pub use apply::apply;
-pub use hands::{HandError, Hands, NodeHands};
+pub use hands::{CommandFailure, HandError, Hands, NodeHands};
 pub use interrupt::{Interrupt, Point};
 pub use journal::{FILE, Journal, JournalError, Open};
 pub use kept::{Kept, KeptError, STATE};

@@ -1,6 +1,6 @@
 //! Gives back what was there, newest first.
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Given, GpuControl, Need, Target, Value};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -69,7 +69,7 @@ fn one(
         (given, Some(err))
     };
     let failure = |why: String| (Given::Failed { why, permission: false }, None);
-    let unread = |why: &str| failure(format!("what is there could not be read: {why}"));
+    let unread = |why: &ReadError| failure(format!("what is there could not be read: {why}"));
     let now = match hands.read(&change.target) {
         Reading::Value(now) => now,
         Reading::Absent if force => {

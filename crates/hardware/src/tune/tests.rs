@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::rc::Rc;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_facts::tune::{
     Applied, Change, Content, FileContent, Given, GpuControl, Need, Outcome, Standing, Step,
     Subject, Target, Value,
@@ -18,17 +18,24 @@ use proptest::prelude::*;
 
 use super::machine::Machine;
 use super::*;
-use crate::nvml::Controls;
+use crate::nvml::{Controls, ProbeError, SetError};
 use crate::root::Root;
 
 type Gpus = Rc<RefCell<BTreeMap<Target, Value>>>;
+
+/// Why a GPU in memory refuses.
+#[derive(Clone, Copy, PartialEq)]
+enum Refusal {
+    NoPermission,
+    Lost,
+}
 
 /// Real hands on files; GPUs in memory, which outlive a crash as cards do.
 struct Fake {
     node: NodeHands,
     gpus: Gpus,
     /// GPUs that refuse, with why; one that is lost refuses to be read as well.
-    refusing: BTreeMap<String, &'static str>,
+    refusing: BTreeMap<String, Refusal>,
     /// Limits are taken in steps of so many milliwatts, downwards.
     step_mw: u32,
     /// What counts, where that is not what is set.
@@ -52,7 +59,7 @@ impl Fake {
         Self { step_mw: 40_000, ..Self::on(root, gpus) }
     }
 
-    fn refusal(&self, target: &Target) -> Option<&'static str> {
+    fn refusal(&self, target: &Target) -> Option<Refusal> {
         match target {
             Target::Gpu { uuid, .. } => self.refusing.get(uuid).copied(),
             _ => None,
@@ -62,8 +69,8 @@ impl Fake {
 
 impl Hands for Fake {
     fn read(&mut self, target: &Target) -> Reading<Value> {
-        if self.refusal(target) == Some("lost") {
-            return Reading::Unreadable("NVML is gone".to_owned());
+        if self.refusal(target) == Some(Refusal::Lost) {
+            return Reading::Unreadable(ReadError::unavailable("NVML is gone"));
         }
         match target {
             Target::Gpu { .. } => {
@@ -75,8 +82,11 @@ impl Hands for Fake {
 
     fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError> {
         match self.refusal(target) {
-            Some("lost") => return Err(HandError::Lost("it is gone".to_owned())),
-            Some(why) => return Err(HandError::Refused(why.to_owned())),
+            Some(Refusal::Lost) => return Err(HandError::Lost(ProbeError::Ended)),
+            Some(Refusal::NoPermission) => {
+                let why = SetError::Call(NvmlStatus::NO_PERMISSION.into());
+                return Err(HandError::Refused(why));
+            }
             None => {}
         }
         match target {
@@ -377,7 +387,7 @@ fn a_second_time_changes_nothing() {
 fn a_step_that_fails_keeps_no_other_from_being_made() {
     let world = World::new();
     let mut hands = world.hands();
-    hands.refusing.insert("GPU-0".to_owned(), "NVML_ERROR_NO_PERMISSION");
+    hands.refusing.insert("GPU-0".to_owned(), Refusal::NoPermission);
     let outcomes = world.apply(&steps(), &mut hands);
     let why = "NVML refused: NVML_ERROR_NO_PERMISSION".to_owned();
     assert_eq!(outcomes[0], Outcome::Failed { why, permission: true });
@@ -390,7 +400,7 @@ fn a_step_that_fails_keeps_no_other_from_being_made() {
 fn when_nvml_is_lost_the_rest_is_not_done_and_can_be_given_back_later() {
     let world = World::new();
     let mut hands = world.hands();
-    hands.refusing.insert("GPU-1".to_owned(), "lost");
+    hands.refusing.insert("GPU-1".to_owned(), Refusal::Lost);
     let outcomes = world.apply(&steps(), &mut hands);
     assert_eq!(outcomes[0], Outcome::Done);
     // It cannot be read, and so it is not begun.
@@ -412,8 +422,8 @@ impl Hands for Losing {
             && uuid == "GPU-1"
         {
             self.0.write(target, value)?;
-            self.0.refusing.insert(uuid.clone(), "lost");
-            return Err(HandError::Lost("no answer within 10 s".to_owned()));
+            self.0.refusing.insert(uuid.clone(), Refusal::Lost);
+            return Err(HandError::Lost(ProbeError::Late { limit_s: 10 }));
         }
         self.0.write(target, value)
     }
@@ -497,7 +507,8 @@ impl Hands for HalfService {
         let Value::Service { enabled, running } = value else { return Err(HandError::Value) };
         self.0 = *enabled;
         if *running {
-            let (line, why) = ("systemctl start".to_owned(), "it failed".to_owned());
+            let (line, why) =
+                ("systemctl start".to_owned(), CommandFailure::Stderr("it failed".to_owned()));
             return Err(HandError::Command { line, why });
         }
         self.1 = false;
@@ -529,8 +540,9 @@ fn what_we_changed_by_half_is_ours_to_give_back() {
 
 #[test]
 fn what_another_user_may_do_is_told_apart() {
-    let refused = |why: &str| HandError::Refused(why.to_owned()).is_permission();
-    assert!(refused("NVML_ERROR_NO_PERMISSION") && !refused("NVML_ERROR_NOT_SUPPORTED"));
+    let refused =
+        |status: NvmlStatus| HandError::Refused(SetError::Call(status.into())).is_permission();
+    assert!(refused(NvmlStatus::NO_PERMISSION) && !refused(NvmlStatus::INVALID_ARGUMENT));
     let file = |kind: std::io::ErrorKind| HandError::io("/etc/x", kind.into());
     assert!(file(std::io::ErrorKind::PermissionDenied).is_permission());
     assert!(!file(std::io::ErrorKind::StorageFull).is_permission());
@@ -720,7 +732,7 @@ fn what_a_service_does_on_the_side_is_given_back() {
     let mut step = step(Target::Service { unit }, Value::Service { enabled: true, running: false });
     step.change.as_mut().unwrap().beside = vec![gpu(0, GpuControl::Ecc)];
     let mut hands = world.hands();
-    hands.refusing.insert("GPU-0".to_owned(), "lost");
+    hands.refusing.insert("GPU-0".to_owned(), Refusal::Lost);
     let outcomes = world.apply(&[step], &mut hands);
     assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("as well")));
     assert!(world.journal().open_changes().is_empty());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer};
 
-use super::TableError;
+use super::{RowError, TableError};
 
 /// The columns that a table may have, in the order of the one that ships. Those that are not in
 /// [`Cells`] are for people.
@@ -174,11 +174,13 @@ pub(super) fn count(cell: &str) -> Option<u32> {
 }
 
 /// A whole number, or nothing where the cell does not state one; what is neither is refused.
-pub(super) fn stated_count(cell: &str, what: &str) -> Result<Option<u32>, String> {
+pub(super) fn stated_count(cell: &str, what: &str) -> Result<Option<u32>, RowError> {
     if cell.is_empty() || cell.eq_ignore_ascii_case("n/a") {
         return Ok(None);
     }
-    count(cell).map(Some).ok_or_else(|| format!("{what} `{cell}` is no whole number above zero"))
+    count(cell)
+        .map(Some)
+        .ok_or_else(|| RowError::NoCount { column: what.to_owned(), cell: cell.to_owned() })
 }
 
 #[cfg(test)]
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(stated_count("", "TP"), Ok(None));
         assert_eq!(stated_count("n/a", "VP"), Ok(None));
         for wrong in ["0", "-1", "1.5", "8x", "5e9", "NaN"] {
-            assert!(stated_count(wrong, "TP").unwrap_err().contains(wrong));
+            assert!(stated_count(wrong, "TP").unwrap_err().to_string().contains(wrong));
         }
     }
 }

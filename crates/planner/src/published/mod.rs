@@ -1,12 +1,14 @@
 //! Runs that others published: rows of a table, and what each says of itself.
 
 mod cells;
+mod error;
 mod part;
 mod program;
 mod row;
 mod shape;
 
 pub use cells::{Cells, unknown_columns};
+pub use error::{RowError, ShapeError};
 
 use farrier_facts::FactSet;
 
@@ -43,7 +45,7 @@ pub struct Uncovered {
     /// Whether it states its whole configuration all the same.
     pub complete: bool,
     /// Why it cannot be estimated.
-    pub why: String,
+    pub why: RowError,
 }
 
 /// Why a table cannot be read.

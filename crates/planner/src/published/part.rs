@@ -2,21 +2,22 @@
 
 use farrier_facts::FactSet;
 
+use super::RowError;
 use super::cells::number;
 use crate::gpu::Accelerator;
 
 /// The part that a source means, with what it says of it: `H100-SXM-96GB-HBM2e(2.4TB/s,500W)`.
-pub(super) fn accelerator(facts: &FactSet, name: &str) -> Result<Accelerator, String> {
+pub(super) fn accelerator(facts: &FactSet, name: &str) -> Result<Accelerator, RowError> {
     let (plain, said) = name.split_once('(').unwrap_or((name, ""));
     // Sold to some clouds with the memory of the generation before, and 500 W; the facts have no
     // such part. Parts of other kinds have that memory by their own names.
     let lesser = plain.starts_with("H100-SXM") && plain.contains("HBM2e");
     let cut = plain.starts_with("H800");
     let known = if lesser || cut { "H100-SXM-80GB" } else { plain };
-    let mut gpu = Accelerator::named(facts, known).map_err(|err| err.to_string())?;
+    let mut gpu = Accelerator::named(facts, known)?;
     let default_w = || {
         let power = facts.gpus.by_name(known).and_then(|found| found.gpu.power.as_ref());
-        let power = power.ok_or_else(|| format!("nothing is known of the power of `{known}`"));
+        let power = power.ok_or_else(|| RowError::Power(known.to_owned()));
         power.map(|power| power.default_w)
     };
     if cut {
@@ -39,7 +40,7 @@ pub(super) fn accelerator(facts: &FactSet, name: &str) -> Result<Accelerator, St
 mod tests {
     use super::*;
 
-    fn part(name: &str) -> Result<Accelerator, String> {
+    fn part(name: &str) -> Result<Accelerator, RowError> {
         accelerator(FactSet::embedded(), name)
     }
 
@@ -58,7 +59,7 @@ mod tests {
         for other in ["A100-SXM4-80GB-HBM2e", "A100-SXM-80GB-HBM2e", "H100-PCIE-80GB-HBM2e"] {
             match part(other) {
                 Ok(gpu) => assert!(!gpu.id.starts_with("H100-SXM"), "{other} is {}", gpu.id),
-                Err(said) => assert!(said.contains(other), "{said}"),
+                Err(said) => assert!(said.to_string().contains(other), "{said}"),
             }
         }
         let lesser = part("H100-SXM-94GB-HBM2e").unwrap();

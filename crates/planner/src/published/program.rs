@@ -1,19 +1,20 @@
 //! The program that trained, and what it was told.
 
+use super::RowError;
 use super::cells::Cells;
 use crate::layout::{Recompute, Sharding};
 use crate::run::{Run, Stack};
 
 /// The program that trained: what the column says, or what source, date and notes tell.
-pub(super) fn stack(cells: &Cells) -> Result<Stack, String> {
+pub(super) fn stack(cells: &Cells) -> Result<Stack, RowError> {
     let said = cells.program.trim();
     if said.is_empty() {
         return Ok(told(cells));
     }
-    Stack::ALL.into_iter().find(|stack| stack.name() == said).ok_or_else(|| {
-        let known = Stack::ALL.map(Stack::name);
-        format!("program `{said}` is not known; possible: `{}`", known.join("`, `"))
-    })
+    Stack::ALL
+        .into_iter()
+        .find(|stack| stack.name() == said)
+        .ok_or_else(|| RowError::Program(said.to_owned()))
 }
 
 /// The program, where no column says it.
@@ -42,7 +43,7 @@ fn told(cells: &Cells) -> Stack {
 }
 
 /// Words of the column `sharding`; `FSDP` may have the number of GPUs that share behind it.
-const SHARDINGS: [&str; 12] = [
+pub(super) const SHARDINGS: [&str; 12] = [
     "none",
     "DDP",
     "ZeRO-1",
@@ -58,7 +59,7 @@ const SHARDINGS: [&str; 12] = [
 ];
 
 /// What is kept once, and among how many.
-pub(super) fn sharding(cells: &Cells, stack: Stack) -> Result<(Sharding, u32), String> {
+pub(super) fn sharding(cells: &Cells, stack: Stack) -> Result<(Sharding, u32), RowError> {
     let usual = match stack {
         Stack::MegatronEarly => Sharding::None,
         _ => Sharding::Optimizer,
@@ -81,19 +82,15 @@ pub(super) fn sharding(cells: &Cells, stack: Stack) -> Result<(Sharding, u32), S
         ("NONE" | "DDP", _) => Ok((Sharding::None, 0)),
         ("MEGATRON-LM" | "MEGASCALE" | "PTD-P", _) => Ok((usual, 0)),
         _ if text.is_empty() => Ok((usual, 0)),
-        _ => Err(format!(
-            "sharding `{}` is not known; possible: `{}`",
-            cells.sharding,
-            SHARDINGS.join("`, `")
-        )),
+        _ => Err(RowError::Sharding(cells.sharding.clone())),
     }
 }
 
 /// Modules that Megatron computes again by name and that cost next to no products.
-const CHEAP: [&str; 4] = ["core_attn", "layernorm", "mla_up_proj", "moe_act"];
+pub(super) const CHEAP: [&str; 4] = ["core_attn", "layernorm", "mla_up_proj", "moe_act"];
 
 /// What a cell says of recomputation; nothing where it is empty.
-pub(super) fn recompute(cell: &str) -> Result<Option<Recompute>, String> {
+pub(super) fn recompute(cell: &str) -> Result<Option<Recompute>, RowError> {
     let said = cell.trim().to_ascii_lowercase();
     // What stands in brackets is for people.
     let word = said.split('(').next().unwrap_or_default().trim_end();
@@ -111,13 +108,7 @@ pub(super) fn recompute(cell: &str) -> Result<Option<Recompute>, String> {
             _ => None,
         },
     };
-    known.map(Some).ok_or_else(|| {
-        format!(
-            "recomputation `{cell}` is not known; possible: `none`, `full`, `layers:N`, `selective`, `selective-op`, \
-             `selective-layer`, `selective+SP`, `attention`, `modules`, `selective:` with any of `{}` joined by `+`",
-            CHEAP.join("`, `")
-        )
-    })
+    known.map(Some).ok_or_else(|| RowError::Recompute(cell.to_owned()))
 }
 
 fn of_modules(modules: &str) -> Option<Recompute> {
@@ -129,11 +120,11 @@ fn of_modules(modules: &str) -> Option<Recompute> {
 
 /// Whether experts are computed by kernels that fuse a whole group: what the column says. In a table
 /// that has no such column, the recipes of Megatron Bridge have them on Blackwell since June 2026.
-pub(super) fn fused_experts(cells: &Cells, run: &Run) -> Result<bool, String> {
+pub(super) fn fused_experts(cells: &Cells, run: &Run) -> Result<bool, RowError> {
     match cells.fused_experts.as_deref() {
         Some("yes") => Ok(run.model.experts.is_some()),
         Some("" | "no") => Ok(false),
-        Some(other) => Err(format!("fused experts `{other}`; possible: `yes`, `no`")),
+        Some(other) => Err(RowError::FusedExperts(other.to_owned())),
         None => Ok(cells.date.as_str() >= "2026-06" && run.fuses_experts()),
     }
 }
@@ -155,10 +146,10 @@ mod tests {
             ("selective", Some(Recompute::Operators)),
             ("layers:4", Some(Recompute::Layers(4))),
         ] {
-            assert_eq!(recompute(cell), Ok(wanted), "{cell}");
+            assert_eq!(recompute(cell).unwrap(), wanted, "{cell}");
         }
         for cell in ["block:4", "layers:", "selective:moe", "selective:", "(full)", "nonesuch"] {
-            let said = recompute(cell).unwrap_err();
+            let said = recompute(cell).unwrap_err().to_string();
             assert!(said.contains(&format!("`{cell}` is not known; possible: `none`")), "{said}");
         }
     }
@@ -181,7 +172,7 @@ mod tests {
         assert_eq!(of("FSDP2", Stack::FsdpCompiled), Ok((Sharding::Weights, 0)));
         assert_eq!(of("PTD-P", Stack::MegatronEarly), Ok((Sharding::None, 0)));
         for cell in ["zero-9", "FSDPx", "hybrid", "(ZeRO-3)x"] {
-            let said = read_one(&cells(&[("sharding", cell)])).map_err(|row| row.why);
+            let said = read_one(&cells(&[("sharding", cell)])).map_err(|row| row.why.to_string());
             let said = said.map(|row| row.run.layout.sharding).unwrap_err();
             assert!(said.contains("is not known; possible: `none`, `DDP`"), "{said}");
         }
@@ -206,7 +197,7 @@ mod tests {
     fn the_column_says_the_program() {
         let stack = |program: &'static str| {
             let row = read_one(&cells(&[("source", "my cluster"), ("program", program)]));
-            row.map(|row| row.run.stack).map_err(|row| row.why)
+            row.map(|row| row.run.stack).map_err(|row| row.why.to_string())
         };
         assert_eq!(stack("megatron"), Ok(Stack::Megatron));
         assert_eq!(stack("llm-foundry"), Ok(Stack::Foundry));
@@ -228,7 +219,9 @@ mod tests {
             let mut given = base.to_vec();
             given.push(("date", date));
             given.extend(cell.map(|cell| ("fused_experts", cell)));
-            read_one(&cells(&given)).map(|row| row.run.fused_experts).map_err(|row| row.why)
+            read_one(&cells(&given))
+                .map(|row| row.run.fused_experts)
+                .map_err(|row| row.why.to_string())
         };
         assert_eq!(fused("2025-11", Some("yes")), Ok(true));
         assert_eq!(fused("2026-08", Some("no")), Ok(false));

@@ -3,7 +3,7 @@
 use farrier_facts::FactSet;
 
 use super::cells::{Cells, count, number, stated_count};
-use super::{Published, Uncovered, part, program, shape};
+use super::{Published, RowError, Uncovered, part, program, shape};
 use crate::check;
 use crate::flops::FlopsPerToken;
 use crate::layout::{ADAPTER_RANK, Layout, Recompute, Schedule};
@@ -21,18 +21,18 @@ pub(super) fn published(facts: &FactSet, cells: &Cells) -> Result<Published, Unc
     })
 }
 
-fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, String> {
+fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, RowError> {
     let mut assumed = Vec::new();
     let run = run(facts, cells, &mut assumed)?;
-    check::check(&run).map_err(|err| err.to_string())?;
+    check::check(&run)?;
     let step_s = if let Some(step_s) = measured(cells, &run)? {
         step_s
     } else {
         assumed.push("convention of FLOPs");
-        by_flops(cells, &run).ok_or("no step time, tokens a second or FLOPs")?
+        by_flops(cells, &run).ok_or(RowError::NoSpeed)?
     };
     if !(step_s.is_finite() && step_s > 0.0) {
-        return Err("its speed is beyond all numbers".to_owned());
+        return Err(RowError::Speed);
     }
     Ok(Published {
         source: cells.source.clone(),
@@ -46,7 +46,7 @@ fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, String> {
     })
 }
 
-fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Run, String> {
+fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Run, RowError> {
     for (cell, what) in [
         (&cells.layers, "layers"),
         (&cells.hidden, "hidden"),
@@ -58,14 +58,14 @@ fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Resul
     }
     let model = shape::model(cells, assumed)?;
     let gpu = part::accelerator(facts, &cells.gpu)?;
-    let need = |cell: &str, column: &str, what: &str| {
-        stated_count(cell, column)?.ok_or_else(|| format!("no {what}"))
+    let need = |cell: &str, column: &str, what: &'static str| {
+        stated_count(cell, column)?.ok_or(RowError::Lacks(what))
     };
     let gpus = need(&cells.n_gpus, "n_gpus", "number of GPUs")?;
     let seq_len = need(&cells.seq_len, "seq_len", "sequence length")?;
     let global_batch = need(&cells.global_batch_seqs, "global_batch_seqs", "global batch")?;
     let precision = Precision::named(&cells.precision)
-        .ok_or_else(|| format!("precision `{}` is not known", cells.precision))?;
+        .ok_or_else(|| RowError::Precision(cells.precision.clone()))?;
     let stack = program::stack(cells)?;
     let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
     let layout = layout(cells, &model, stack, (gpus, global_batch), assumed)?;
@@ -83,7 +83,7 @@ fn layout(
     stack: Stack,
     (gpus, global_batch): (u32, u32),
     assumed: &mut Vec<&'static str>,
-) -> Result<Layout, String> {
+) -> Result<Layout, RowError> {
     let (tp, pp) = (stated_count(&cells.TP, "TP")?, stated_count(&cells.PP, "PP")?);
     if tp.is_none() || pp.is_none() {
         assumed.push("TP or PP");
@@ -142,10 +142,10 @@ fn layout(
 }
 
 /// Copies of the model on so many GPUs.
-fn copies(gpus: u32, of_each: [u32; 3]) -> Result<u32, String> {
+fn copies(gpus: u32, of_each: [u32; 3]) -> Result<u32, RowError> {
     let each = of_each.iter().try_fold(1_u32, |each, part| each.checked_mul(*part));
     let each = each.filter(|each| gpus.is_multiple_of(*each));
-    each.map(|each| gpus / each).ok_or_else(|| format!("{gpus} GPUs do not divide by TP × PP × CP"))
+    each.map(|each| gpus / each).ok_or(RowError::Indivisible { gpus })
 }
 
 /// The micro-batch where a row has none, of a copy's share of the batch.
@@ -159,7 +159,7 @@ fn usual_micro_batch(of_copy: u32, pp: u32) -> u32 {
 const ROUNDING: f64 = 0.03;
 
 /// What a step took, where the row says so.
-fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, String> {
+fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, RowError> {
     for (cell, what) in [
         (&cells.step_time_s, "step_time_s"),
         (&cells.tokens_per_s_per_gpu, "tokens_per_s_per_gpu"),
@@ -169,7 +169,7 @@ fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, String> {
     ] {
         let is_stated = !cell.is_empty() && !cell.eq_ignore_ascii_case("n/a");
         if is_stated && number(cell).is_none() {
-            return Err(format!("`{what}` is `{cell}`, no number above zero"));
+            return Err(RowError::NoNumber { column: what, cell: cell.clone() });
         }
     }
     let by_time_s = number(&cells.step_time_s);
@@ -178,9 +178,7 @@ fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, String> {
     if let (Some(time_s), Some(rate_s)) = (by_time_s, by_rate_s)
         && (rate_s / time_s - 1.0).abs() > ROUNDING
     {
-        return Err(format!(
-            "`step_time_s` says {time_s} s and `tokens_per_s_per_gpu` {rate_s:.3} s a step"
-        ));
+        return Err(RowError::Contradiction { time_s, rate_s });
     }
     Ok(by_time_s.or(by_rate_s))
 }
@@ -221,7 +219,7 @@ mod tests {
     fn refused(given: &[(&str, &str)]) -> String {
         let row = read_one(&cells(given)).unwrap_err();
         assert!(row.complete, "{row:?}");
-        row.why
+        row.why.to_string()
     }
 
     #[test]
@@ -243,7 +241,8 @@ mod tests {
 
     #[test]
     fn measurements_that_cannot_be_are_refused() {
-        let of = |given: &[(&str, &str)]| read_one(&cells(given)).map_err(|row| row.why);
+        let of =
+            |given: &[(&str, &str)]| read_one(&cells(given)).map_err(|row| row.why.to_string());
         // 8 × 14 s for 128 × 8,192 tokens are 9,362 a second.
         assert!(of(&[("tokens_per_s_per_gpu", "9362")]).is_ok());
         assert!(of(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "rounded");
@@ -273,7 +272,7 @@ mod tests {
             ("step_time_s", "-1", "no number above zero"),
         ] {
             let row = read_one(&cells(&[(column, cell)])).unwrap_err();
-            assert!(!row.complete && row.why.contains(why), "{row:?}");
+            assert!(!row.complete && row.why.to_string().contains(why), "{row:?}");
         }
     }
 

@@ -1,13 +1,14 @@
 //! What was trained, by name or by the row's own numbers.
 
 use super::cells::{Cells, count, number};
+use super::{RowError, ShapeError};
 use crate::model::{Attention, Bias, Experts, Model, Norm, Parameters, Window, builtin};
 
 /// Wider and deeper than any model by orders: a slip of the pen.
 const MOST: u32 = 1 << 24;
 
 /// A model by name where that fits the row's own numbers, else from those.
-pub(super) fn model(cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Model, String> {
+pub(super) fn model(cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Model, RowError> {
     let by_name = named(cells);
     if let Some(mut model) = by_name.clone().filter(|model| fits(model, cells)) {
         model.name.clone_from(&cells.model);
@@ -17,11 +18,14 @@ pub(super) fn model(cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Mo
         return Ok(model);
     }
     let model = by_numbers(cells).map_err(|lacks| match by_name {
-        Some(known) => format!(
-            "the row's shape is not that of `{}` ({} blocks, {} wide, {} words), and {lacks}",
-            cells.model, known.layers, known.hidden, known.vocab
-        ),
-        None => format!("model `{}` is not known and {lacks}", cells.model),
+        Some(known) => RowError::OtherShape {
+            model: cells.model.clone(),
+            layers: known.layers,
+            hidden: known.hidden,
+            vocab: known.vocab,
+            lacks,
+        },
+        None => RowError::UnknownModel { model: cells.model.clone(), lacks },
     })?;
     if cells.ffn.trim().is_empty() {
         assumed.push("width of feed-forward");
@@ -52,18 +56,18 @@ fn fits(model: &Model, cells: &Cells) -> bool {
 }
 
 /// A shape as the row says it, or what it lacks.
-fn by_numbers(cells: &Cells) -> Result<Model, String> {
+fn by_numbers(cells: &Cells) -> Result<Model, ShapeError> {
     let within = |cell: &str| count(cell).filter(|count| *count <= MOST);
     let shape = (within(&cells.layers), within(&cells.hidden), within(&cells.heads));
     let (Some(layers), Some(hidden), Some(heads)) = shape else {
-        return Err("the row lacks its shape".to_owned());
+        return Err(ShapeError::Shape);
     };
     if heads > hidden {
-        return Err(format!("the row has more heads ({heads}) than it is wide ({hidden})"));
+        return Err(ShapeError::Heads { heads, hidden });
     }
-    let kv_heads = within(&cells.kv_heads).ok_or("the row lacks heads of keys and values")?;
+    let kv_heads = within(&cells.kv_heads).ok_or(ShapeError::KvHeads)?;
     let ffn = within(&cells.ffn).unwrap_or(4 * hidden);
-    let vocab = within(&cells.vocab).ok_or("the row lacks a vocabulary")?;
+    let vocab = within(&cells.vocab).ok_or(ShapeError::Vocabulary)?;
     let experts = within(&cells.experts);
     let gated = ffn != 4 * hidden || experts.is_some();
     Ok(Model {
@@ -116,7 +120,7 @@ mod tests {
     use super::*;
 
     fn shape(cells: &Cells) -> Result<Model, String> {
-        model(cells, &mut Vec::new())
+        model(cells, &mut Vec::new()).map_err(|err| err.to_string())
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{Score, Scored, quantile};
 use crate::layout::Sharding;
 use crate::memory;
 use crate::published::Published;
+use crate::run::Stack;
 
 /// Memory beside the peaks that are published.
 pub(super) struct MemoryScore<'a> {
@@ -17,6 +18,8 @@ pub(super) struct MemoryScore<'a> {
     /// Those of them that are said not to fit, by what they are called: how many, and how many times
     /// what there is they are said to need.
     beyond: BTreeMap<String, (usize, f64)>,
+    /// Whether one of them is a recipe of Megatron Bridge that shards weights.
+    has_sharded_bridge: bool,
 }
 
 impl<'a> MemoryScore<'a> {
@@ -32,19 +35,21 @@ impl<'a> MemoryScore<'a> {
         let complete = score.rows.iter().map(|scored| &scored.row);
         let complete: Vec<&Published> = complete.filter(|row| row.assumed.is_empty()).collect();
         let mut beyond: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+        let mut has_sharded_bridge = false;
         for row in &complete {
             let needs = memory::worst(&row.run).0 / memory::usable_gib(&row.run.gpu);
             if needs > 1.0 {
                 let run = &row.run;
-                let shares =
-                    if run.layout.sharding == Sharding::Weights { ", weights shared" } else { "" };
+                let is_sharded = run.layout.sharding == Sharding::Weights;
+                has_sharded_bridge |= is_sharded && run.stack == Stack::Bridge;
+                let shares = if is_sharded { ", weights shared" } else { "" };
                 let name =
                     format!("{} on {} by {}{shares}", run.model.name, row.gpu, run.stack.name());
                 let (rows, most) = beyond.entry(name).or_default();
                 (*rows, *most) = (*rows + 1, most.max(needs));
             }
         }
-        Self { rows, ran: complete.len(), beyond }
+        Self { rows, ran: complete.len(), beyond, has_sharded_bridge }
     }
 
     /// Runs that were made and are said not to fit.
@@ -100,7 +105,7 @@ impl<'a> MemoryScore<'a> {
         for (name, (rows, most)) in &self.beyond {
             text.push_str(&format!("- {name}: {rows}, up to {most:.2} times what there is\n"));
         }
-        if self.beyond.keys().any(|name| name.contains("megatron-bridge, weights shared")) {
+        if self.has_sharded_bridge {
             text.push_str(
                 "\nMegatron Bridge's recipes with shared weights keep activations in the host's memory, which is not modelled.\n",
             );

@@ -51,15 +51,20 @@ pub struct BitErrorRate {
 }
 
 impl std::str::FromStr for BitErrorRate {
-    type Err = String;
+    type Err = BitErrorRateError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BitErrorRateError> {
         let parts = text.split_once("e-").and_then(|(mantissa, exponent)| {
             Some(Self { mantissa: mantissa.parse().ok()?, exponent: exponent.parse().ok()? })
         });
-        parts.filter(|rate| rate.mantissa <= 15).ok_or_else(|| "a rate is such as 2e-12".to_owned())
+        parts.filter(|rate| rate.mantissa <= 15).ok_or(BitErrorRateError)
     }
 }
+
+/// A text that is no rate of bit errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a rate is such as 2e-12")]
+pub struct BitErrorRateError;
 
 impl BitErrorRate {
     /// The mantissa above the exponent's eight bits.

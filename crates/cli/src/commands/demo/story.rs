@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use farrier_facts::text::first_sentence;
 use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, OrderKind, Standing, Why};
 use farrier_fleet::health::Change;
 
@@ -161,7 +162,7 @@ impl Story {
             .map(|it| {
                 let detail = Some(&it.detail).filter(|text| !text.is_empty());
                 let detail = detail.map_or(String::new(), |text| format!(" ({text})"));
-                let text = it.text.split(". ").next().unwrap_or(&it.text);
+                let text = first_sentence(&it.text);
                 format!("{} {}{detail}: {text}", it.severity, it.code)
             })
             .collect();

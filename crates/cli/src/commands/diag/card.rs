@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_facts::diag::{Link, PeerWay, Place, Test};
-use farrier_facts::node::{NvmlDevice, Reading};
+use farrier_facts::node::{NvmlDevice, NvmlStatus, ReadError, Reading};
 use farrier_hardware::cuda::SimulatedGpu;
 use farrier_hardware::nvml;
 
@@ -150,14 +150,18 @@ fn barred(device: &NvmlDevice) -> Option<Barred> {
     None
 }
 
-/// What it means that NVML does not open a GPU, by its own name of why.
-fn unopened(error: &str) -> Barred {
-    let (how, remedy) = match error {
-        "NVML_ERROR_GPU_IS_LOST" | "NVML_ERROR_GPU_NOT_FOUND" => (
+/// What it means that NVML does not open a GPU.
+fn unopened(error: &ReadError) -> Barred {
+    let status = match error {
+        ReadError::Nvml { status } => Some(*status),
+        _ => None,
+    };
+    let (how, remedy) = match status {
+        Some(NvmlStatus::GPU_IS_LOST | NvmlStatus::GPU_NOT_FOUND) => (
             "it fell off the bus",
             "take the node out of service and reboot it; a GPU that is lost again is to be replaced, or its slot and power looked at",
         ),
-        "NVML_ERROR_RESET_REQUIRED" => (
+        Some(NvmlStatus::RESET_REQUIRED) => (
             "it does not work before a reset",
             "reset it (`nvidia-smi --gpu-reset`), and test it again",
         ),

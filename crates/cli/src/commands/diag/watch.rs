@@ -121,7 +121,7 @@ impl Watch {
                     ProbeSaid::Died { why } | ProbeSaid::NoLibrary { why } => {
                         seen.silent = Some(why);
                     }
-                    ProbeSaid::Refused { error } => seen.silent = Some(error),
+                    ProbeSaid::Refused { error } => seen.silent = Some(error.to_string()),
                     ProbeSaid::Back => seen.silent = None,
                 }
                 news.notify_all();

@@ -221,6 +221,7 @@ pub(super) fn second(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::ReadError;
     use farrier_fleet::health::{GpuIdentity, GpuUuid};
 
     use super::*;
@@ -249,7 +250,7 @@ mod tests {
             links_down: 0,
             links_bytes_per_s: None,
         };
-        assert_eq!(worst(&gpu(&Reading::Unreadable("it hangs".to_owned()))), "?");
+        assert_eq!(worst(&gpu(&Reading::Unreadable(ReadError::unavailable("it hangs")))), "?");
         assert_eq!(worst(&gpu(&Reading::Value(40.0))), "-");
         let lost = GpuStatus { worst: Some(Severity::Fatal), ..gpu(&Reading::Absent) };
         assert_eq!(worst(&lost), "fatal");

@@ -1,5 +1,7 @@
 //! What holds a GPU back right now, in words: one reason, the one to act on first.
 
+use std::fmt::Display;
+
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
 use serde::Serialize;
@@ -130,7 +132,7 @@ impl Limit {
         Self { kind, text: text.into() }
     }
 
-    pub(super) fn unknown(why: &str) -> Self {
+    pub(super) fn unknown(why: impl Display) -> Self {
         Self::new(Kind::Unknown, format!("nobody knows: {why}"))
     }
 }
@@ -184,7 +186,10 @@ pub(super) fn of(gpu: &GpuNow, held: Option<bool>) -> Limit {
     }
     match busy {
         Some(_) => Limit::new(Kind::Compute, "nothing holds it back: it computes"),
-        None => Limit::unknown(utilisation.why_unreadable().unwrap_or("the part does not tell")),
+        None => match utilisation.why_unreadable() {
+            Some(why) => Limit::unknown(why),
+            None => Limit::unknown("the part does not tell"),
+        },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farrier_agent::status::Verdict;
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -72,10 +72,10 @@ pub(super) struct HostNow {
 
 impl Default for HostNow {
     fn default() -> Self {
-        let unread = || Reading::Unreadable("it has not been read yet".to_owned());
+        let unread = || Reading::Unreadable(ReadError::NotReadYet);
         Self {
             cpu_ratio: unread(),
-            load: Reading::Unreadable("it has not been read yet".to_owned()),
+            load: Reading::Unreadable(ReadError::NotReadYet),
             memory_total_bytes: unread(),
             memory_used_bytes: unread(),
             swap_used_bytes: unread(),
@@ -115,12 +115,13 @@ pub(super) struct Links {
 }
 
 /// What has not been told.
-static NOT_TOLD: std::sync::LazyLock<Reading<f64>> =
-    std::sync::LazyLock::new(|| Reading::Unreadable("it has not been told".to_owned()));
+static NOT_TOLD: std::sync::LazyLock<Reading<f64>> = std::sync::LazyLock::new(|| {
+    Reading::Unreadable(ReadError::unavailable("it has not been told"))
+});
 
 impl GpuNow {
     pub(super) fn new(identity: GpuIdentity) -> Self {
-        let unread = || Reading::Unreadable("it has not been told".to_owned());
+        let unread = || Reading::Unreadable(ReadError::unavailable("it has not been told"));
         Self {
             identity,
             readings: BTreeMap::new(),

@@ -4,6 +4,7 @@ use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
 use crate::node::context::{Node, gpus};
 use crate::node::observation::PciDevice;
+use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -141,7 +142,7 @@ fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
     let source = "NVML, nvmlDeviceGetGpuFabricInfoV";
     let mut out = Vec::new();
     let mut done = Vec::new();
-    let mut unread: Option<(u32, &String)> = None;
+    let mut unread: Option<(u32, &ReadError)> = None;
     for device in node.devices() {
         match &device.fabric {
             Reading::Value(fabric) if fabric.state == COMPLETED && fabric.status == 0 => {
@@ -149,7 +150,7 @@ fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
             }
             // 0: the GPU is of no fabric.
             Reading::Value(fabric) if fabric.state != 0 => out.push(device.index),
-            Reading::Unreadable(why) if why.starts_with("NVML") => {
+            Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
             // A library without the call is older than the fabrics that need it.

@@ -3,6 +3,7 @@
 use crate::check::Verdict;
 use crate::node::context::{Node, counted, gpus};
 use crate::node::nvml::{NvmlDevice, NvmlReading};
+use crate::node::nvml_status::NvmlStatus;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -35,7 +36,7 @@ fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
             let version = nvml.library_version.value().map_or("an unknown version", |it| it);
             item(Verdict::Ok, "nvml-answers", format!("NVML {version} answers"));
         }
-        NvmlReading::Refused { error } if error.ends_with("LIB_RM_VERSION_MISMATCH") => {
+        NvmlReading::Refused { error: NvmlStatus::LIB_RM_VERSION_MISMATCH } => {
             item(
                 Verdict::Blocked,
                 "nvml-mismatch",
@@ -45,7 +46,7 @@ fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
                 ),
             );
         }
-        NvmlReading::Refused { error } if error.ends_with("NO_PERMISSION") => {
+        NvmlReading::Refused { error: NvmlStatus::NO_PERMISSION } => {
             item(Verdict::Unknown, "nvml-refused", format!("{silent}; run as root"));
         }
         NvmlReading::Refused { .. } => item(Verdict::Blocked, "nvml-refused", silent),
@@ -104,7 +105,8 @@ fn count(node: &Node<'_>, findings: &mut NodeFindings) {
     let on_pci = node.gpus_on_pci().map(|gpus| gpus.len() - given_away.len());
     let (verdict, text) = match (on_pci, nvml) {
         (None, _) => {
-            let why = node.seen.pci.why_unreadable().unwrap_or("there is no PCI bus to read");
+            let why = node.seen.pci.why_unreadable();
+            let why = why.map_or("there is no PCI bus to read".to_owned(), ToString::to_string);
             (Verdict::Unknown, format!("GPUs on PCI cannot be counted: {why}"))
         }
         (Some(pci), None) => {
@@ -142,8 +144,8 @@ fn unreachable(node: &Node<'_>, findings: &mut NodeFindings) {
     for device in node.devices() {
         let why = match &device.handle {
             Reading::Value(()) => continue,
-            Reading::Absent => "not supported",
-            Reading::Unreadable(why) => why,
+            Reading::Absent => "not supported".to_owned(),
+            Reading::Unreadable(why) => why.to_string(),
         };
         findings.item(
             Verdict::Blocked,

@@ -26,7 +26,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
 fn hidden(node: &Node<'_>) -> Option<String> {
     let kernels = &node.seen.kernels;
     if let Some(why) = kernels.running.why_unreadable().or(kernels.installed.why_unreadable()) {
-        return Some(why.to_owned());
+        return Some(why.to_string());
     }
     let Some(running) = kernels.running.value() else {
         return Some("the running kernel is not known".to_owned());

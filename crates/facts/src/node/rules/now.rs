@@ -10,6 +10,7 @@ use crate::decode::{self, Event, Kind};
 use crate::node::context::{Node, counted, gpus};
 use crate::node::now::{DeviceNow, LinksNow, PcieLink, PortNow};
 use crate::node::nvml::NvmlDevice;
+use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 use crate::xid::{Action, Severity};
@@ -140,7 +141,7 @@ fn links(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
-fn unknown(what: &str, why: &str, code: &'static str) -> Said {
+fn unknown(what: &str, why: &ReadError, code: &'static str) -> Said {
     (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
 }
 

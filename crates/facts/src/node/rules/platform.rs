@@ -27,7 +27,8 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         }
     }
     if node.flavour().is_none() {
-        let why = node.seen.driver.nvrm_line.why_unreadable().unwrap_or("it is not there");
+        let why = node.seen.driver.nvrm_line.why_unreadable();
+        let why = why.map_or("it is not there".to_owned(), ToString::to_string);
         findings.item(
             Verdict::Unknown,
             "module-flavour-unknown",

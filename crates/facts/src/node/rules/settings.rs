@@ -3,6 +3,8 @@
 use crate::check::Verdict;
 use crate::node::context::{Node, gpus};
 use crate::node::nvml::{NvmlDevice, PowerLimits, Setting};
+use crate::node::nvml_status::NvmlStatus;
+use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -118,7 +120,7 @@ fn nvlink(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings)
     }
 }
 
-fn unknown(what: &str, why: &str, code: &'static str) -> Said {
+fn unknown(what: &str, why: &ReadError, code: &'static str) -> Said {
     (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
 }
 
@@ -233,6 +235,8 @@ fn rows(device: &NvmlDevice) -> Option<Said> {
     })
 }
 
+const INVALID_ARGUMENT: ReadError = ReadError::Nvml { status: NvmlStatus::INVALID_ARGUMENT };
+
 fn recovery(device: &NvmlDevice) -> Option<Said> {
     let action = match &device.recovery_action {
         Reading::Value(0) => {
@@ -246,7 +250,7 @@ fn recovery(device: &NvmlDevice) -> Option<Said> {
         Reading::Value(_) => "a recovery of a newer kind",
         // An older library does not know the field.
         Reading::Absent => return None,
-        Reading::Unreadable(why) if why.ends_with("INVALID_ARGUMENT") => return None,
+        Reading::Unreadable(why) if *why == INVALID_ARGUMENT => return None,
         Reading::Unreadable(why) => {
             return Some(unknown("the driver's recovery action", why, "recovery-unknown"));
         }

@@ -19,13 +19,13 @@ fn driver() {
             nvml(s).library_version = denied();
             s.driver.libraries = Reading::Value(vec![Library {
                 path: "/usr/lib64/libcuda.so.1".to_owned(),
-                version: Reading::Unreadable("not a link".to_owned()),
+                version: Reading::Unreadable(ReadError::NotALink),
             }]);
         }),
         ("driver-library-equal", Fine, |s| {
             s.driver.libraries = Reading::Value(vec![Library {
                 path: "/usr/lib/libcuda.so.1".to_owned(),
-                version: Reading::Unreadable("not a link".to_owned()),
+                version: Reading::Unreadable(ReadError::NotALink),
             }]);
         }),
         ("library-stray", Caveat, |s| {

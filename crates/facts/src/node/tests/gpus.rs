@@ -6,9 +6,9 @@ use super::*;
 #[test]
 fn gpus() {
     check_all(&[
-        ("nvml-mismatch", Blocked, |s| s.nvml = refused("NVML_ERROR_LIB_RM_VERSION_MISMATCH")),
-        ("nvml-refused", Blocked, |s| s.nvml = refused("NVML_ERROR_DRIVER_NOT_LOADED")),
-        ("nvml-refused", Unknown, |s| s.nvml = refused("NVML_ERROR_NO_PERMISSION")),
+        ("nvml-mismatch", Blocked, |s| s.nvml = refused(NvmlStatus::LIB_RM_VERSION_MISMATCH)),
+        ("nvml-refused", Blocked, |s| s.nvml = refused(NvmlStatus::DRIVER_NOT_LOADED)),
+        ("nvml-refused", Unknown, |s| s.nvml = refused(NvmlStatus::NO_PERMISSION)),
         ("nvml-hung", Unknown, |s| {
             let during = "nvmlInit_v2".to_owned();
             s.nvml = NvmlReading::Hung { after_s: 10, during, read: None };
@@ -27,7 +27,7 @@ fn gpus() {
         }),
         ("gpu-count", Caveat, |s| nvml(s).count = Reading::Value(9)),
         ("gpu-unreachable", Blocked, |s| {
-            nvml(s).devices[3].handle = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+            nvml(s).devices[3].handle = Reading::Unreadable(ReadError::nvml(15));
         }),
         ("gpu-unknown", Unknown, |s| blackwell(s, "NVIDIA Z9000", 0xffff)),
         ("gpu-models-mixed", Caveat, |s| {
@@ -63,7 +63,7 @@ fn settings_of_the_gpus() {
             all(s, |device| device.compute_mode = Reading::Value(3));
         }),
         ("compute-mode-unknown", Unknown, |s| {
-            nvml(s).devices[0].compute_mode = Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+            nvml(s).devices[0].compute_mode = Reading::Unreadable(ReadError::nvml(999));
         }),
         ("power-limit-lowered", Caveat, |s| all(s, |device| limit(device, 500_000))),
         ("power-limit-raised", Caveat, |s| {
@@ -98,8 +98,7 @@ fn settings_of_the_gpus() {
         ("row-remap-pending", Caveat, |s| rows(s, true, false)),
         ("row-remap-unknown", Unknown, |s| nvml(s).devices[0].remapped_rows = denied()),
         ("recovery-unknown", Unknown, |s| {
-            nvml(s).devices[0].recovery_action =
-                Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+            nvml(s).devices[0].recovery_action = Reading::Unreadable(ReadError::nvml(15));
         }),
         ("recovery-needed", Blocked, |s| nvml(s).devices[0].recovery_action = Reading::Value(2)),
         ("nvlink-disabled", Caveat, |s| {
@@ -175,7 +174,7 @@ fn fabric() {
             s.services.get_mut("nvidia-fabricmanager").unwrap().enabled = Reading::Value(false);
         }),
         ("fabric-unknown", Unknown, |s| {
-            nvml(s).devices[5].fabric = Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+            nvml(s).devices[5].fabric = Reading::Unreadable(ReadError::nvml(999));
         }),
         ("fabric-not-joined", Blocked, |s| {
             nvml(s).devices[5].fabric = Reading::Value(Fabric { state: 2, status: 0 });
@@ -184,4 +183,14 @@ fn fabric() {
             nvml(s).devices[5].fabric = Reading::Value(Fabric { state: 3, status: 999 });
         }),
     ]);
+}
+
+#[test]
+fn a_library_that_is_too_old_to_tell_is_no_unknown() {
+    let mut seen = healthy();
+    nvml(&mut seen).devices[0].recovery_action =
+        Reading::Unreadable(NvmlStatus::INVALID_ARGUMENT.into());
+    nvml(&mut seen).devices[0].fabric = Reading::Unreadable(ReadError::MissingCall { call: None });
+    let report = judged(&seen);
+    assert!(report.items.iter().all(|it| it.verdict == Fine), "{:?}", report.items);
 }

@@ -33,7 +33,7 @@ pub(super) fn told(kind: &Kind, want: &Want, readings: &Readings) -> Vec<Told> {
                 subject: Subject::Gpus,
                 current: None,
                 wanted: words(want),
-                standing: Standing::Unknown(why.clone()),
+                standing: Standing::Unknown(why.to_string()),
                 change: None,
             });
             return steps;
@@ -47,7 +47,8 @@ fn of_gpu(kind: &Kind, want: &Want, gpu: &GpuReadings) -> Told {
     let uuid = gpu.uuid.value().cloned();
     let subject = Subject::Gpu { index: gpu.index, uuid: uuid.clone() };
     let Some(uuid) = uuid else {
-        let why = gpu.uuid.why_unreadable().unwrap_or("it has no UUID");
+        let why =
+            gpu.uuid.why_unreadable().map_or("it has no UUID".to_owned(), ToString::to_string);
         let standing = Standing::Unknown(format!("the GPU cannot be asked: {why}"));
         return Told { subject, current: None, wanted: words(want), standing, change: None };
     };
@@ -136,7 +137,7 @@ fn by_service(want: &Want, readings: &Readings) -> Option<Told> {
         Reading::Absent => None,
         Reading::Unreadable(why) => {
             let wanted = Value::Service { enabled: on, running: on }.words();
-            Some(told(None, wanted, Standing::Unknown(why.clone()), None))
+            Some(told(None, wanted, Standing::Unknown(why.to_string()), None))
         }
         Reading::Value(state) => {
             let current = value(state);
@@ -168,7 +169,7 @@ fn modes(readings: &Readings) -> Vec<Target> {
 /// A reading that is no value.
 fn unread<T>(reading: &Reading<T>, wanted: String) -> Judged {
     let standing = match reading {
-        Reading::Unreadable(why) => Standing::Unknown(why.clone()),
+        Reading::Unreadable(why) => Standing::Unknown(why.to_string()),
         _ => Standing::DoesNotApply("the card does not have it".to_owned()),
     };
     Judged { current: None, wanted, standing, value: None }

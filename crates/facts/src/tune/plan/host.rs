@@ -1,7 +1,7 @@
 //! Settings of the host.
 
 use super::{Change, Need, Standing, Subject, Told};
-use crate::node::{Package, Reading, is_driver_package, is_kernel_package};
+use crate::node::{Package, ReadError, Reading, is_driver_package, is_kernel_package};
 use crate::set::FactSet;
 use crate::tune::control::{FileContent, Target, Value};
 use crate::tune::readings::{Choice, GpusSeen, Readings};
@@ -51,7 +51,7 @@ fn governors(word: &str, readings: &Readings) -> Vec<Told> {
         Reading::Value(governors) if !governors.is_empty() => {
             governors.iter().map(|(path, choice)| choose(path, choice, word)).collect()
         }
-        Reading::Unreadable(why) => vec![unsaid(all, word, Standing::Unknown(why.clone()))],
+        Reading::Unreadable(why) => vec![unsaid(all, word, Standing::Unknown(why.to_string()))],
         _ => vec![unsaid(all, word, Standing::DoesNotApply(NO_GOVERNORS.to_owned()))],
     }
 }
@@ -63,7 +63,9 @@ fn hugepages(word: &str, readings: &Readings) -> Told {
             let why = "the kernel has no transparent huge pages".to_owned();
             unsaid(HUGEPAGES_FILE, word, Standing::DoesNotApply(why))
         }
-        Reading::Unreadable(why) => unsaid(HUGEPAGES_FILE, word, Standing::Unknown(why.clone())),
+        Reading::Unreadable(why) => {
+            unsaid(HUGEPAGES_FILE, word, Standing::Unknown(why.to_string()))
+        }
     }
 }
 
@@ -74,7 +76,7 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Told {
         Reading::Absent => {
             return unsaid(path, word, Standing::DoesNotApply("there is no such file".to_owned()));
         }
-        Reading::Unreadable(why) => return unsaid(path, word, Standing::Unknown(why.clone())),
+        Reading::Unreadable(why) => return unsaid(path, word, Standing::Unknown(why.to_string())),
     };
     let mut told =
         Told { current: Some(current.clone()), ..unsaid(path, word, Standing::AsWanted) };
@@ -103,7 +105,7 @@ pub(super) fn file(
 ) -> Told {
     let path = kind.file().unwrap_or_default();
     let mut told = unsaid(&path, wanted, Standing::AsWanted);
-    let unread = Reading::Unreadable("nobody looked".to_owned());
+    let unread = Reading::Unreadable(ReadError::unavailable("nobody looked"));
     match readings.files.get(&path).unwrap_or(&unread) {
         Reading::Value(Value::File(file)) if file.content.bytes() == text.as_bytes() => {
             told.current = Some(wanted.to_owned());
@@ -111,7 +113,7 @@ pub(super) fn file(
         }
         Reading::Value(Value::File(_)) => told.current = Some("another content".to_owned()),
         Reading::Unreadable(why) => {
-            told.standing = Standing::Unknown(why.clone());
+            told.standing = Standing::Unknown(why.to_string());
             return told;
         }
         Reading::Value(_) | Reading::Absent => told.current = Some("no file".to_owned()),
@@ -128,7 +130,7 @@ fn guard(kind: &Kind, readings: &Readings) -> Told {
     match &readings.has_apt {
         Reading::Value(true) => {}
         Reading::Unreadable(why) => {
-            return unsaid(&path, wanted, Standing::Unknown(why.clone()));
+            return unsaid(&path, wanted, Standing::Unknown(why.to_string()));
         }
         Reading::Value(false) | Reading::Absent => {
             let why = "there is no /etc/apt/apt.conf.d here, so that nothing upgrades unattended";
@@ -150,7 +152,7 @@ fn holds(readings: &Readings) -> Vec<Told> {
             return vec![unsaid(all, "held", Standing::DoesNotApply(why))];
         }
         Reading::Unreadable(why) => {
-            return vec![unsaid(all, "held", Standing::Unknown(why.clone()))];
+            return vec![unsaid(all, "held", Standing::Unknown(why.to_string()))];
         }
     };
     let ours = |package: &&Package| is_driver_package(package) || is_kernel_package(package);
@@ -202,7 +204,7 @@ fn parameter(set: &FactSet, kind: &Kind, name: &str, word: &str, readings: &Read
 fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
-        GpusSeen::Silent(why) => return Some(Standing::Unknown(why.clone())),
+        GpusSeen::Silent(why) => return Some(Standing::Unknown(why.to_string())),
     };
     let mut unknown = None;
     for gpu in gpus {

@@ -8,6 +8,7 @@
 //! ```
 
 mod events;
+mod gap;
 mod gone;
 mod ledger;
 mod repaired;
@@ -23,6 +24,7 @@ use std::collections::btree_map::Entry;
 
 use farrier_facts::xid::XidFacts;
 
+pub use gap::CoverageGap;
 pub use repeats::Remembered;
 pub use table::{Latest, SignalValues};
 pub use told::LastTold;
@@ -78,7 +80,7 @@ pub struct Coverage {
     /// By code: how many subjects it has not watched for a window yet.
     pub early: BTreeMap<String, usize>,
     /// Code, subject and why nothing is known of it now.
-    pub blind: Vec<(String, Subject, String)>,
+    pub blind: Vec<(String, Subject, CoverageGap)>,
 }
 
 /// The rules at work on a node.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 
 use super::super::finding::Action;
 use super::super::observation::{Batch, Moment, Subject};
@@ -135,7 +135,7 @@ impl Engine {
     fn derive_unreadable(&self, place: usize) -> Option<Reading<f64>> {
         let gpu = self.table.subject(place).gpu()?;
         if !self.table.inventory().iter().any(|it| it.uuid == *gpu) {
-            return Some(Reading::Unreadable("NVML does not list it".to_owned()));
+            return Some(Reading::Unreadable(ReadError::NotListed));
         }
         let latest = |signal| self.table.latest(place, signal);
         let told = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];

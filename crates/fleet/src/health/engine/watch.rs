@@ -5,6 +5,7 @@ use super::super::observation::{GpuUuid, Moment, Subject};
 use super::super::rule::{Clause, Limit, Measure, Rule};
 use super::super::series::Series;
 use super::super::signal::{Scope, Signal};
+use super::gap::CoverageGap;
 use super::words;
 use farrier_facts::node::Reading;
 
@@ -14,7 +15,7 @@ pub(super) enum Truth {
     Holds,
     HoldsNot,
     /// Nobody knows now, and why.
-    Unknown(String),
+    Unknown(CoverageGap),
     /// Its window has not been watched for long enough yet.
     Early,
     /// This signal has never been read.
@@ -101,7 +102,7 @@ impl Watch {
     pub(super) fn judge_unread(&self, truth: Truth, now_ms: i64) -> Truth {
         match truth {
             Truth::Unread(signal) if now_ms - self.born_ms >= UNREAD_MS => {
-                Truth::Unknown(format!("{signal}: never read"))
+                Truth::Unknown(CoverageGap::NeverRead(signal))
             }
             Truth::Unread(_) => Truth::Early,
             other => other,
@@ -184,7 +185,7 @@ pub(super) fn limit_of<'t>(
         Limit::Signal { signal, times } => {
             value_of(signal, latest(signal)).map(|value| value * times)
         }
-        Limit::Peers { .. } => Err(Truth::Unknown("its peers were not asked".to_owned())),
+        Limit::Peers { .. } => Err(Truth::Unknown(CoverageGap::PeersNotAsked)),
     }
 }
 
@@ -193,7 +194,9 @@ pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<
     match latest {
         Some(Reading::Value(value)) => Ok(*value),
         Some(Reading::Absent) => Err(Truth::Unsupported(signal)),
-        Some(Reading::Unreadable(why)) => Err(Truth::Unknown(format!("{signal}: {why}"))),
+        Some(Reading::Unreadable(err)) => {
+            Err(Truth::Unknown(CoverageGap::Unreadable(signal, err.clone())))
+        }
         None => Err(Truth::Unread(signal)),
     }
 }

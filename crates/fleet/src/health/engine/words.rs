@@ -199,6 +199,18 @@ fn short(signal: Signal) -> String {
         Signal::GpuFabricState => "registration with the NVSwitch fabric",
         Signal::GpuFabricStatus => "NVML's return code of the registration with the fabric",
         Signal::LinkCrc => "broken units",
+        Signal::LinkRxErrors => "packets received with errors",
+        Signal::LinkMalformed => "malformed packets",
+        Signal::LinkDropped => "packets dropped because a buffer was full",
+        Signal::LinkIntegrity => "local link integrity errors",
+        Signal::LinkPlrRetries => "blocks that the physical layer sent again",
+        Signal::LinkEffectiveBer => "share of bits that are wrong after correction",
+        Signal::LinkSymbolBer => "share of symbols that are wrong",
+        Signal::NicEfaNoCompletion => "EFA commands that never completed",
+        Signal::NicEfaCommandErrors => "EFA commands that failed",
+        Signal::NicEfaReceiveDrops => "EFA packets dropped on receipt",
+        Signal::NicEfaUnresponsiveRemote => "EFA peers that do not answer",
+        Signal::NicEfaImpairedRemote => "EFA connections to peers that are impaired",
         Signal::NicRate => "rate of the port",
         Signal::NodeGpusExpected | Signal::NodeNicsExpected => "what the node should have",
         Signal::NodeProbesStuck => "processes stuck in the driver",
@@ -210,14 +222,12 @@ fn short(signal: Signal) -> String {
 
 fn meaning(signal: Signal) -> String {
     let meaning = signal.meaning().trim_end_matches('.');
-    let meaning = meaning.split_once(" (NVLink").map_or(meaning, |(meaning, _)| meaning);
-    let meaning = meaning.replace("EFA: ", "EFA ");
     let mut letters = meaning.chars();
     match (letters.next(), letters.clone().next()) {
         (Some(first), Some(second)) if second.is_lowercase() => {
             format!("{}{}", first.to_lowercase(), letters.as_str())
         }
-        _ => meaning,
+        _ => meaning.to_owned(),
     }
 }
 
@@ -310,16 +320,29 @@ fn plain(value: f64) -> String {
     ((value * 100.0).round() / 100.0).to_string()
 }
 
-/// The name of a state, from the signal's own list of them.
+/// States by number: `NVML_GPU_RECOVERY_ACTION_*` and `NVML_GPU_FABRIC_STATE_*` of nvml.h.
+const RECOVERY_ACTIONS: &[&str] = &[
+    "none",
+    "reset",
+    "reboot",
+    "drain peer-to-peer",
+    "drain and reset",
+    "recover IMEX domain",
+    "bus reset",
+    "system reboot",
+];
+const FABRIC_STATES: &[&str] = &["unsupported", "not started", "in progress", "completed"];
+
+/// The name of a state.
 fn state(signal: Signal, value: f64) -> Option<String> {
-    if signal.behaviour() != Behaviour::State {
-        return None;
-    }
-    let (_, list) = signal.meaning().trim_end_matches('.').split_once(": ")?;
-    let named = list.split(", ").filter_map(|item| item.split_once(' '));
-    let code = plain(value);
-    let name = named.into_iter().find(|(number, _)| *number == code).map(|(_, name)| name);
-    name.map(|name| format!("{name} ({code})"))
+    let names = match signal {
+        Signal::GpuRecoveryAction => RECOVERY_ACTIONS,
+        Signal::GpuFabricState => FABRIC_STATES,
+        _ => return None,
+    };
+    let numbered = (0_u32..).map(f64::from).zip(names);
+    let name = numbered.into_iter().find(|(number, _)| *number == value).map(|(_, name)| name);
+    name.map(|name| format!("{name} ({})", plain(value)))
 }
 
 /// NVML's reasons for which clocks are held down (nvml.h, `nvmlClocksEventReason*`).
@@ -474,6 +497,19 @@ mod tests {
     fn durations_are_in_the_unit_that_people_count_them_in() {
         let words = [1, 60, 90, 300, 3600, 5400, 86_400, 604_800].map(duration);
         assert_eq!(words, ["1 s", "60 s", "90 s", "5 min", "1 h", "90 min", "24 h", "7 days"]);
+    }
+
+    #[test]
+    fn states_have_the_names_that_the_signal_documents() {
+        for (signal, names) in
+            [(Signal::GpuRecoveryAction, RECOVERY_ACTIONS), (Signal::GpuFabricState, FABRIC_STATES)]
+        {
+            let named = (0..).zip(names).map(|(number, name): (u32, _)| format!("{number} {name}"));
+            let documented = named.collect::<Vec<_>>().join(", ");
+            assert!(signal.meaning().ends_with(&format!(": {documented}.")), "{signal}");
+        }
+        assert_eq!(state(Signal::GpuFabricState, 9.0), None);
+        assert_eq!(state(Signal::GpuFabricStatus, 1.0), None);
     }
 
     #[test]

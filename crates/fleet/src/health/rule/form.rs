@@ -39,12 +39,21 @@ enum Stat {
     Growth,
 }
 
-impl TryFrom<ClauseForm> for Clause {
-    type Error = String;
+/// Why a clause cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ClauseError {
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    #[error("one of above, at_least, below, equals, differs is needed")]
+    Comparison,
+}
 
-    fn try_from(form: ClauseForm) -> Result<Self, String> {
+impl TryFrom<ClauseForm> for Clause {
+    type Error = ClauseError;
+
+    fn try_from(form: ClauseForm) -> Result<Self, ClauseError> {
         use Comparison::{Above, AtLeast, Below, Differs, Equals};
-        let over_s = || form.over_s.filter(|over| *over > 0).ok_or("`over_s` is missing");
+        let over_s = || form.over_s.filter(|over| *over > 0).ok_or(ClauseError::Missing("over_s"));
         let measure = match form.stat {
             Stat::Last => Measure::Last,
             Stat::Mean => Measure::Mean { over_s: over_s()? },
@@ -56,12 +65,15 @@ impl TryFrom<ClauseForm> for Clause {
                 window_s: form
                     .window_s
                     .filter(|window| *window > 0)
-                    .ok_or("`window_s` is missing")?,
+                    .ok_or(ClauseError::Missing("window_s"))?,
                 each_above: form.each_above,
             },
             Stat::Growth => Measure::Growth {
                 over_s: over_s()?,
-                base_s: form.base_s.filter(|base| *base > 0).ok_or("`base_s` is missing")?,
+                base_s: form
+                    .base_s
+                    .filter(|base| *base > 0)
+                    .ok_or(ClauseError::Missing("base_s"))?,
             },
         };
         let given = [
@@ -73,7 +85,7 @@ impl TryFrom<ClauseForm> for Clause {
         ];
         let mut given = given.into_iter().filter_map(|(how, limit)| Some((how, limit?)));
         let (Some((comparison, limit)), None) = (given.next(), given.next()) else {
-            return Err("one of above, at_least, below, equals, differs is needed".to_owned());
+            return Err(ClauseError::Comparison);
         };
         Ok(Self {
             signal: form.signal,

@@ -3,7 +3,7 @@
 use cudarc::driver::result;
 
 use super::{Device, ONE_AT, wide};
-use crate::cuda::blas::{Blas, Plan};
+use crate::cuda::blas::{Blas, NoBlas, Plan};
 use crate::cuda::edge::{NoWay, Precision};
 use crate::cuda::error::{CudaError, Purpose};
 
@@ -11,12 +11,12 @@ use crate::cuda::error::{CudaError, Purpose};
 const TRIAL_SIDE: u64 = 256;
 
 impl Device {
-    pub(super) fn library_of(&self) -> &Result<Blas, String> {
+    pub(super) fn library_of(&self) -> &Result<Blas, NoBlas> {
         self.blas.get_or_init(|| Blas::load(|blas| self.tried(blas)))
     }
 
     /// Whether a library computes anything on this GPU with this driver. What is the GPU's own fault is for the tests.
-    fn tried(&self, blas: &Blas) -> Result<(), String> {
+    fn tried(&self, blas: &Blas) -> Result<(), CudaError> {
         let (precision, side) = (Precision::Fp16, TRIAL_SIDE);
         let bytes = wide(side * side * 2);
         let mut matrices = [0; 3];
@@ -27,7 +27,10 @@ impl Device {
             }
             let plan = match blas.plan(precision, side, self.scratch + ONE_AT)? {
                 Ok(plan) => plan,
-                Err(said) => return Err(CudaError::Withheld { what: "plan a product", said }),
+                Err(err) => {
+                    let said = err.to_string();
+                    return Err(CudaError::Withheld { what: "plan a product", said });
+                }
             };
             let stream = self.stream.cu_stream().cast();
             // SAFETY: the matrices are of the plan's size; they and the workspace live until the stream was waited for.
@@ -41,7 +44,7 @@ impl Device {
             let _ = unsafe { result::free_sync(matrix) };
         }
         match multiplied {
-            Err(err @ CudaError::Withheld { .. }) => Err(err.to_string()),
+            Err(err @ CudaError::Withheld { .. }) => Err(err),
             _ => Ok(()),
         }
     }
@@ -59,10 +62,10 @@ impl Device {
             return Ok(Ok(None));
         }
         match self.library_of() {
-            Err(why) => Ok(Err(NoWay::of_machine(why.clone()))),
+            Err(err) => Ok(Err(NoWay::of_machine(err.to_string()))),
             Ok(blas) => {
                 let plan = blas.plan(precision, side, self.scratch + ONE_AT)?;
-                Ok(plan.map(Some).map_err(NoWay::of_machine))
+                Ok(plan.map(Some).map_err(|err| NoWay::of_machine(err.to_string())))
             }
         }
     }

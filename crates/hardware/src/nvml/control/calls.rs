@@ -2,11 +2,12 @@
 
 use std::ffi::{CString, c_int, c_uint};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Clocks, GpuControl, GpuReadings, GpusSeen, Value};
 
-use crate::nvml::caller::{Caller, call, outcome};
-use crate::nvml::ffi::{self, Device, Return};
+use super::SetError;
+use crate::nvml::caller::{Called, Caller, call, outcome};
+use crate::nvml::ffi::{self, Device};
 use crate::nvml::library::DEVICES_MAX;
 
 /// `NVML_CLOCK_GRAPHICS`
@@ -166,7 +167,7 @@ impl Caller<'_> {
     /// The device of a UUID; absent where NVML has none.
     fn by_uuid(&mut self, uuid: &str) -> Reading<Device> {
         let Ok(text) = CString::new(uuid) else {
-            return Reading::Unreadable("a UUID has no NUL".to_owned());
+            return Reading::Unreadable(ReadError::malformed("a UUID has no NUL"));
         };
         let mut device: Device = std::ptr::null_mut();
         let out = &raw mut device;
@@ -230,17 +231,17 @@ impl Caller<'_> {
         }
     }
 
-    /// Sets it; NVML's own name for why not.
+    /// Sets it.
     pub(super) fn set_control(
         &mut self,
         uuid: &str,
         control: GpuControl,
         value: &Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), SetError> {
         let device = match self.by_uuid(uuid) {
             Reading::Value(device) => device,
-            Reading::Absent => return Err("there is no such GPU".to_owned()),
-            Reading::Unreadable(why) => return Err(why),
+            Reading::Absent => return Err(SetError::NoSuchGpu),
+            Reading::Unreadable(why) => return Err(SetError::Call(why)),
         };
         let called = match (control, value) {
             (GpuControl::Persistence, Value::Switch(on)) => {
@@ -281,28 +282,28 @@ impl Caller<'_> {
                     &raw mut activation
                 )
             }
-            _ => return Err("the value is none of this setting".to_owned()),
+            _ => return Err(SetError::Value),
         };
         match called {
             Ok(ffi::SUCCESS) => Ok(()),
-            Ok(code) => Err(ffi::error_name(code)),
-            Err(why) => Err(why.to_owned()),
+            Ok(code) => Err(SetError::Call(ReadError::nvml(code))),
+            Err(missing) => Err(SetError::Call(missing.into())),
         }
     }
 }
 
 /// What a call came to. One that newer libraries no longer have, or have without a function, is something that the card
 /// does not have.
-fn removed<T>(called: Result<Return, &'static str>, value: impl FnOnce() -> T) -> Reading<T> {
+fn removed<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::DEPRECATED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Reading::Absent,
         called => outcome(called, value),
     }
 }
 
-fn unopened(index: u32, why: &str) -> GpuReadings {
-    fn unasked<T>(why: &str) -> Reading<T> {
-        Reading::Unreadable(why.to_owned())
+fn unopened(index: u32, why: &ReadError) -> GpuReadings {
+    fn unasked<T>(why: &ReadError) -> Reading<T> {
+        Reading::Unreadable(why.clone())
     }
     GpuReadings {
         index,

@@ -6,20 +6,68 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{GpuControl, GpusSeen, Value};
 
-use super::{Answer, Request};
+use super::{Answer, Request, SetError};
 
 /// Why a setting of a GPU was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// The card or the driver refused.
     #[error("NVML refused: {0}")]
-    Refused(String),
+    Refused(SetError),
     /// NVML answers no more; whether it was changed is not known.
     #[error("NVML is lost: {0}")]
-    Lost(String),
+    Lost(ProbeError),
+}
+
+/// Why the child that asks NVML gives no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// Nothing is to be asked.
+    #[error("{0}")]
+    NotAsked(String),
+    /// There is no command to start it by.
+    #[error("there is no probe")]
+    NoCommand,
+    /// The system did not start it.
+    #[error("the NVML probe did not start: {0}")]
+    NotStarted(String),
+    /// It was started without a pipe.
+    #[error("the NVML probe has no output")]
+    NoOutput,
+    /// The request cannot be written.
+    #[error("{0}")]
+    Request(String),
+    /// It found no NVML that answers.
+    #[error("{0}")]
+    Silent(String),
+    /// What it wrote is no answer.
+    #[error("the NVML probe wrote what does not read")]
+    Malformed,
+    /// What it wrote answers another request.
+    #[error("the probe answered {0}")]
+    OtherAnswer(String),
+    /// No answer in time.
+    #[error("{}", ReadError::Deadline { limit_s: *limit_s })]
+    Late {
+        /// The limit.
+        limit_s: u64,
+    },
+    /// It ended.
+    #[error("the NVML probe ended without an answer")]
+    Ended,
+}
+
+impl From<ProbeError> for ReadError {
+    fn from(err: ProbeError) -> Self {
+        match err {
+            ProbeError::Late { limit_s } => Self::Deadline { limit_s },
+            ProbeError::NotAsked(why) => Self::unavailable(why),
+            other => Self::ProbeEnded { detail: other.to_string() },
+        }
+    }
 }
 
 /// How long it is given to let NVML go once nobody asks any more.
@@ -59,7 +107,7 @@ pub struct Controls {
     patience: Patience,
     child: Option<Running>,
     /// Why nobody answers any more.
-    lost: Option<String>,
+    lost: Option<ProbeError>,
 }
 
 #[derive(Debug)]
@@ -123,15 +171,20 @@ impl Controls {
 
     /// Nobody to ask, and why.
     pub fn none(why: impl Into<String>) -> Self {
-        Self { command: None, patience: Patience::default(), child: None, lost: Some(why.into()) }
+        Self {
+            command: None,
+            patience: Patience::default(),
+            child: None,
+            lost: Some(ProbeError::NotAsked(why.into())),
+        }
     }
 
     /// All settings of all GPUs.
     pub fn list(&mut self) -> GpusSeen {
         match self.ask(&Request::List) {
             Ok(Answer::Gpus(seen)) => seen,
-            Ok(other) => GpusSeen::Silent(format!("the probe answered {other:?}")),
-            Err(why) => GpusSeen::Silent(why),
+            Ok(other) => GpusSeen::Silent(other_answer(&other).to_string()),
+            Err(err) => GpusSeen::Silent(err.to_string()),
         }
     }
 
@@ -148,8 +201,8 @@ impl Controls {
     fn value(&mut self, request: &Request) -> Reading<Value> {
         match self.ask(request) {
             Ok(Answer::Value(reading)) => reading,
-            Ok(other) => Reading::Unreadable(format!("the probe answered {other:?}")),
-            Err(why) => Reading::Unreadable(why),
+            Ok(other) => Reading::Unreadable(other_answer(&other).into()),
+            Err(err) => Reading::Unreadable(err.into()),
         }
     }
 
@@ -164,12 +217,12 @@ impl Controls {
         match self.ask(&request) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Refused(why)) => Err(ControlError::Refused(why)),
-            Ok(other) => Err(ControlError::Lost(format!("the probe answered {other:?}"))),
-            Err(why) => Err(ControlError::Lost(why)),
+            Ok(other) => Err(ControlError::Lost(other_answer(&other))),
+            Err(err) => Err(ControlError::Lost(err)),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, String> {
+    fn ask(&mut self, request: &Request) -> Result<Answer, ProbeError> {
         if let Some(why) = &self.lost {
             return Err(why.clone());
         }
@@ -181,12 +234,13 @@ impl Controls {
         answer
     }
 
-    fn exchange(&mut self, request: &Request) -> Result<Answer, String> {
+    fn exchange(&mut self, request: &Request) -> Result<Answer, ProbeError> {
         if self.child.is_none() {
             self.child = Some(self.start()?);
         }
-        let Some(running) = &mut self.child else { return Err("there is no probe".to_owned()) };
-        let mut text = serde_json::to_vec(request).map_err(|err| err.to_string())?;
+        let Some(running) = &mut self.child else { return Err(ProbeError::NoCommand) };
+        let mut text =
+            serde_json::to_vec(request).map_err(|err| ProbeError::Request(err.to_string()))?;
         text.push(b'\n');
         if let Some(input) = &mut running.input {
             // One that has ended already has said why in its last line.
@@ -198,27 +252,25 @@ impl Controls {
         };
         match running.lines.recv_timeout(limit) {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(Answer::Silent(why)) => Err(why),
+                Ok(Answer::Silent(why)) => Err(ProbeError::Silent(why)),
                 Ok(answer) => Ok(answer),
-                Err(_) => Err("the NVML probe wrote what does not read".to_owned()),
+                Err(_) => Err(ProbeError::Malformed),
             },
             Err(RecvTimeoutError::Timeout) => {
                 running.is_late = true;
-                Err(format!("NVML did not answer within {} s", limit.as_secs()))
+                Err(ProbeError::Late { limit_s: limit.as_secs() })
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                Err("the NVML probe ended without an answer".to_owned())
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(ProbeError::Ended),
         }
     }
 
-    fn start(&mut self) -> Result<Running, String> {
-        let command = self.command.as_mut().ok_or("there is no probe")?;
+    fn start(&mut self) -> Result<Running, ProbeError> {
+        let command = self.command.as_mut().ok_or(ProbeError::NoCommand)?;
         let spawned =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut child = spawned.map_err(|err| format!("the NVML probe did not start: {err}"))?;
+        let mut child = spawned.map_err(|err| ProbeError::NotStarted(err.to_string()))?;
         let input = child.stdin.take();
-        let output = child.stdout.take().ok_or("the NVML probe has no output")?;
+        let output = child.stdout.take().ok_or(ProbeError::NoOutput)?;
         let (sender, lines) = channel();
         // The thread ends with the child's output; it is not waited for.
         std::thread::spawn(move || {
@@ -233,8 +285,14 @@ impl Controls {
     }
 }
 
+fn other_answer(answer: &Answer) -> ProbeError {
+    ProbeError::OtherAnswer(format!("{answer:?}"))
+}
+
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::NvmlStatus;
+
     use super::*;
 
     fn shell(script: &str) -> Controls {
@@ -254,7 +312,7 @@ mod tests {
 
     #[test]
     fn none_is_left_behind_as_a_zombie() {
-        let mut controls = shell("while read line; do echo '{\"refused\":\"x\"}'; done");
+        let mut controls = shell("while read line; do echo '{\"refused\":\"no-such-gpu\"}'; done");
         let _ = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
         let answers = pid(&controls);
         drop(controls);
@@ -287,17 +345,21 @@ mod tests {
         let lost = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
         assert!(matches!(lost, Err(ControlError::Lost(_))), "{lost:?}");
         let reading = controls.get("GPU-1", GpuControl::Ecc);
-        assert!(reading.why_unreadable().is_some_and(|why| why.contains("ended")), "{reading:?}");
+        assert_eq!(reading.why_unreadable(), Some(&ProbeError::Ended.into()));
     }
 
     #[test]
     fn a_refusal_is_not_a_loss() {
-        let mut controls =
-            shell("while read line; do echo '{\"refused\":\"NVML_ERROR_NO_PERMISSION\"}'; done");
+        let why = SetError::Call(NvmlStatus::NO_PERMISSION.into());
+        assert!(why.is_permission());
+        let refusal = Answer::Refused(why.clone());
+        let mut controls = shell(&format!(
+            "while read line; do echo '{}'; done",
+            serde_json::to_string(&refusal).unwrap()
+        ));
         for _ in 0..2 {
             let refused = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
-            let why = "NVML_ERROR_NO_PERMISSION".to_owned();
-            assert_eq!(refused, Err(ControlError::Refused(why)));
+            assert_eq!(refused, Err(ControlError::Refused(why.clone())));
         }
     }
 

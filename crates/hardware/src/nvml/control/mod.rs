@@ -8,10 +8,10 @@ mod calls;
 mod child;
 mod serve;
 
-pub use child::{ControlError, Controls, Patience};
+pub use child::{ControlError, Controls, Patience, ProbeError};
 pub use serve::serve as serve_control;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_facts::tune::{GpuControl, GpusSeen, Value};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,28 @@ enum Request {
     },
 }
 
+/// Why the driver did not change a setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SetError {
+    /// A call failed.
+    #[error("{0}")]
+    Call(ReadError),
+    /// NVML has no GPU of this UUID.
+    #[error("there is no such GPU")]
+    NoSuchGpu,
+    /// The value is of another kind than the setting.
+    #[error("the value is none of this setting")]
+    Value,
+}
+
+impl SetError {
+    /// Whether it is a matter of who asks.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Call(ReadError::Nvml { status: NvmlStatus::NO_PERMISSION }))
+    }
+}
+
 /// What it answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -56,8 +78,8 @@ enum Answer {
     Value(Reading<Value>),
     /// It was set.
     Done,
-    /// It was not, with NVML's own name for why.
-    Refused(String),
+    /// It was not.
+    Refused(SetError),
     /// There is no NVML to ask.
     Silent(String),
 }

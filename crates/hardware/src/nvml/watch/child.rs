@@ -1,7 +1,7 @@
 //! The child as a process: pipes, a deadline, and the file in which it names its calls.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::NOTICE;
-use super::note::{self, COMPLAINT_BYTES, NOTE_BYTES};
-use super::prober::{Asked, Children, Prober};
+use super::note::{self, COMPLAINT_BYTES, DriverCall, NOTE_BYTES};
+use super::prober::{Asked, Children, Prober, StartError};
 
 /// The answer of 64 GPUs with 36 links each has about 300 kB.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -34,18 +34,17 @@ pub(super) struct Process {
 impl Children for Processes {
     type Child = Process;
 
-    fn start(&mut self) -> Result<Process, String> {
-        let failed = |err: io::Error| format!("it did not start: {err}");
-        let note = note::file().map_err(failed)?;
-        let stderr = Stdio::from(note.try_clone().map_err(failed)?);
+    fn start(&mut self) -> Result<Process, StartError> {
+        let note = note::file().map_err(StartError::Spawn)?;
+        let stderr = Stdio::from(note.try_clone().map_err(StartError::Spawn)?);
         let mut command = (self.command)();
         // Nothing of ours is inherited: a child that never ends must not keep our reader's pipe open.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
         // What a terminal sends to its foreground is for the parent, which then lets the child go.
         let spawned = command.process_group(0).spawn();
-        let mut child = spawned.map_err(failed)?;
+        let mut child = spawned.map_err(StartError::Spawn)?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("it has no pipes".to_owned());
+            return Err(StartError::NoPipes);
         };
         Ok(Process { child, requests: Some(requests), answers, note, read: Vec::new() })
     }
@@ -91,13 +90,15 @@ impl Prober for Process {
         wait(&self.answers, 0, limit)
     }
 
-    fn during(&self) -> String {
+    fn during(&self) -> DriverCall {
         let mut note = [0; NOTE_BYTES];
-        let text = match self.note.read_at(&mut note, 0) {
-            Ok(count) => String::from_utf8_lossy(&note[..count]).trim().to_owned(),
-            Err(err) => format!("a call whose name does not read: {err}"),
-        };
-        if text.is_empty() { "its start".to_owned() } else { text }
+        match self.note.read_at(&mut note, 0) {
+            Ok(count) => DriverCall::of(String::from_utf8_lossy(&note[..count]).trim()),
+            Err(err) => {
+                let name = format!("a call whose name does not read: {err}").into();
+                DriverCall { name, gpu: None }
+            }
+        }
     }
 
     fn complaint(&self) -> String {
@@ -182,9 +183,10 @@ mod tests {
         // A shell cannot write at an offset; it writes the complaint, and the name is the initial one.
         let mut child = shell("read -r word; echo 'something is odd' >&2; exec sleep 900");
         assert_eq!(ask(&mut child, Duration::from_millis(300)), Asked::Late);
-        assert_eq!(child.during(), "its start");
-        child.note.write_all_at(b"nvmlDeviceGetName of GPU 3", 0).unwrap();
-        assert_eq!(child.during(), "nvmlDeviceGetName of GPU 3");
+        assert_eq!(child.during().to_string(), "its start");
+        child.note.write_all_at(b"nvmlDeviceGetName\t3", 0).unwrap();
+        assert_eq!(child.during().gpu, Some(3));
+        assert_eq!(child.during().to_string(), "nvmlDeviceGetName of GPU 3");
         while child.complaint().is_empty() {
             child.idle(Duration::from_millis(5));
         }
@@ -234,6 +236,6 @@ mod tests {
     #[test]
     fn what_does_not_start_is_said_so() {
         let mut none = Processes { command: Box::new(|| Command::new("/nonexistent/farrier")) };
-        assert!(none.start().err().unwrap().contains("did not start"));
+        assert!(matches!(none.start(), Err(StartError::Spawn(_))));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::observation::GpuUuid;
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +72,7 @@ impl Reader<'_, '_> {
             // Nobody had anything of it.
             Ok(ffi::NOT_FOUND) => return Reading::Value(Vec::new()),
             Ok(ffi::NOT_SUPPORTED) | Err(_) => return Reading::Absent,
-            Ok(code) => return Reading::Unreadable(ffi::error_name(code)),
+            Ok(code) => return Reading::Unreadable(ReadError::nvml(code)),
         }
         samples.truncate(usize::try_from(count).unwrap_or(SAMPLES_MAX));
         let newest = samples.iter().map(|sample| sample.timestamp_us).max();

@@ -2,10 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::nvml::caller::{Caller, call};
+use crate::nvml::caller::{Called, Caller, call};
 use crate::nvml::ffi::{self, Device, FieldValue};
-
-use super::reader::Called;
 
 /// The most that one call is asked for. 54 at a time cost 60 us on an H200.
 pub(super) const BATCH_MAX: usize = 60;

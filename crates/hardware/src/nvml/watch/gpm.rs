@@ -6,10 +6,10 @@ use std::ptr;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Caller, call};
+use crate::nvml::caller::{Called, Caller, call};
 use crate::nvml::ffi::{self, GpmMetric, GpmMetricsGet, GpmSample};
 
-use super::reader::{Called, Reader, Trouble, reading};
+use super::reader::{Reader, Trouble, reading};
 
 /// Metrics by NVML's number, with what turns their unit into ours: per cent into a share, MiB/s into bytes.
 const METRICS: [(c_uint, Signal, f64); 9] = [

@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 use std::ops::Range;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::signal::Signal;
 
 use crate::nvml::caller::call;
@@ -58,7 +58,7 @@ impl Reader<'_, '_> {
         let Links { count, is_fifth } = match self.links_of()? {
             Ok(links) => links,
             Err(why) => {
-                self.unreadable_links(&why);
+                self.unreadable_links(why);
                 return Ok(());
             }
         };
@@ -143,9 +143,9 @@ impl Reader<'_, '_> {
 
     /// How many links there are cannot be read, so that none is: those that are known, or the first for all of them
     /// where none is. Silence would look like links that are well, or like a part without any.
-    fn unreadable_links(&mut self, why: &str) {
+    fn unreadable_links(&mut self, why: ReadError) {
         self.gpu.links_said = self.gpu.links_said.max(1);
-        let why = format!("the number of NVLinks cannot be read: {why}");
+        let why = ReadError::LinkCount { err: Box::new(why) };
         self.speak_of(0..self.gpu.links_said, &Reading::Unreadable(why));
     }
 
@@ -163,7 +163,7 @@ impl Reader<'_, '_> {
     }
 
     /// Which links the part has, or why that cannot be read now.
-    fn links_of(&mut self) -> Result<Result<Links, String>, Trouble> {
+    fn links_of(&mut self) -> Result<Result<Links, ReadError>, Trouble> {
         if let Some(links) = self.gpu.links {
             return Ok(Ok(links));
         }

@@ -35,14 +35,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, Reading};
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
 pub use close::{CloseLook, ProcessShare};
 pub use hold::{Held, Hold};
-pub(super) use note::OF_GPU;
+pub(super) use note::DriverCall;
 pub use serve::serve;
 
 /// What a process holds a context for.
@@ -168,8 +168,8 @@ pub enum ProbeSaid {
     },
     /// The library does not work with this driver, or there is none.
     Refused {
-        /// NVML's name of the error.
-        error: String,
+        /// What it returned.
+        error: NvmlStatus,
     },
     /// Answers come again, in every tier and of all GPUs that are not left alone, and no child is stuck in a call about
     /// anything else.

@@ -1,14 +1,38 @@
 //! The name of the call that the child makes, where its parent can read it however long the call hangs: the beginning of
 //! a file in memory that is the child's stderr. The child maps it, so that naming a call costs no call of its own.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 
-/// Between the name of a call and the number of the GPU that it is about.
-pub(in crate::nvml) const OF_GPU: &str = " of GPU ";
+/// A call into the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::nvml) struct DriverCall {
+    /// Its name.
+    pub(in crate::nvml) name: Cow<'static, str>,
+    /// NVML's number of the GPU that it is about.
+    pub(in crate::nvml) gpu: Option<u32>,
+}
+
+impl DriverCall {
+    /// As [`Note::write`] writes it: the name, and after a tab the number.
+    pub(super) fn of(note: &str) -> Self {
+        let (name, gpu) = note.split_once('\t').unwrap_or((note, ""));
+        let name = if name.is_empty() { "its start".into() } else { name.to_owned().into() };
+        Self { name, gpu: gpu.parse().ok() }
+    }
+}
+
+impl fmt::Display for DriverCall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.name)?;
+        self.gpu.map_or(Ok(()), |gpu| write!(out, " of GPU {gpu}"))
+    }
+}
 
 /// The name, padded. The longest name with the longest GPU number has 54 characters.
 pub(super) const NOTE_BYTES: usize = 64;
@@ -59,7 +83,7 @@ impl Note {
         let mut room = note.as_mut_slice();
         // What does not fit is cut off: the name is what matters.
         let _ = match gpu {
-            Some(gpu) => write!(room, "{call}{OF_GPU}{gpu}"),
+            Some(gpu) => write!(room, "{call}\t{gpu}"),
             None => write!(room, "{call}"),
         };
         // SAFETY: the mapping is writable, at least as long, never unmapped, and this process has no reference to it.
@@ -106,7 +130,7 @@ mod tests {
         assert_eq!(text(&file), "");
         let note = Note { place: map(&file) };
         note.write("nvmlDeviceGetName", Some(3));
-        assert_eq!(text(&file), "nvmlDeviceGetName of GPU 3");
+        assert_eq!(text(&file), "nvmlDeviceGetName\t3");
         note.write("nvmlInit_v2", None);
         assert_eq!(text(&file), "nvmlInit_v2");
         note.write(&"x".repeat(200), Some(3));

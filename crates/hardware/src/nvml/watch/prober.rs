@@ -1,7 +1,10 @@
 //! A child as the supervisor sees it.
 
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+use super::note::DriverCall;
 
 /// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,10 +21,20 @@ pub(super) enum Asked {
     Stopped,
 }
 
+/// Why a child did not start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    /// The system refused a process or what it needs.
+    #[error("it did not start: {0}")]
+    Spawn(io::Error),
+    #[error("it has no pipes")]
+    NoPipes,
+}
+
 /// Makes children.
 pub(super) trait Children {
     type Child: Prober;
-    fn start(&mut self) -> Result<Self::Child, String>;
+    fn start(&mut self) -> Result<Self::Child, StartError>;
 }
 
 /// A child.
@@ -31,7 +44,7 @@ pub(super) trait Prober {
     /// Waits for so long; whether the child ended meanwhile.
     fn idle(&mut self, limit: Duration) -> bool;
     /// The call that it makes.
-    fn during(&self) -> String;
+    fn during(&self) -> DriverCall;
     /// What it wrote to stderr.
     fn complaint(&self) -> String;
     /// Asks it to end.

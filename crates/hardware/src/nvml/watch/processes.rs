@@ -6,10 +6,10 @@ use std::ffi::c_uint;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::call;
+use crate::nvml::caller::{Called, call};
 use crate::nvml::ffi::{self, Device, ProcessInfo};
 
-use super::reader::{Called, Reader, Trouble};
+use super::reader::{Reader, Trouble};
 use super::{GpuProcess, ProcessKind};
 
 /// Room at first; it grows where it is too small.

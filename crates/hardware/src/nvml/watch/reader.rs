@@ -2,20 +2,17 @@
 
 use std::ffi::c_uint;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::observation::GpuIdentity;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::Caller;
+use crate::nvml::caller::{Called, Caller};
 use crate::nvml::ffi::{self, Device, FieldValue, Return};
 
 use super::fields;
 use super::gpm::Gpm;
 use super::links::Links;
 use super::wire::{SignalSet, Values};
-
-/// A return code, or that the library has no such call.
-pub(super) type Called = Result<Return, &'static str>;
 
 /// What concerns more than one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +155,7 @@ pub(super) fn reading(called: Called, value: f64) -> Result<Reading<f64>, Troubl
         Ok(ffi::NOT_SUPPORTED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Ok(Reading::Absent),
         Ok(code) => match Trouble::of(code) {
             Some(trouble) => Err(trouble),
-            None => Ok(Reading::Unreadable(ffi::error_name(code))),
+            None => Ok(Reading::Unreadable(ReadError::nvml(code))),
         },
     }
 }
@@ -166,13 +163,14 @@ pub(super) fn reading(called: Called, value: f64) -> Result<Reading<f64>, Troubl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvml::caller::MissingCall;
 
     #[test]
     fn codes_are_about_a_value_a_gpu_or_all() {
         assert_eq!(reading(Ok(0), 4.0), Ok(Reading::Value(4.0)));
         assert_eq!(reading(Ok(3), 4.0), Ok(Reading::Absent));
-        assert_eq!(reading(Err("the library has no such call"), 4.0), Ok(Reading::Absent));
-        let unknown = Ok(Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned()));
+        assert_eq!(reading(Err(MissingCall { name: None }), 4.0), Ok(Reading::Absent));
+        let unknown = Ok(Reading::Unreadable(ReadError::nvml(999)));
         assert_eq!(reading(Ok(999), 4.0), unknown);
         assert_eq!(reading(Ok(15), 4.0), Err(Trouble::Gpu(15)));
         assert_eq!(reading(Ok(16), 4.0), Err(Trouble::Gpu(16)));

@@ -68,7 +68,8 @@ fn start<'a>(
     about: &'a Cell<Option<u32>>,
     request: &Request,
 ) -> Result<Session<'a>, Refusal> {
-    let caller = Caller::load(library, before).map_err(Refusal::NoLibrary)?;
+    let caller =
+        Caller::load(library, before).map_err(|err| Refusal::NoLibrary(err.to_string()))?;
     let inventory = match request {
         Request::Inventory(inventory) => inventory.clone(),
         Request::Values(_) => Inventory::default(),

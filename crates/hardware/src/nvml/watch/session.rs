@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::GpuUuid;
 use farrier_fleet::health::signal::Signal;
 
@@ -28,9 +28,6 @@ const ENERGY_EVERY: u32 = 5;
 
 /// Events that are taken in one request: more come with the next one.
 const EVENTS_MAX: usize = 64;
-
-/// What is said of a GPU that is left alone; who decides it knows for how long.
-pub(super) const NOT_ASKED: &str = "it is not asked: a call about it did not return";
 
 /// No code of NVML's: the GPU is left alone.
 const AVOIDED: Return = Return::MAX;
@@ -70,8 +67,8 @@ impl<'a> Session<'a> {
     ) -> Result<Self, Refusal> {
         match call!(caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => {}
-            Ok(code) => return Err(Refusal::Refused(ffi::error_name(code))),
-            Err(why) => return Err(Refusal::NoLibrary(why.to_owned())),
+            Ok(code) => return Err(Refusal::Refused(NvmlStatus(code))),
+            Err(why) => return Err(Refusal::NoLibrary(why.to_string())),
         }
         let mut session = Self {
             caller,
@@ -104,19 +101,19 @@ impl<'a> Session<'a> {
 
     /// How many GPUs NVML lists and opens, and which it does not open.
     fn counted(&self) -> (Option<Reading<u32>>, Option<String>) {
-        let shut: Vec<(u32, Return)> = self.shut().collect();
-        if shut.is_empty() {
+        let gpus: Vec<(u32, NvmlStatus)> =
+            self.shut().map(|(index, code)| (index, NvmlStatus(code))).collect();
+        if gpus.is_empty() {
             return (Some(Reading::Value(self.count)), None);
         }
-        let each =
-            shut.iter().map(|(index, code)| format!("GPU {index}: {}", ffi::error_name(*code)));
-        let why = format!("NVML does not open {}", each.collect::<Vec<_>>().join(", "));
+        let may_not = gpus.iter().any(|(_, status)| *status == NvmlStatus::NO_PERMISSION);
+        let shut = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let why = ReadError::GpusNotOpened { gpus };
         // Whoever may not open a GPU does not know whether it would open.
-        if shut.iter().any(|(_, code)| *code == ffi::NO_PERMISSION) {
+        if may_not {
             return (Some(Reading::Unreadable(why)), None);
         }
-        let shut = u32::try_from(shut.len()).unwrap_or(u32::MAX);
-        (Some(Reading::Value(self.count.saturating_sub(shut))), Some(why))
+        (Some(Reading::Value(self.count.saturating_sub(shut))), Some(why.to_string()))
     }
 
     /// Reads a tier.
@@ -135,7 +132,7 @@ impl<'a> Session<'a> {
         }
         for place in 0..self.gpus.len() {
             let read = self.read(place, tier, answer.processes.as_mut(), &mut answer.close);
-            answer.gpus.push(read.map_err(|code| Refusal::Refused(ffi::error_name(code)))?);
+            answer.gpus.push(read.map_err(|code| Refusal::Refused(NvmlStatus(code)))?);
         }
         self.about.set(None);
         if tier == Tier::Medium {
@@ -212,14 +209,14 @@ impl<'a> Session<'a> {
                 Signal::GpuResetRequired,
                 match (lost, reset) {
                     // Whether a reset would do, nobody says of a GPU that is lost.
-                    (Some(code), None) => Reading::Unreadable(ffi::error_name(code)),
+                    (Some(code), None) => Reading::Unreadable(ReadError::nvml(code)),
                     (_, reset) => flag(reset),
                 },
             );
         }
         let trouble = trouble.map(|code| match code {
-            AVOIDED => NOT_ASKED.to_owned(),
-            code => ffi::error_name(code),
+            AVOIDED => ReadError::CallStuck { avoid_s: None },
+            code => ReadError::nvml(code),
         });
         Ok(GpuValues { gpu: uuid, own, links, trouble })
     }

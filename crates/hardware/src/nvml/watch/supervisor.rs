@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use farrier_facts::node::ReadError;
 use farrier_fleet::health::observation::{GpuIdentity, Subject};
 
 use super::prober::{Asked, Children, Prober};
-use super::session::NOT_ASKED;
 use super::wire::{Answer, FORM, Inventory, Request, Seen};
 use super::{Pace, ProbeReport, ProbeSaid, Tier};
 
@@ -203,8 +203,9 @@ impl<C: Children> Supervisor<C> {
                 let due = [now; 4];
                 self.current = Some(Current { child, since: now, is_started: false, due });
             }
-            Err(why) => {
-                self.fall_ill(now, &why, said);
+            Err(err) => {
+                let why = err.to_string();
+                self.fall_ill(now, &ReadError::ProbeEnded { detail: why.clone() }, said);
                 said.push(ProbeSaid::Died { why });
             }
         }
@@ -261,11 +262,8 @@ impl<C: Children> Supervisor<C> {
             self.forget_calls(&mut samples);
         }
         for gpu in &mut answer.gpus {
-            if gpu.trouble.as_deref() == Some(NOT_ASKED) {
-                gpu.trouble = Some(format!(
-                    "{NOT_ASKED}, so that it is left alone for {} s and for as long as that call is stuck",
-                    self.deadlines.avoid.as_secs()
-                ));
+            if let Some(ReadError::CallStuck { avoid_s }) = &mut gpu.trouble {
+                *avoid_s = Some(self.deadlines.avoid.as_secs());
             }
         }
         let Some(values) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, ReadError, Reading};
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -137,7 +137,7 @@ pub(super) enum Refusal {
     /// It cannot be loaded.
     NoLibrary(String),
     /// It says no.
-    Refused(String),
+    Refused(NvmlStatus),
 }
 
 /// Values by the number of their signal.
@@ -148,7 +148,7 @@ pub(super) struct Values {
     #[serde(rename = "a", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) absent: Vec<u8>,
     #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) unreadable: Vec<(u8, String)>,
+    pub(super) unreadable: Vec<(u8, ReadError)>,
 }
 
 impl Values {
@@ -157,7 +157,7 @@ impl Values {
         match reading {
             Reading::Value(value) if value.is_finite() => self.known.push((number, value)),
             // JSON has no such number, and no rule can do anything with it.
-            Reading::Value(_) => self.unreadable.push((number, "it is not a number".to_owned())),
+            Reading::Value(_) => self.unreadable.push((number, ReadError::NotANumber)),
             Reading::Absent => self.absent.push(number),
             Reading::Unreadable(why) => self.unreadable.push((number, why)),
         }
@@ -202,7 +202,7 @@ pub(super) struct GpuValues {
     pub(super) links: Vec<(u32, Values)>,
     /// Nothing of this tier can be read, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) trouble: Option<String>,
+    pub(super) trouble: Option<ReadError>,
 }
 
 /// A set of signals.
@@ -232,12 +232,6 @@ impl SignalSet {
     }
 }
 
-/// Why nothing is known of a GPU that was listed once.
-pub(super) const UNLISTED: &str = "NVML no longer lists it";
-
-/// Of a signal that does not come with every answer.
-const NOT_AGAIN: &str = "NVML answers again; this was not read since";
-
 /// Which signals of a GPU were ever answered, so that they can be called unreadable when it no longer answers.
 #[derive(Debug, Default)]
 struct Answered {
@@ -250,19 +244,19 @@ struct Answered {
 
 impl Answered {
     /// All of it as unreadable, but for what is spared.
-    fn blind(&self, gpu: &GpuUuid, why: &str, spared: &[Signal], into: &mut Vec<Sample>) {
+    fn blind(&self, gpu: &GpuUuid, why: &ReadError, spared: &[Signal], into: &mut Vec<Sample>) {
         let all = self.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
         unreadable(gpu, all, why, spared, into);
         self.blind_links(gpu, why, into);
     }
 
-    fn blind_links(&self, gpu: &GpuUuid, why: &str, into: &mut Vec<Sample>) {
+    fn blind_links(&self, gpu: &GpuUuid, why: &ReadError, into: &mut Vec<Sample>) {
         for (link, signals) in &self.links {
             let subject = Subject::Link { gpu: gpu.clone(), link: *link };
             into.extend(signals.iter().map(|signal| Sample {
                 subject: subject.clone(),
                 signal,
-                reading: Reading::Unreadable(why.to_owned()),
+                reading: Reading::Unreadable(why.clone()),
                 note: None,
             }));
         }
@@ -284,7 +278,7 @@ impl Seen {
         let listed = |gpu: &GpuUuid| inventory.iter().any(|identity| identity.uuid == *gpu);
         let mut samples = Vec::new();
         for (gpu, answered) in self.gpus.iter().filter(|(gpu, _)| !listed(gpu)) {
-            answered.blind(gpu, UNLISTED, &[Signal::GpuLost], &mut samples);
+            answered.blind(gpu, &ReadError::NoLongerListed, &[Signal::GpuLost], &mut samples);
         }
         self.gpus.retain(|gpu, _| listed(gpu));
         samples
@@ -328,14 +322,14 @@ impl Seen {
                 // Why it was unreadable is over; what does not come with every answer is not there yet.
                 let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
                 let known = answered.tiers[tier as usize];
-                unreadable(&gpu.gpu, known, NOT_AGAIN, &said, &mut samples);
+                unreadable(&gpu.gpu, known, &ReadError::NotReadSince, &said, &mut samples);
             }
         }
         Some(samples)
     }
 
     /// Everything that was ever answered, as unreadable.
-    pub(super) fn blind(&mut self, why: &str) -> Vec<Sample> {
+    pub(super) fn blind(&mut self, why: &ReadError) -> Vec<Sample> {
         let mut samples = Vec::new();
         for (gpu, answered) in &mut self.gpus {
             answered.blinded = [true; 4];
@@ -348,7 +342,7 @@ impl Seen {
 fn unreadable(
     gpu: &GpuUuid,
     signals: SignalSet,
-    why: &str,
+    why: &ReadError,
     said: &[Signal],
     into: &mut Vec<Sample>,
 ) {
@@ -356,7 +350,7 @@ fn unreadable(
         into.push(Sample {
             subject: Subject::Gpu(gpu.clone()),
             signal,
-            reading: Reading::Unreadable(why.to_owned()),
+            reading: Reading::Unreadable(why.clone()),
             note: None,
         });
     }
@@ -395,11 +389,11 @@ mod tests {
         own.put(Signal::GpuTemperature, Reading::Value(40.0));
         own.put(Signal::GpuPower, Reading::Value(f64::NAN));
         own.put(Signal::GpuMemoryTemperature, Reading::Absent);
-        let values = |own, trouble: Option<&str>| GpuValues {
+        let values = |own, trouble: Option<&'static str>| GpuValues {
             gpu: gpu.clone(),
             own,
             links: Vec::new(),
-            trouble: trouble.map(str::to_owned),
+            trouble: trouble.map(ReadError::unavailable),
         };
         let mut seen = Seen::default();
         let text = serde_json::to_string(&values(own, None)).unwrap();
@@ -411,7 +405,7 @@ mod tests {
             [
                 (Signal::GpuTemperature, Reading::Value(40.0)),
                 (Signal::GpuMemoryTemperature, Reading::Absent),
-                (Signal::GpuPower, Reading::Unreadable("it is not a number".to_owned())),
+                (Signal::GpuPower, Reading::Unreadable(ReadError::NotANumber)),
             ]
         );
         let mut lost = Values::default();
@@ -422,27 +416,27 @@ mod tests {
             readings,
             [
                 (Signal::GpuLost, Reading::Value(1.0)),
-                (Signal::GpuTemperature, Reading::Unreadable("lost".to_owned())),
+                (Signal::GpuTemperature, Reading::Unreadable(ReadError::unavailable("lost"))),
             ]
         );
-        assert_eq!(seen.blind("hung").len(), 2);
+        assert_eq!(seen.blind(&ReadError::NotANumber).len(), 2);
         let gone = seen.keep(&[]);
         let readings: Vec<_> = gone.iter().map(|it| (it.signal, it.reading.clone())).collect();
-        let unlisted = Reading::Unreadable("NVML no longer lists it".to_owned());
+        let unlisted = Reading::Unreadable(ReadError::NoLongerListed);
         assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "but that it is lost stays");
-        assert_eq!(seen.blind("hung"), []);
+        assert_eq!(seen.blind(&ReadError::NotANumber), []);
         assert_eq!(seen.keep(&[]), []);
     }
 
     #[test]
     fn of_a_lost_gpu_nothing_stays_known_whatever_tier_told_of_it() {
         let gpu = GpuUuid("GPU-1".to_owned());
-        let values = |own: &[(Signal, f64)], trouble: Option<&str>| {
+        let values = |own: &[(Signal, f64)], trouble: Option<&'static str>| {
             let mut values = Values::default();
             for (signal, value) in own {
                 values.put(*signal, Reading::Value(*value));
             }
-            let trouble = trouble.map(str::to_owned);
+            let trouble = trouble.map(ReadError::unavailable);
             vec![GpuValues { gpu: gpu.clone(), own: values, links: Vec::new(), trouble }]
         };
         let mut seen = Seen::default();
@@ -476,9 +470,9 @@ mod tests {
         let mut seen = Seen::default();
         let both = [Signal::GpuPowerLimit, Signal::GpuSmActive];
         seen.samples(Tier::Medium, values(&both)).unwrap();
-        assert_eq!(seen.blind("it hangs").len(), 2);
+        assert_eq!(seen.blind(&ReadError::NotANumber).len(), 2);
         let again = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
-        let not_yet = Reading::Unreadable(NOT_AGAIN.to_owned());
+        let not_yet = Reading::Unreadable(ReadError::NotReadSince);
         assert_eq!(again[1..].iter().map(|it| &it.reading).collect::<Vec<_>>(), [&not_yet]);
         let later = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
         assert_eq!(later.len(), 1, "once");

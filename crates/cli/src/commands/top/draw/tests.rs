@@ -1,6 +1,6 @@
 //! Whole screens at the sizes that people have.
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Action, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 
@@ -82,7 +82,7 @@ fn node(second: i64) -> NodeNow {
     node.gpus[2].readings.insert(Signal::GpuClockReasons, Reading::Value(4.0));
     node.gpus[6].readings.insert(Signal::GpuUtilisation, Reading::Value(0.4));
     for reading in node.gpus[7].readings.values_mut() {
-        *reading = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+        *reading = Reading::Unreadable(ReadError::nvml(15));
     }
     node.gpus[7].readings.insert(Signal::GpuLost, Reading::Value(1.0));
     node.gpus[7].worst = Some(Severity::Fatal);
@@ -296,7 +296,7 @@ fn what_nobody_tells_is_said_with_since_when_and_what_to_do() {
     let mut silent = node(39);
     for gpu in &mut silent.gpus {
         for reading in gpu.readings.values_mut() {
-            *reading = Reading::Unreadable("it hangs".to_owned());
+            *reading = Reading::Unreadable(ReadError::unavailable("it hangs"));
         }
     }
     silent.processes = None;

@@ -102,11 +102,13 @@ pub(crate) fn clock(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::ReadError;
+
     use super::*;
 
     #[test]
     fn unknown_absent_and_nought_are_three_things() {
-        let unknown = Reading::Unreadable("it hangs".to_owned());
+        let unknown = Reading::Unreadable(ReadError::unavailable("it hangs"));
         assert_eq!(percent(&Reading::Value(0.0)), "0%");
         assert_eq!(percent(&Reading::Absent), "-");
         assert_eq!(percent(&unknown), "?");

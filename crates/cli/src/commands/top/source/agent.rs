@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farrier_agent::brain::Held;
 use farrier_agent::status::{FindingStatus, GpuStatus, Status};
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{FindingKind, GpuUuid, Signal, Subject};
 use farrier_hardware::Root;
 use jiff::Timestamp;
@@ -54,7 +54,7 @@ impl Agent {
         for gpu in &mut self.last.gpus {
             // What it said is not so any more.
             for reading in gpu.readings.values_mut() {
-                *reading = Reading::Unreadable("the agent does not answer".to_owned());
+                *reading = Reading::Unreadable(ReadError::unavailable("the agent does not answer"));
             }
         }
         self.last.processes = None;
@@ -102,7 +102,7 @@ fn gpu(told: &GpuStatus) -> GpuNow {
     gpu.links.bytes_per_s = told.links_bytes_per_s;
     gpu.worst = told.worst;
     // The agent has no use for these.
-    let unasked = || Reading::Unreadable("the agent does not ask for it".to_owned());
+    let unasked = || Reading::Unreadable(ReadError::unavailable("the agent does not ask for it"));
     gpu.performance_state = unasked();
     gpu.fan_percent = unasked();
     gpu.compute_mode = unasked();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_hardware::Root;
 use farrier_hardware::holder::{self, HolderKind};
 
@@ -145,7 +145,10 @@ impl Host {
                 let numbers: Vec<f64> =
                     text.split(' ').take(3).map_while(|word| word.parse().ok()).collect();
                 let load = <[f64; 3]>::try_from(numbers);
-                load.map_or(Reading::Unreadable("it is no number".to_owned()), Reading::Value)
+                load.map_or(
+                    Reading::Unreadable(ReadError::malformed("it is no number")),
+                    Reading::Value,
+                )
             }),
             memory_total_bytes: of("MemTotal"),
             memory_used_bytes: less(of("MemTotal"), of("MemAvailable")),
@@ -159,14 +162,14 @@ impl Host {
             other => return other.map(|_| 0.0),
         };
         let Some((busy, all)) = text.lines().next().and_then(cpu_ticks) else {
-            return Reading::Unreadable("it is not as expected".to_owned());
+            return Reading::Unreadable(ReadError::malformed("it is not as expected"));
         };
         match self.cpu.replace((busy, all)) {
             Some((busy_before, all_before)) if all > all_before => {
                 let share = whole(busy.saturating_sub(busy_before)) / whole(all - all_before);
                 Reading::Value(share.min(1.0))
             }
-            _ => Reading::Unreadable("it takes two looks".to_owned()),
+            _ => Reading::Unreadable(ReadError::unavailable("it takes two looks")),
         }
     }
 }

@@ -227,7 +227,7 @@ impl Fold {
             }
             Subject::Node if sample.signal == Signal::NodeGpusNvml => {
                 // GPUs that it lists and does not open have no name and stand in no row.
-                let why = sample.reading.why_unreadable().map(str::to_owned).or(sample.note);
+                let why = sample.reading.why_unreadable().map(ToString::to_string).or(sample.note);
                 self.now.not_seen = why.into_iter().collect();
             }
             _ => {}
@@ -302,6 +302,8 @@ fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::node::NvmlStatus;
+
     use super::*;
 
     fn report(tier: Tier, samples: Vec<Sample>) -> ProbeReport {
@@ -353,7 +355,7 @@ mod tests {
     fn silence_is_told_from_when_it_began_until_it_is_over() {
         let (mut fold, mut host) = fold();
         let at = |second| Timestamp::from_second(second).unwrap();
-        let refused = || ProbeSaid::Refused { error: "NVML_ERROR_DRIVER_NOT_LOADED".to_owned() };
+        let refused = || ProbeSaid::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
         fold.take(refused(), at(10), &mut host);
         fold.take(refused(), at(20), &mut host);
         let silence = fold.now.silence.clone().unwrap();

@@ -15,7 +15,7 @@ fn the_drivers_action_outranks_the_rules_until_it_is_taken_back() {
     assert_eq!(ecc.rule_action, Action::ResetGpu);
     let other = engine.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
     assert_eq!(other.action, Action::ResetGpu, "another GPU's finding is not touched");
-    let reading = Reading::Unreadable("it is being reset".to_owned());
+    let reading = Reading::Unreadable(ReadError::unavailable("it is being reset"));
     let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None };
     engine.observe(at(3), &Batch { samples: vec![silent], ..Batch::default() });
     let changes = engine.observe(at(4), &sample(gpu(0), Signal::GpuRecoveryAction, 0.0)).changes;
@@ -48,7 +48,7 @@ fn the_drivers_word_holds_while_it_is_silent() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
     engine.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 2.0));
-    let reading = Reading::Unreadable("GPU is lost".to_owned());
+    let reading = Reading::Unreadable(ReadError::unavailable("GPU is lost"));
     let samples =
         vec![Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None }];
     engine.observe(at(2), &Batch { samples, ..Batch::default() });
@@ -66,7 +66,7 @@ fn what_is_graver_than_the_drivers_last_word_and_came_after_it_is_not_outranked(
     let mut first = engine();
     first.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
     first.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 1.0));
-    let reading = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+    let reading = Reading::Unreadable(ReadError::nvml(15));
     let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None };
     let mut lost = sample(gpu(0), Signal::GpuLost, 1.0);
     lost.samples.push(silent);

@@ -6,7 +6,7 @@ mod repaired;
 mod values;
 
 use farrier_facts::FactSet;
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use jiff::Timestamp;
 
 use super::*;

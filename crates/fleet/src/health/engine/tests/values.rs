@@ -23,7 +23,7 @@ fn a_threshold_opens_once_and_clears_after_its_time() {
 fn blindness_neither_opens_nor_clears() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
-    let reading = Reading::Unreadable("the driver hangs".to_owned());
+    let reading = Reading::Unreadable(ReadError::unavailable("the driver hangs"));
     let samples =
         vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading, note: None }];
     let blind = Batch { samples, ..Batch::default() };
@@ -32,12 +32,8 @@ fn blindness_neither_opens_nor_clears() {
     }
     assert_eq!(engine.findings().count(), 1);
     let coverage = engine.coverage();
-    assert!(
-        coverage
-            .blind
-            .iter()
-            .any(|(code, _, why)| code == "gpu.rows-failed" && why.contains("hangs"))
-    );
+    assert!(coverage.blind.iter().any(|(code, _, gap)| code == "gpu.rows-failed"
+        && gap.to_string() == "gpu.rows_failed: the driver hangs"));
 }
 
 #[test]
@@ -67,9 +63,8 @@ fn a_limit_that_comes_later_is_taken_and_one_that_never_comes_is_told() {
     assert!(engine.coverage().watched.contains_key("gpu.pcie-narrow"));
     other.observe(at(300), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
     let blind = other.coverage().blind;
-    assert!(
-        blind.iter().any(|(code, _, why)| code == "gpu.pcie-narrow" && why.contains("never read"))
-    );
+    assert!(blind.iter().any(|(code, _, gap)| code == "gpu.pcie-narrow"
+        && *gap == CoverageGap::NeverRead(Signal::GpuPcieWidthMax)));
 }
 
 #[test]
@@ -261,7 +256,7 @@ fn a_finding_is_over_when_its_time_is_and_not_with_the_next_value() {
 #[test]
 fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise() {
     let unreadable = |down: Option<(Signal, Reading<f64>)>| {
-        let why = || Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+        let why = || Reading::Unreadable(ReadError::nvml(999));
         let mut readings = vec![
             (Signal::GpuLost, Reading::Value(0.0)),
             (Signal::GpuTemperature, why()),
@@ -286,7 +281,7 @@ fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise
     assert!(!found(Some((Signal::GpuLost, Reading::Value(1.0)))));
     assert!(!found(Some((Signal::GpuResetRequired, Reading::Value(1.0)))));
     assert!(!found(Some((Signal::NodeCallsStuck, Reading::Value(1.0)))));
-    let silent = Reading::Unreadable("NVML does not answer".to_owned());
+    let silent = Reading::Unreadable(ReadError::unavailable("NVML does not answer"));
     assert!(!found(Some((Signal::GpuLost, silent))));
     assert!(!found(Some((Signal::GpuTemperature, Reading::Value(41.0)))), "one call is enough");
 }

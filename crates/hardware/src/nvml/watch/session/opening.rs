@@ -3,12 +3,13 @@
 use std::ffi::{CString, c_uint};
 use std::ptr;
 
+use farrier_facts::node::NvmlStatus;
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid};
 
-use crate::nvml::caller::{Caller, TEXT_BYTES, call, length, text_of};
+use crate::nvml::caller::{Called, Caller, TEXT_BYTES, call, length, text_of};
 use crate::nvml::ffi::{self, Device, EventSet, Return};
 use crate::nvml::library::DEVICES_MAX;
-use crate::nvml::watch::reader::{Called, Gpu, Trouble};
+use crate::nvml::watch::reader::{Gpu, Trouble};
 use crate::nvml::watch::wire::Refusal;
 
 use super::{AVOIDED, Session, is_lost};
@@ -61,8 +62,8 @@ impl Session<'_> {
         let mut count: c_uint = 0;
         match call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count) {
             Ok(ffi::SUCCESS) => Ok(count),
-            Ok(code) => Err(Refusal::Refused(ffi::error_name(code))),
-            Err(why) => Err(Refusal::NoLibrary(why.to_owned())),
+            Ok(code) => Err(Refusal::Refused(NvmlStatus(code))),
+            Err(why) => Err(Refusal::NoLibrary(why.to_string())),
         }
     }
 
@@ -92,10 +93,10 @@ impl Session<'_> {
         };
         match identified {
             Ok(identity) => Ok(Ok(Gpu::of(identity, Ok(device)))),
-            Err(Err(why)) => Err(Refusal::NoLibrary(why.to_owned())),
+            Err(Err(why)) => Err(Refusal::NoLibrary(why.to_string())),
             Err(Ok(code)) => {
                 if let Some(Trouble::Library(code)) = Trouble::of(code) {
-                    return Err(Refusal::Refused(ffi::error_name(code)));
+                    return Err(Refusal::Refused(NvmlStatus(code)));
                 }
                 Ok(Err(code))
             }
@@ -194,8 +195,8 @@ impl Session<'_> {
         self.shut_down();
         match call!(self.caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => self.open(&known),
-            Ok(code) => Err(Refusal::Refused(ffi::error_name(code))),
-            Err(why) => Err(Refusal::NoLibrary(why.to_owned())),
+            Ok(code) => Err(Refusal::Refused(NvmlStatus(code))),
+            Err(why) => Err(Refusal::NoLibrary(why.to_string())),
         }
     }
 

@@ -4,18 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{NvmlStatus, Reading};
 use farrier_fleet::health::observation::{GpuUuid, Sample};
 use farrier_fleet::health::signal::Signal;
 
 use super::*;
+use crate::nvml::watch::DriverCall;
+use crate::nvml::watch::prober::StartError;
 use crate::nvml::watch::wire::{GpuValues, Refusal, Values};
 
 /// What a child does when it is asked.
 #[derive(Debug, Clone, PartialEq)]
 enum Does {
     Answers,
-    Refuses(&'static str),
+    Refuses(NvmlStatus),
     Hangs,
     Dies,
     Babbles,
@@ -49,8 +51,8 @@ struct Fake {
 impl Children for Rc<World> {
     type Child = Fake;
 
-    fn start(&mut self) -> Result<Fake, String> {
-        let plan = self.plans.borrow_mut().pop_front().ok_or("there is no plan")?;
+    fn start(&mut self) -> Result<Fake, StartError> {
+        let plan = self.plans.borrow_mut().pop_front().ok_or(StartError::NoPipes)?;
         self.started.set(self.started.get() + 1);
         self.alive.set(self.alive.get() + 1);
         assert!(self.alive.get() <= 2, "never more than two");
@@ -111,7 +113,7 @@ impl Prober for Fake {
             Does::Answers => line_of(&answer(line)),
             Does::Refuses(why) => {
                 self.go();
-                let refusal = Some(Refusal::Refused(why.to_owned()));
+                let refusal = Some(Refusal::Refused(why));
                 line_of(&Answer { refusal, ..Answer::empty() })
             }
             Does::Hangs => {
@@ -131,9 +133,10 @@ impl Prober for Fake {
         self.is_gone.get()
     }
 
-    fn during(&self) -> String {
+    fn during(&self) -> DriverCall {
         let gpu = self.world.hangs_about_gpu.get();
-        gpu.map_or("nvmlInit_v2".to_owned(), |gpu| format!("nvmlDeviceGetName of GPU {gpu}"))
+        let name = if gpu.is_some() { "nvmlDeviceGetName" } else { "nvmlInit_v2" };
+        DriverCall { name: name.into(), gpu }
     }
 
     fn complaint(&self) -> String {
@@ -323,7 +326,7 @@ fn nonsense_and_another_build_are_no_answers() {
 
 #[test]
 fn a_driver_that_goes_and_comes() {
-    let gone = Does::Refuses("NVML_ERROR_DRIVER_NOT_LOADED");
+    let gone = Does::Refuses(NvmlStatus::DRIVER_NOT_LOADED);
     let mut test = Test::of(&[
         &[Does::Answers, Does::Answers, gone.clone()],
         std::slice::from_ref(&gone),
@@ -344,7 +347,7 @@ fn a_driver_that_goes_and_comes() {
 
 #[test]
 fn a_driver_that_appears_is_asked_at_once() {
-    let refuses: &[Does] = &[Does::Refuses("NVML_ERROR_DRIVER_NOT_LOADED")];
+    let refuses: &[Does] = &[Does::Refuses(NvmlStatus::DRIVER_NOT_LOADED)];
     let mut test = Test::of(&[refuses, refuses, refuses, refuses, refuses, &[Does::Answers]]);
     let said = test.until(10);
     assert_eq!(test.world.started.get(), 4, "{said:?}");
@@ -362,7 +365,7 @@ fn a_driver_that_appears_is_asked_at_once() {
 fn what_cannot_be_started_is_tried_again() {
     let mut test = Test::of(&[]);
     let said = test.until(4);
-    let died = said.iter().filter(|said| said.contains("died: there is no plan")).count();
+    let died = said.iter().filter(|said| said.contains("died: it has no pipes")).count();
     assert_eq!(died, 3, "{said:?}");
 }
 

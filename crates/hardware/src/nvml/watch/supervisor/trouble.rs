@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::watch::OF_GPU;
 use crate::nvml::watch::prober::{Children, Prober};
-use crate::nvml::watch::wire::{Refusal, UNLISTED};
+use crate::nvml::watch::wire::Refusal;
 use crate::nvml::watch::{ProbeReport, ProbeSaid};
 
 use super::{BACKOFF_MAX, Leaving, Supervisor};
@@ -27,11 +26,11 @@ impl<C: Children> Supervisor<C> {
         self.leave(child, false, now);
         match refusal {
             Refusal::NoLibrary(why) => {
-                self.fall_ill(now, &why, said);
+                self.fall_ill(now, &ReadError::NoLibrary { detail: why.clone() }, said);
                 said.push(ProbeSaid::NoLibrary { why });
             }
             Refusal::Refused(error) => {
-                self.fall_ill(now, &error, said);
+                self.fall_ill(now, &error.into(), said);
                 said.push(ProbeSaid::Refused { error });
             }
         }
@@ -45,7 +44,8 @@ impl<C: Children> Supervisor<C> {
         said: &mut Vec<ProbeSaid>,
     ) {
         let during = child.during();
-        let gpu = gpu_of(&during);
+        let gpu = during.gpu;
+        let during = during.to_string();
         if let Some(gpu) = gpu {
             self.avoided.insert(gpu, now + self.deadlines.avoid);
         }
@@ -53,8 +53,7 @@ impl<C: Children> Supervisor<C> {
         self.calls.insert(gpu, call);
         child.kill();
         self.leave(child, true, now);
-        let why = format!("NVML does not answer: it hangs in {during}");
-        self.fall_ill(now, &why, said);
+        self.fall_ill(now, &ReadError::CallHung { call: during.clone() }, said);
         said.push(ProbeSaid::Hung { during, after, stuck: self.stuck(now) });
     }
 
@@ -67,7 +66,7 @@ impl<C: Children> Supervisor<C> {
         let why = format!("it wrote what does not read, in {}", child.during());
         child.kill();
         self.leave(child, false, now);
-        self.fall_ill(now, &why, said);
+        self.fall_ill(now, &ReadError::ProbeEnded { detail: why.clone() }, said);
         said.push(ProbeSaid::Died { why });
     }
 
@@ -91,7 +90,7 @@ impl<C: Children> Supervisor<C> {
             child.kill();
             self.leave(child, false, now);
         }
-        self.fall_ill(now, &why, said);
+        self.fall_ill(now, &ReadError::ProbeEnded { detail: why.clone() }, said);
         said.push(ProbeSaid::Died { why });
     }
 
@@ -103,14 +102,14 @@ impl<C: Children> Supervisor<C> {
     }
 
     /// Nothing answers: what was known no longer is, and the next start waits.
-    pub(super) fn fall_ill(&mut self, now: Duration, why: &str, said: &mut Vec<ProbeSaid>) {
+    pub(super) fn fall_ill(&mut self, now: Duration, why: &ReadError, said: &mut Vec<ProbeSaid>) {
         self.start_at = now + self.backoff;
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
         self.is_ill = true;
         self.go_blind(why, self.stuck(now), said);
     }
 
-    fn go_blind(&mut self, why: &str, stuck: u32, said: &mut Vec<ProbeSaid>) {
+    fn go_blind(&mut self, why: &ReadError, stuck: u32, said: &mut Vec<ProbeSaid>) {
         let known = self.answers || self.stuck_said.is_none();
         self.answers = false;
         if known {
@@ -121,9 +120,14 @@ impl<C: Children> Supervisor<C> {
     }
 
     /// A report of the parent's own; with a reason all that the GPUs said is unreadable.
-    pub(super) fn say_node(&mut self, why: Option<&str>, stuck: u32, said: &mut Vec<ProbeSaid>) {
+    pub(super) fn say_node(
+        &mut self,
+        why: Option<&ReadError>,
+        stuck: u32,
+        said: &mut Vec<ProbeSaid>,
+    ) {
         let mut samples = why.map(|why| self.seen.blind(why)).unwrap_or_default();
-        let count = why.map(|why| (Reading::Unreadable(why.to_owned()), None));
+        let count = why.map(|why| (Reading::Unreadable(why.clone()), None));
         self.node_samples(count, stuck, &mut samples);
         said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
     }
@@ -170,7 +174,7 @@ impl<C: Children> Supervisor<C> {
         self.calls_known.retain(|subject| {
             let is_listed = subject.gpu().is_none_or(|gpu| listed.iter().any(|it| it.uuid == *gpu));
             if !is_listed {
-                let reading = Reading::Unreadable(UNLISTED.to_owned());
+                let reading = Reading::Unreadable(ReadError::NoLongerListed);
                 let (subject, signal) = (subject.clone(), Signal::NodeCallsStuck);
                 samples.push(Sample { subject, signal, reading, note: None });
             }
@@ -203,9 +207,4 @@ impl<C: Children> Supervisor<C> {
             samples.push(Sample { subject, signal: Signal::NodeCallsStuck, reading, note });
         }
     }
-}
-
-/// The GPU that a call was about, as the child writes it.
-fn gpu_of(during: &str) -> Option<u32> {
-    during.rsplit_once(OF_GPU)?.1.parse().ok()
 }

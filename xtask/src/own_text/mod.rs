@@ -1,0 +1,168 @@
+//! Whether code reads our own sentences back. Reasons, errors and states are values; a sentence is
+//! output.
+//!
+//! ```text
+//! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> places ─ allowed.txt ─> problems
+//! ```
+//!
+//! The rules see names and literals, and not types: a place that reads another program's text stands
+//! in `allowed.txt` with what it reads. Comparing two values that hold sentences is not seen here.
+
+mod lexer;
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use lexer::{Token, closing};
+use rules::{constants, found};
+
+/// A place that looks into a text which may be ours.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    path: String,
+    line: usize,
+    /// `contains("a b")`, `why.ends_with`, `Result<_, String>`.
+    what: String,
+}
+
+/// An exception: the path of a file or, with a slash at its end, a folder; and a place's `what`, or
+/// `*`.
+#[derive(Debug)]
+struct Allowed {
+    path: String,
+    what: String,
+}
+
+impl Allowed {
+    fn covers(&self, place: &Place) -> bool {
+        let is_there = match self.path.strip_suffix('/') {
+            Some(_) => place.path.starts_with(&self.path),
+            None => place.path == self.path,
+        };
+        is_there && (self.what == "*" || self.what == place.what)
+    }
+}
+
+/// All problems of the repository below a root: places that nothing allows, and exceptions that
+/// nothing needs.
+pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
+    let allowed = allowed(&read(&root.join("xtask/src/own_text/allowed.txt"))?)?;
+    let mut sources = BTreeMap::new();
+    for folder in source_folders(root)? {
+        for path in rust_files(&folder)? {
+            let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
+            sources.insert(name, lexer::tokens(&read(&path)?));
+        }
+    }
+    let places = places_of(sources);
+    let open = places.iter().filter(|place| !allowed.iter().any(|it| it.covers(place)));
+    let mut problems: Vec<String> =
+        open.map(|it| format!("{}:{}: reads a text back: {}", it.path, it.line, it.what)).collect();
+    let stale = allowed.iter().filter(|it| !places.iter().any(|place| it.covers(place)));
+    problems
+        .extend(stale.map(|it| format!("allowed.txt: nothing needs `{} | {}`", it.path, it.what)));
+    Ok(problems)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("failed to read `{}`", path.display()))
+}
+
+/// `path | what | reason` a line; `#` begins a comment.
+fn allowed(text: &str) -> anyhow::Result<Vec<Allowed>> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| match line.splitn(3, " | ").collect::<Vec<_>>()[..] {
+            [path, what, reason] if !reason.trim().is_empty() => {
+                Ok(Allowed { path: path.to_owned(), what: what.to_owned() })
+            }
+            _ => anyhow::bail!("`{line}` is not `path | what | reason`"),
+        })
+        .collect()
+}
+
+fn source_folders(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut folders = vec![root.join("xtask/src")];
+    for entry in fs::read_dir(root.join("crates"))? {
+        folders.push(entry?.path().join("src"));
+    }
+    Ok(folders)
+}
+
+fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// The places of all sources, by path.
+fn places_of(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<Place> {
+    let tests: BTreeSet<String> =
+        sources.iter_mut().flat_map(|(path, tokens)| cut_tests(path, tokens)).collect();
+    let is_test = |path: &str| {
+        tests.iter().any(|it| path == format!("{it}.rs") || path.starts_with(&format!("{it}/")))
+    };
+    sources.retain(|path, _| !is_test(path));
+    // A name that files give to other things too is only looked up in the file itself.
+    let mut everywhere: BTreeMap<&str, bool> = BTreeMap::new();
+    for (name, is_sentence) in sources.values().flat_map(|it| constants(it)) {
+        *everywhere.entry(name).or_insert(true) &= is_sentence;
+    }
+    let mut places = Vec::new();
+    for (path, tokens) in &sources {
+        let mut known = everywhere.clone();
+        known.extend(constants(tokens));
+        let sentences = known.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
+        for (line, what) in found(tokens, &sentences, is_library(path)) {
+            places.push(Place { path: path.clone(), line, what });
+        }
+    }
+    places.sort();
+    places.dedup();
+    places
+}
+
+fn is_library(path: &str) -> bool {
+    !path.starts_with("crates/cli/") && !path.starts_with("xtask/")
+}
+
+/// Takes out items under `#[cfg(test)]`. Modules among them are files, whose paths without `.rs` are
+/// given back.
+fn cut_tests(path: &str, tokens: &mut Vec<Token>) -> Vec<String> {
+    let stem = path.strip_suffix(".rs").unwrap_or(path);
+    let (folder, name) = stem.rsplit_once('/').unwrap_or(("", stem));
+    let below = if ["mod", "lib", "main"].contains(&name) { folder } else { stem };
+    let mut files = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let end = if tokens[at].is('#') { closing(tokens, at + 1) } else { at };
+        let attribute = &tokens[at..end];
+        let has = |name: &str| attribute.iter().any(|it| it.ident() == Some(name));
+        if !(has("cfg") && has("test") && !has("not")) {
+            at += 1;
+            continue;
+        }
+        let ends = |it: &Token| it.is(';') || it.is('{');
+        let body = tokens[end..].iter().position(ends).map_or(tokens.len(), |it| end + it);
+        if let [.., module, name] = &tokens[end..body]
+            && let (Some("mod"), Some(name)) = (module.ident(), name.ident())
+        {
+            files.push(format!("{below}/{name}"));
+        }
+        tokens.drain(at..closing(tokens, body).max(body + 1).min(tokens.len()));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests;

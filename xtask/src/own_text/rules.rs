@@ -1,0 +1,180 @@
+//! What looks into a text, on tokens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::lexer::{Kind, Token, closing};
+
+/// Methods that look into a text.
+const METHODS: [&str; 15] = [
+    "contains",
+    "ends_with",
+    "eq_ignore_ascii_case",
+    "find",
+    "matches",
+    "rfind",
+    "rsplit",
+    "rsplit_once",
+    "split",
+    "split_once",
+    "starts_with",
+    "strip_prefix",
+    "strip_suffix",
+    "trim_end_matches",
+    "trim_start_matches",
+];
+
+/// Names of variables and fields that hold a sentence of ours or an error.
+const SENTENCES: [&str; 6] = ["err", "error", "message", "reason", "sentence", "why"];
+
+/// Methods after which a text is still the same text.
+const SAME: [&str; 7] =
+    ["as_deref", "as_ref", "as_str", "clone", "to_ascii_lowercase", "to_lowercase", "trim"];
+
+/// Whether a literal is more than a name, a path or a mark of another format.
+fn is_sentence(text: &str) -> bool {
+    text.len() > 1 && text.contains(' ')
+}
+
+/// Constants, and whether each is a sentence: `const NAME: &str = "a sentence"`.
+pub(super) fn constants(tokens: &[Token]) -> BTreeMap<&str, bool> {
+    let mut constants = BTreeMap::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let name = tokens.get(at + 1).and_then(Token::ident);
+        if let (Some("const" | "static"), Some(name)) = (token.ident(), name) {
+            let value = tokens[at..].iter().skip_while(|it| !it.is('=')).nth(1);
+            let is_sentence =
+                matches!(value.map(|it| &it.kind), Some(Kind::Text(text)) if is_sentence(text));
+            constants.insert(name, is_sentence);
+        }
+    }
+    constants
+}
+
+/// What looks into a text, by line.
+pub(super) fn found(
+    tokens: &[Token],
+    sentences: &BTreeSet<&str>,
+    is_library: bool,
+) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let what = call(tokens, at, sentences)
+            .or_else(|| comparison(tokens, at, sentences))
+            .or_else(|| is_library.then(|| text_error(tokens, at)).flatten())
+            .or_else(|| nvml_name(token));
+        found.extend(what.map(|what| (token.line, what)));
+    }
+    found
+}
+
+/// `.method("a sentence")`, `.method(A_SENTENCE)`, `why.method(..)`.
+fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<String> {
+    let method = tokens[at].ident().filter(|name| METHODS.contains(name))?;
+    if at < 2 || !tokens[at - 1].is('.') || !tokens.get(at + 1)?.is('(') {
+        return None;
+    }
+    // What a closure does with it is looked at by itself.
+    let argument = &tokens[at + 2..closing(tokens, at + 1) - 1];
+    let argument = argument.iter().take_while(|it| !it.is('|'));
+    for token in argument {
+        match &token.kind {
+            Kind::Text(text) if is_sentence(text) => return Some(format!("{method}(\"{text}\")")),
+            Kind::Ident(name) if sentences.contains(name.as_str()) => {
+                return Some(format!("{method}({name})"));
+            }
+            _ => {}
+        }
+    }
+    sentence_before(tokens, at - 1).map(|receiver| format!("{receiver}.{method}"))
+}
+
+/// The sentence that the expression before a place ends in: `why`, `.text`, `to_string()`.
+fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
+    loop {
+        let last = tokens.get(end.checked_sub(1)?)?;
+        if let Some(name) = last.ident() {
+            let is_field = end >= 2 && tokens[end - 2].is('.');
+            let is_sentence = SENTENCES.contains(&name) || (is_field && name == "text");
+            return is_sentence.then(|| name.to_owned());
+        }
+        let open = last.is(')').then(|| opening(tokens, end - 1)).flatten()?;
+        let method = tokens.get(open.checked_sub(1)?)?.ident()?;
+        if method == "to_string" {
+            let of = open.checked_sub(3).and_then(|it| tokens[it].ident()).unwrap_or_default();
+            return Some(format!("{of}.to_string()"));
+        }
+        if !SAME.contains(&method) || open < 2 {
+            return None;
+        }
+        end = open - 2;
+    }
+}
+
+/// The bracket that the one at `close` closes.
+fn opening(tokens: &[Token], close: usize) -> Option<usize> {
+    let mut depth = 0;
+    (0..=close).rev().find(|place| {
+        depth += i32::from(tokens[*place].is(')')) - i32::from(tokens[*place].is('('));
+        depth == 0
+    })
+}
+
+/// `== "a sentence"`, `== Some(A_SENTENCE)`, `finding.text == ..`, `err.to_string() == ..`.
+fn comparison(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<String> {
+    let [first, second, ..] = tokens.get(at..)? else { return None };
+    let operator = match (&first.kind, &second.kind) {
+        (Kind::Punct('='), Kind::Punct('=')) => "==",
+        (Kind::Punct('!'), Kind::Punct('=')) => "!=",
+        _ => return None,
+    };
+    for token in tokens[at + 2..].iter().take(3) {
+        match &token.kind {
+            Kind::Text(text) if is_sentence(text) => return Some(format!("{operator} \"{text}\"")),
+            Kind::Ident(name) if sentences.contains(name.as_str()) => {
+                return Some(format!("{operator} {name}"));
+            }
+            Kind::Ident(name) if name == "Some" => {}
+            Kind::Punct('(' | '&' | '*') => {}
+            _ => break,
+        }
+    }
+    // A value of ours may be called `why`; what is `.text` or was made a text is none any more.
+    let receiver = sentence_before(tokens, at)?;
+    let of_value =
+        receiver.split_once('.').map_or(receiver == "text", |(of, _)| SENTENCES.contains(&of));
+    of_value.then(|| format!("{receiver} {operator}"))
+}
+
+/// `Result<.., String>`.
+fn text_error(tokens: &[Token], at: usize) -> Option<String> {
+    let is_result = tokens[at].ident() == Some("Result") && tokens.get(at + 1)?.is('<');
+    if !is_result {
+        return None;
+    }
+    let (mut depth, mut first, mut argument) = (0, true, Vec::new());
+    for (place, token) in tokens.iter().enumerate().skip(at + 1) {
+        // The arrow of a function type closes nothing.
+        let is_arrow = token.is('>') && tokens[place - 1].is('-');
+        match token.kind {
+            Kind::Punct('<' | '(' | '[') => depth += 1,
+            Kind::Punct('>' | ')' | ']') if !is_arrow => depth -= 1,
+            Kind::Punct(',') if depth == 1 => {
+                first = false;
+                argument.clear();
+            }
+            _ => argument.push(token.ident()),
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    (!first && argument == [Some("String")]).then(|| "Result<_, String>".to_owned())
+}
+
+/// A status of NVML by its name: it is a number.
+fn nvml_name(token: &Token) -> Option<String> {
+    match &token.kind {
+        Kind::Text(text) if text.starts_with("NVML_ERROR_") => Some(format!("\"{text}\"")),
+        _ => None,
+    }
+}

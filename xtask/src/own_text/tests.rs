@@ -1,0 +1,107 @@
+//! The rules on small samples, and on the repository.
+
+use super::*;
+
+fn found_in(sources: &[(&str, &str)]) -> Vec<String> {
+    let sources = sources.iter().map(|(path, text)| ((*path).to_owned(), lexer::tokens(text)));
+    places_of(sources.collect()).into_iter().map(|it| it.what).collect()
+}
+
+fn found_here(source: &str) -> Vec<String> {
+    found_in(&[("crates/facts/src/a.rs", source)])
+}
+
+#[test]
+fn no_code_reads_our_own_sentences_back() {
+    let problems = problems(&crate::shell::root()).unwrap();
+    assert!(
+        problems.is_empty(),
+        "make a value of it, or name in xtask/src/own_text/allowed.txt whose text it is:\n{}",
+        problems.join("\n")
+    );
+}
+
+/// As they once were in this repository.
+#[test]
+fn places_that_read_sentences_back_are_found() {
+    let samples = [
+        // Tenants were kept apart by the words of a sentence.
+        r#"let (count, rest) = text.split_once(" of ")?;"#,
+        r#"let rest = rest.strip_suffix(" are out of service")?;"#,
+        // The state of a node was looked for in its reason.
+        r#"let silent = why.text.contains("nothing was heard");"#,
+        r#"node.why.text.contains("enrolled")"#,
+        // NVML's return code was formatted and parsed again.
+        r#"Reading::Unreadable(why) if why.ends_with("INVALID_ARGUMENT") => return None,"#,
+        r#"Reading::Unreadable(why) if why.starts_with("NVML") => {}"#,
+        r#"Self::Refused(why) => why.ends_with("NO_PERMISSION"),"#,
+        r#"NvmlReading::Refused { error } if error.ends_with("NO_PERMISSION") => {}"#,
+        r#"match error { "NVML_ERROR_GPU_IS_LOST" => {} }"#,
+        r#"const NVML: &str = "watched apart"; fn f() { !item.text.contains(NVML) }"#,
+        r#"const OF_GPU: &str = " of GPU "; fn f() { during.rsplit_once(OF_GPU)? }"#,
+        r#"const BY: &str = ", told by NVML"; fn f() { line.ends_with(BY) }"#,
+        // A part of a sentence was taken for the cause.
+        r#"let first = item.text.split_once(". ");"#,
+        r#"let cause = why.split_once(": ").map_or(why, |(_, cause)| cause);"#,
+        r#"news.sort_by_key(|(id, it)| (!it.reason.contains("Xid "), *id));"#,
+        r#"names.any(|name| name.contains("megatron-bridge, weights shared"))"#,
+        // An error's Display was searched.
+        r#"Err(err) if err.to_string().contains("not found") => {}"#,
+        r#"const NOT_ASKED: &str = "not asked"; fn f() { gpu.trouble == Some(NOT_ASKED) }"#,
+        "assert(err.to_string() == other)",
+        "first.text != first.action.asks()",
+        r#"if said == "it is not asked" {}"#,
+        // Errors were sentences.
+        "fn f() -> Result<Option<u32>, String> {}",
+        "type Known = Box<dyn Fn() -> Result<(u8, Vec<u8>), String> + Send>;",
+    ];
+    for sample in samples {
+        assert_eq!(found_here(sample).len(), 1, "{sample}: {:?}", found_here(sample));
+    }
+}
+
+#[test]
+fn names_paths_tests_and_other_errors_are_left_alone() {
+    for sample in [
+        r#"name.starts_with("linux-image-"); text.split(' '); words.join(" ");"#,
+        r#"// why.contains("a b")"#,
+        r#"let why = "why.contains(\"a b\")";"#,
+        "fn f() -> Result<Vec<String>, ReadError> {}",
+        "fn f(at: BTreeMap<u8, String>) -> io::Result<String> {}",
+        r#"#[cfg(test)] mod tests { fn f() { why.contains("a b") } }"#,
+        r#"#[cfg(test)] #[expect(x)] fn f() -> Result<(), String> { why.contains("a b") }"#,
+        "why.map(str::len); err.kind() == other; self.text(1) == other; *why == lost; id.to_string() == name",
+    ] {
+        assert_eq!(found_here(sample), [""; 0], "{sample}");
+    }
+    let in_a_file = r#"fn f() { why.contains("a b") }"#;
+    let below = |path| {
+        found_in(&[("crates/x/src/lib.rs", "#[cfg(test)]\nmod live;"), (path, in_a_file)]).len()
+    };
+    assert_eq!(below("crates/x/src/live.rs"), 0);
+    assert_eq!(below("crates/x/src/live/deep.rs"), 0);
+    assert_eq!(below("crates/x/src/other.rs"), 1);
+}
+
+#[test]
+fn the_binary_may_print_an_error_as_it_is() {
+    let parser = "fn parse(text: &str) -> Result<u8, String> {}";
+    assert_eq!(found_in(&[("crates/cli/src/a.rs", parser)]), [""; 0]);
+    assert_eq!(found_in(&[("crates/wire/src/a.rs", parser)]), ["Result<_, String>"]);
+}
+
+#[test]
+fn an_exception_has_a_reason_and_covers_what_it_names() {
+    assert!(allowed("crates/a.rs | contains(\"a b\")").is_err());
+    assert!(allowed("crates/a.rs | contains(\"a b\") | ").is_err());
+    let text =
+        "# a comment\ncrates/a.rs | contains(\"a b\") | x\ncrates/d/ | * | the kernel's log\n";
+    let allowed = allowed(text).unwrap();
+    let covered = |path: &str, what: &str| {
+        let place = Place { path: path.to_owned(), line: 1, what: what.to_owned() };
+        allowed.iter().any(|it| it.covers(&place))
+    };
+    assert!(covered("crates/a.rs", "contains(\"a b\")"));
+    assert!(!covered("crates/a.rs", "contains(\"b c\")") && !covered("crates/ab.rs", "x"));
+    assert!(covered("crates/d/e.rs", "why.contains") && !covered("crates/de.rs", "why.contains"));
+}
