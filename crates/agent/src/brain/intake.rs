@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment, TOLD_BY_NVML};
+use farrier_fleet::health::{Batch, KernelEvent, Moment, NvmlXid};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
 use crate::orders::repair_note;
-
-/// Stands where the form of a line wants an address and NVML does not tell one; no device has it.
-pub(super) const NOWHERE: &str = "0000:00:00";
 
 impl Brain {
     pub(super) fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
@@ -77,20 +73,19 @@ impl Brain {
             Some(Err(_)) => Log::Unreadable,
         };
         for (gpu, xid) in self.told.due(now, log) {
+            let Ok(code) = u32::try_from(xid) else {
+                tracing::warn!(%gpu, xid, "NVML reports an Xid that no driver has");
+                continue;
+            };
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
             // One that has left the list has its name all the same.
             let identity = inventory.iter().find(|it| it.uuid == gpu);
             let pci = identity.and_then(|it| it.pci.as_deref());
-            let name = identity.map_or_else(|| gpu.0.clone(), |it| it.index.to_string());
-            let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", pci.unwrap_or(NOWHERE));
-            for mut event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                event.pci = event.pci.filter(|_| pci.is_some());
-                let line = format!("Xid {xid} of GPU {name}, {TOLD_BY_NVML}");
-                let (gpu, boot) = (Some(gpu.clone()), self.place.boot.clone());
-                let event = KernelEvent { event, line, gpu, boot, at: now };
-                self.values.count_xid(|_| None, &event);
-                batch.kernel.push(event);
-            }
+            let xid = NvmlXid { code, gpu, index: identity.map(|it| it.index) };
+            let facts = decode_facts(self.facts);
+            let event = KernelEvent::from_nvml(facts, xid, pci, self.place.boot.clone(), now);
+            self.values.count_xid(|_| None, &event);
+            batch.kernel.push(event);
         }
     }
 

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{GpuIdentity, GpuUuid, RuleOverride, Signal, Subject};
+use farrier_fleet::health::{
+    Evidence, GpuIdentity, GpuUuid, NvmlXid, RuleOverride, Signal, Subject,
+};
 use farrier_hardware::kmsg::KernelLog;
 use tempfile::TempDir;
 
@@ -361,7 +363,9 @@ fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_lis
         pci: None,
         name: None,
     };
-    for (inventory, name) in [(vec![nameless], "GPU 0"), (Vec::new(), "GPU GPU-0")] {
+    for (inventory, name, index) in
+        [(vec![nameless], "GPU 0", Some(0)), (Vec::new(), "GPU GPU-0", None)]
+    {
         let mut world = World::new();
         let why = "may not be read".to_owned();
         world.turn(vec![Seen::Kernel(KernelLog::Unreadable { why })], false);
@@ -372,9 +376,12 @@ fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_lis
         let state = world.tick();
         let found = state.findings.iter().find(|it| it.finding.code == "gpu.xid").unwrap();
         assert_eq!(found.finding.subject, Subject::Gpu(GpuUuid("GPU-0".to_owned())));
-        let said = serde_json::to_string(&found.finding).unwrap();
-        assert!(said.contains(&format!("of {name}, told by NVML")), "{said}");
-        assert!(!said.contains(intake::NOWHERE), "{said}");
+        let [Evidence::Nvml { xid, .. }] = &found.finding.evidence[..] else {
+            panic!("{:?}", found.finding.evidence);
+        };
+        assert_eq!(*xid, NvmlXid { code: 79, gpu: GpuUuid("GPU-0".to_owned()), index });
+        let said = format!("Xid 79 of {name}, told by NVML and not by the kernel log");
+        assert_eq!(xid.to_string(), said);
         assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
     }
 }
