@@ -7,7 +7,7 @@ use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
-use crate::orders::repair_note;
+use crate::orders::{RepairNote, RepairWatch};
 
 impl Brain {
     pub(super) fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
@@ -38,6 +38,7 @@ impl Brain {
             }
             Seen::Reloaded(config) => self.reload(now, &config),
             Seen::ConfigBad(why) => self.own.config = Err(why),
+            Seen::Repaired(note) => self.take_repair(now, &note),
             Seen::Stop => (),
         }
     }
@@ -133,7 +134,9 @@ impl Brain {
 
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
-        self.look_for_repairs(now);
+        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::look) {
+            self.take_repair(now, &note);
+        }
         self.own.messages_dropped = self.board.dropped();
         self.own.findings_dropped = self.engine.dropped();
         self.board.forget_old(now);
@@ -141,9 +144,8 @@ impl Brain {
         batch.samples.extend(self.own.samples(now));
     }
 
-    /// Whether a person has repaired the node, as the server told whoever carries out its orders.
-    fn look_for_repairs(&mut self, now: Moment) {
-        let Some(note) = repair_note::read(&self.config.state_dir) else { return };
+    /// A person has repaired the node: what waited for a part is over.
+    fn take_repair(&mut self, now: Moment, note: &RepairNote) {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;
         }

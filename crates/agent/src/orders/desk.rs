@@ -17,6 +17,7 @@ use super::hands::{Eyes, Hands};
 use super::ledger::Ledger;
 use super::ledger::{Current, Note};
 use super::offer::{self, Limits, Verdict};
+use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::task::Task;
 use crate::crash::{Crash, Point};
@@ -42,6 +43,8 @@ pub struct Parts {
     pub crash: Crash,
     /// Called when there is a new answer in [`Desk::outstanding`].
     pub wake: Box<dyn Fn() + Send + Sync>,
+    /// Called when a repair by hand is on disk.
+    pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
 /// Takes orders, keeps them, has them carried out one by one, and keeps the answers until the server has them.
@@ -59,6 +62,7 @@ pub(super) struct Inner {
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) poll: Duration,
     wake: Box<dyn Fn() + Send + Sync>,
+    pub(super) repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
     books: Mutex<Books>,
     changed: Condvar,
     stop: AtomicBool,
@@ -72,7 +76,8 @@ struct Books {
 impl Desk {
     /// Opens the journal. An order that was accepted and not ended is carried on by [`Self::spawn`].
     pub fn open(parts: Parts) -> Result<Self, OrdersError> {
-        let Parts { state_dir, limits, hands, eyes, scheduler, now, poll, crash, wake } = parts;
+        let Parts { state_dir, limits, hands, eyes, scheduler, now, poll, crash, wake, repaired } =
+            parts;
         let book = Book::open(&state_dir)?;
         if let Some(current) = &book.ledger().current {
             let (generation, what) = (current.order.generation, &current.order.what);
@@ -88,6 +93,7 @@ impl Desk {
             now,
             poll,
             wake,
+            repaired,
             books,
             changed: Condvar::new(),
             stop: AtomicBool::new(false),

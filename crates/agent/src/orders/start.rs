@@ -12,6 +12,7 @@ use super::file::OrdersError;
 use super::hands::{Eyes, Hands};
 use super::host::HostScheduler;
 use super::offer::Limits;
+use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::slurm::Slurm;
 use super::tuner::Tuner;
@@ -36,11 +37,13 @@ pub struct Start {
     pub node: Option<NodeId>,
     /// Called when there is a new answer.
     pub wake: Box<dyn Fn() + Send + Sync>,
+    /// Called when a repair by hand is on disk, for the brain of this process.
+    pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
 /// Opens the desk that the configuration describes.
 pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
-    let Start { hands, eyes, hostname, node, wake } = start;
+    let Start { hands, eyes, hostname, node, wake, repaired } = start;
     let orders = &config.orders;
     let scheduler = scheduler(config, &hostname, &eyes);
     tracing::info!(scheduler = scheduler.name(), "orders are carried out");
@@ -61,6 +64,7 @@ pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
         poll: POLL,
         crash: Crash::from_environment(),
         wake,
+        repaired,
     })
 }
 
