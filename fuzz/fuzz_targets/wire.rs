@@ -7,8 +7,9 @@ use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = form::changes(bytes);
-    let _ = form::open_findings(bytes);
+    let findings = vec![bytes.to_vec().into()];
+    let _ = form::open_findings(proto::Findings { record: 1, open: findings.clone() });
+    let _ = form::changes(proto::Changes { record: 1, after: 0, changes: findings });
     let _ = farrier_wire::identity::Identity::of_certificate(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = pem::read(pem::CERTIFICATE, text);
@@ -31,8 +32,8 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
         Some(up::What::Report(proto::Report { what: Some(what) })) => match what {
-            report::What::Changes(it) => drop(form::changes(&it.json)),
-            report::What::Open(it) => drop(form::open_findings(&it.json)),
+            report::What::Changes(it) => drop(form::changes(it)),
+            report::What::Open(it) => drop(form::open_findings(it)),
             report::What::Makeup(it) => drop(form::makeup(it)),
             report::What::Cordon(it) => drop(form::cordon(it)),
             report::What::Heartbeat(_) => (),

@@ -29,7 +29,9 @@ use crate::jobs::{self, Board, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::orders::mark::{self, Wake, Woken};
-use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, OrdersError, Start, Tuner};
+use crate::orders::{
+    self, Desk, HandsElsewhere, NodeEyes, NodeHands, OrdersError, RepairWatch, Start, Tuner,
+};
 use crate::state::Published;
 use crate::status::Status;
 use crate::uplink::{self, Keep, NoOrders, OrderDesk, Uplink};
@@ -177,6 +179,13 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         hold: Arc::default(),
     };
     let hostname = place.hostname.clone();
+    let name = name(&config, &hostname);
+    let (wake, woken) = mark::wake();
+    let (outbox, artifacts) = Outbox::new();
+    let outbox = config.server.parsed_url().map(|_| outbox);
+    let known = (hostname, name.clone());
+    let desk = desk(options, &surroundings, known, outbox, wake, &published, &board);
+    let hands = desk.as_ref().ok().cloned().flatten();
     let rules = Rules::configured(&config.rules).map_err(rules_changed)?;
     let parts = Parts {
         clock: Box::new(SystemClock),
@@ -187,6 +196,8 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         crash: Crash::from_environment(),
         inventory,
         place,
+        // Where no orders are carried out here another process may carry them out.
+        repair_watch: hands.is_none().then(|| RepairWatch::new(&config.state_dir)),
         config: config.clone(),
         facts: options.facts,
     };
@@ -200,13 +211,6 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         })
         .map_err(AgentError::Start)?;
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
-    let name = name(&config, &hostname);
-    let (wake, woken) = mark::wake();
-    let (outbox, artifacts) = Outbox::new();
-    let outbox = config.server.parsed_url().map(|_| outbox);
-    let known = (hostname, name.clone());
-    let desk = desk(options, &surroundings, known, outbox, wake, &published, &board);
-    let hands = desk.as_ref().ok().cloned().flatten();
     let uplink = uplink(&config, name, hands.clone(), artifacts, woken, (&published, &board))?;
     let neighbours = Neighbours::new(&config, uplink.as_ref(), &desk);
     let ended = runtime.block_on(async {
@@ -310,7 +314,10 @@ fn desk(
     };
     let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
     let wake = Box::new(move || wake.ring());
-    let start = Start { hands, eyes: Arc::new(eyes), hostname, node, outbox, wake };
+    let inbox = surroundings.inbox.clone();
+    // A brain that has ended reads the note when it starts again.
+    let repaired = Box::new(move |note| drop(inbox.send(Seen::Repaired(note))));
+    let start = Start { hands, eyes: Arc::new(eyes), hostname, node, outbox, wake, repaired };
     let opened = orders::open(config, start).and_then(|desk| {
         desk.spawn().map_err(OrdersError::Thread)?;
         Ok(Some(desk))

@@ -82,7 +82,7 @@ impl Values {
         seen: &KernelEvent,
     ) -> Option<(GpuUuid, u32)> {
         let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return None };
-        let gpu = seen.gpu.clone().or_else(|| seen.event.pci.as_deref().and_then(at));
+        let gpu = seen.gpu().cloned().or_else(|| seen.event.pci.as_deref().and_then(at));
         if let Some(gpu) = &gpu {
             self.last_xid.insert(gpu.clone(), xid);
         }

@@ -1,11 +1,17 @@
 //! How much anybody may say at once. What is larger is refused before it is read further.
 
-/// A message: about a thousand findings. An agent that has more to say leaves out evidence, then what is least severe. One message is one
-/// commit, for which a fatal finding of another node may have to wait.
+/// A message: about a thousand findings with their evidence. An agent that has more to report
+/// leaves out evidence, then what is least severe. One message is one commit, for which a fatal
+/// finding of another node may have to wait.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The findings or changes in a message. The rest is room for the envelope.
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
+
+/// What the findings or changes in a message may take of the server's log, as
+/// `Finding::estimated_bytes` has it. There they are JSON, which is up to ten times as large as a
+/// message with little text: the message's own size bounds neither the log nor the commit.
+pub const LOGGED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// Changes of one record, and open findings of one node. A message holds about a thousand with their evidence ([`MESSAGE_BYTES_MAX`]): a node
 /// has more open only where several messages opened them. The agent's journal merges what waits into no more than this.

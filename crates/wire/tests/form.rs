@@ -3,31 +3,13 @@
 
 use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup};
 use farrier_fleet::fleet::{Answer, NodeId, Order, OrderKind, Rung};
-use farrier_fleet::health::{Finding, GpuUuid, Severity};
+use farrier_fleet::health::GpuUuid;
 use farrier_wire::form::{self, FormError, UnknownOrder};
-use farrier_wire::limits::{FINDINGS_BYTES_MAX, GPUS_MAX, TEXT_BYTES_MAX};
+use farrier_wire::limits::{GPUS_MAX, TEXT_BYTES_MAX};
 use farrier_wire::proto;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use prost::Message;
-
-fn finding(id: u64) -> serde_json::Value {
-    serde_json::json!({
-        "id": id, "code": "gpu.lost", "subject": { "gpu": "GPU-1" }, "kind": "fault", "severity": "fatal",
-        "text": "gone", "action": "reboot-node", "rule_action": "reboot-node", "action_by": "rule",
-        "evidence": [{ "signal": { "signal": "gpu.temperature_c", "value": { "value": 1.5 }, "limit": 1.0,
-            "at": "2026-11-15T00:00:00Z" } }],
-        "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z", "count": 1,
-        "clears": "it is back",
-    })
-}
-
-fn real_finding(id: u64) -> Finding {
-    let mut json = finding(id);
-    json["evidence"] =
-        serde_json::json!([{ "check": { "text": "seen", "at": "2026-11-15T00:00:00Z" } }]);
-    serde_json::from_value(json).unwrap()
-}
 
 fn node() -> NodeId {
     "n1".parse().unwrap()
@@ -116,54 +98,6 @@ fn what_is_too_much_is_refused() {
     assert!(matches!(form::makeup(makeup), Err(FormError::TooMuch { what: "gpus", .. })));
     let long = form::answer_message(1, &Answer::Done { evidence: "é".repeat(TEXT_BYTES_MAX) });
     assert!(form::answer(long).is_ok(), "it was cut");
-    let mut json = finding(1);
-    json["text"] = "x".repeat(TEXT_BYTES_MAX + 1).into();
-    let bytes = serde_json::to_vec(&[json]).unwrap();
-    assert!(matches!(form::open_findings(&bytes), Err(FormError::TooMuch { what: "text", .. })));
-    let spaces = vec![b' '; FINDINGS_BYTES_MAX + 1];
-    assert!(matches!(form::changes(&spaces), Err(FormError::TooMuch { .. })));
-}
-
-#[test]
-fn a_finding_with_the_servers_own_number_is_refused() {
-    let own = (1 << 53) - 1;
-    for (id, is_taken) in [(own - 1, true), (own, false), (own + 1, false), (u64::MAX, false)] {
-        let open = serde_json::to_vec(&[finding(id)]).unwrap();
-        assert_eq!(form::open_findings(&open).is_ok(), is_taken, "{id}");
-        let opened = serde_json::to_vec(&[serde_json::json!({ "opened": finding(id) })]).unwrap();
-        assert_eq!(form::changes(&opened).is_ok(), is_taken, "{id}");
-    }
-}
-
-#[test]
-fn a_number_that_is_none_is_refused() {
-    let good = serde_json::to_string(&[serde_json::json!({ "opened": finding(1) })]).unwrap();
-    assert_eq!(form::changes(good.as_bytes()).unwrap().len(), 1, "{good}");
-    for wrong in ["null", "1e999", "NaN", "\"1\""] {
-        let bad = good.replace("\"limit\":1.0", &format!("\"limit\":{wrong}"));
-        assert_ne!(bad, good);
-        assert!(matches!(form::changes(bad.as_bytes()), Err(FormError::Findings(_))), "{wrong}");
-    }
-}
-
-#[test]
-fn a_change_that_contradicts_itself_is_refused() {
-    let cleared = serde_json::to_vec(&[serde_json::json!({ "cleared": finding(5) })]).unwrap();
-    assert!(matches!(form::changes(&cleared), Err(FormError::Contradiction(5))));
-}
-
-#[test]
-fn of_too_many_findings_the_worst_are_said() {
-    let mut all: Vec<Finding> = (1..=2000).map(real_finding).collect();
-    for finding in &mut all {
-        finding.text = "x".repeat(8000);
-        finding.severity = if finding.id == 1500 { Severity::Fatal } else { Severity::Info };
-    }
-    let said = form::open_findings(&form::findings_json(all)).unwrap();
-    assert!((100..2000).contains(&said.len()));
-    assert_eq!(said[0].id, 1500);
-    let few: Vec<Finding> = (1..=3).map(real_finding).collect();
-    assert_eq!(form::open_findings(&form::findings_json(few.clone())).unwrap(), few);
 }
 
 proptest! {
@@ -178,8 +112,9 @@ proptest! {
             let _ = form::order(node(), order);
         }
         let _ = proto::EnrolRequest::decode(bytes.as_slice());
-        let _ = form::changes(&bytes);
-        let _ = form::open_findings(&bytes);
+        let findings = vec![bytes.into()];
+        let _ = form::open_findings(proto::Findings { record: 1, open: findings.clone() });
+        let _ = form::changes(proto::Changes { record: 1, after: 0, changes: findings });
     }
 
     #[test]
@@ -209,8 +144,8 @@ fn take_up(up: proto::Up) {
             let _: Vec<_> = hello.outstanding.into_iter().map(form::answer).collect();
         }
         Some(proto::up::What::Report(report)) => match report.what {
-            Some(proto::report::What::Changes(it)) => drop(form::changes(&it.json)),
-            Some(proto::report::What::Open(it)) => drop(form::open_findings(&it.json)),
+            Some(proto::report::What::Changes(it)) => drop(form::changes(it)),
+            Some(proto::report::What::Open(it)) => drop(form::open_findings(it)),
             Some(proto::report::What::Makeup(it)) => drop(form::makeup(it)),
             Some(proto::report::What::Cordon(it)) => drop(form::cordon(it)),
             Some(proto::report::What::Heartbeat(_)) | None => (),

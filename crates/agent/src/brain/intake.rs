@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment, TOLD_BY_NVML};
+use farrier_fleet::health::{Batch, KernelEvent, Moment, NvmlXid};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
-use crate::orders::repair_note;
-
-/// Stands where the form of a line wants an address and NVML does not tell one; no device has it.
-pub(super) const NOWHERE: &str = "0000:00:00";
+use crate::orders::{RepairNote, RepairWatch};
 
 impl Brain {
     pub(super) fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
@@ -42,6 +38,7 @@ impl Brain {
             }
             Seen::Reloaded(config) => self.reload(now, &config),
             Seen::ConfigBad(why) => self.own.config = Err(why),
+            Seen::Repaired(note) => self.take_repair(now, &note),
             Seen::Stop => (),
         }
     }
@@ -77,20 +74,19 @@ impl Brain {
             Some(Err(_)) => Log::Unreadable,
         };
         for (gpu, xid) in self.told.due(now, log) {
+            let Ok(code) = u32::try_from(xid) else {
+                tracing::warn!(%gpu, xid, "NVML reports an Xid that no driver has");
+                continue;
+            };
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
             // One that has left the list has its name all the same.
             let identity = inventory.iter().find(|it| it.uuid == gpu);
             let pci = identity.and_then(|it| it.pci.as_deref());
-            let name = identity.map_or_else(|| gpu.0.clone(), |it| it.index.to_string());
-            let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", pci.unwrap_or(NOWHERE));
-            for mut event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                event.pci = event.pci.filter(|_| pci.is_some());
-                let line = format!("Xid {xid} of GPU {name}, {TOLD_BY_NVML}");
-                let (gpu, boot) = (Some(gpu.clone()), self.place.boot.clone());
-                let event = KernelEvent { event, line, gpu, boot, at: now };
-                self.values.count_xid(|_| None, &event);
-                batch.kernel.push(event);
-            }
+            let xid = NvmlXid { code, gpu, index: identity.map(|it| it.index) };
+            let facts = decode_facts(self.facts);
+            let event = KernelEvent::from_nvml(facts, xid, pci, self.place.boot.clone(), now);
+            self.values.count_xid(|_| None, &event);
+            batch.kernel.push(event);
         }
     }
 
@@ -138,7 +134,9 @@ impl Brain {
 
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
-        self.look_for_repairs(now);
+        if let Some(note) = self.repair_watch.as_mut().and_then(RepairWatch::look) {
+            self.take_repair(now, &note);
+        }
         self.own.messages_dropped = self.board.dropped();
         self.own.findings_dropped = self.engine.dropped();
         self.board.forget_old(now);
@@ -146,9 +144,8 @@ impl Brain {
         batch.samples.extend(self.own.samples(now));
     }
 
-    /// Whether a person has repaired the node, as the server told whoever carries out its orders.
-    fn look_for_repairs(&mut self, now: Moment) {
-        let Some(note) = repair_note::read(&self.config.state_dir) else { return };
+    /// A person has repaired the node: what waited for a part is over.
+    fn take_repair(&mut self, now: Moment, note: &RepairNote) {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use farrier_facts::decode::{self, Decoder};
 use farrier_facts::xid::XidFacts;
-use farrier_fleet::health::{KernelEvent, Moment};
+use farrier_fleet::health::{EventSource, KernelEvent, Moment};
 use jiff::{SignedDuration, Timestamp};
 
 /// A message has at most nine lines (`farrier_facts::decode`), so that its first one is among these.
@@ -111,7 +111,8 @@ impl KernelReader {
         let line = self.lines.iter().find(|line| line.number == event.line);
         let at = line.map_or(now, |line| self.moment(now, line.since_boot_us));
         let line = line.map(|line| decode::printable(&line.text, SHOWN_CHARS)).unwrap_or_default();
-        KernelEvent { event, line, gpu: None, boot: self.boot.clone(), at }
+        let source = EventSource::KernelLog { line };
+        KernelEvent { event, source, boot: self.boot.clone(), at }
     }
 
     /// When it was printed. The log's clock may be ahead of ours by a little; nothing is in the future.
@@ -141,6 +142,13 @@ mod tests {
         Moment { steady_ms, wall }
     }
 
+    fn shown(event: &KernelEvent) -> &str {
+        match &event.source {
+            EventSource::KernelLog { line } => line,
+            EventSource::Nvml(xid) => panic!("{xid}"),
+        }
+    }
+
     fn reader() -> KernelReader {
         KernelReader::new(&FactSet::embedded().xids, "boot", None, Some(6))
     }
@@ -157,7 +165,7 @@ mod tests {
         assert_eq!(events[0].at, at(20_000));
         assert_eq!(events[1].at, at(60_000), "nothing is in the future");
         assert_eq!(events[0].event.xid, Some(79));
-        assert_eq!(events[0].line.as_bytes(), line);
+        assert_eq!(shown(&events[0]).as_bytes(), line);
         assert_eq!(reader.cursor(), Some(8));
     }
 
@@ -175,7 +183,7 @@ mod tests {
         reader.settle(at(2000), &mut events);
         assert_eq!(events.len(), 1);
         assert_eq!(reader.cursor(), Some(8));
-        assert_eq!(events[0].line.as_bytes(), first, "not that of the line that ended it");
+        assert_eq!(shown(&events[0]).as_bytes(), first, "not that of the line that ended it");
     }
 
     #[test]
@@ -184,8 +192,8 @@ mod tests {
         let mut events = Vec::new();
         let line = format!("NVRM: Xid (PCI:0000:17:00): 13, {}", "x".repeat(5000));
         reader.record(at(1000), 7, 1_000_000, line.as_bytes(), &mut events);
-        assert_eq!(events[0].line.chars().count(), SHOWN_CHARS + 1);
-        assert!(events[0].line.ends_with("xx…"), "{}", events[0].line);
+        assert_eq!(shown(&events[0]).chars().count(), SHOWN_CHARS + 1);
+        assert!(shown(&events[0]).ends_with("xx…"), "{}", shown(&events[0]));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
 use crate::journal::Journal;
-use crate::orders::repair_note;
+use crate::orders::{RepairWatch, repair_note};
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
@@ -92,6 +92,7 @@ pub struct Brain {
     facts: &'static FactSet,
     /// When the last repair by hand was told that the engine knows of.
     repaired: Option<Timestamp>,
+    repair_watch: Option<RepairWatch>,
 }
 
 /// What a brain is made of.
@@ -116,6 +117,9 @@ pub struct Parts {
     pub config: Config,
     /// The facts.
     pub facts: &'static FactSet,
+    /// Where repairs by hand are looked for that another process notes; none where this one carries
+    /// out orders, and sends [`Seen::Repaired`].
+    pub repair_watch: Option<RepairWatch>,
 }
 
 impl Brain {
@@ -132,6 +136,7 @@ impl Brain {
             place,
             config,
             facts,
+            repair_watch,
         } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
@@ -140,7 +145,11 @@ impl Brain {
         let note = repair_note::read(&config.state_dir);
         let mut saved = fold.saved();
         saved.remembered.retain(|it| note.as_ref().is_none_or(|note| it.at > note.at));
-        let changes = engine.restore(saved, &place.boot, now);
+        let mut changes = engine.restore(saved, &place.boot, now);
+        // The agent may have been killed before it was in the journal what the repair ended.
+        if let Some(note) = &note {
+            changes.extend(engine.repaired(note.at, &note.what, now));
+        }
         let after = fold.kernel_cursor(&place.boot);
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
@@ -179,7 +188,8 @@ impl Brain {
             ticks: 0,
             clock,
             facts,
-            repaired: None,
+            repaired: note.map(|note| note.at),
+            repair_watch,
         }
     }
 

@@ -9,6 +9,7 @@ use farrier_hardware::nvml::watch;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Tiers, duration};
+use crate::orders::RepairNote;
 
 /// One of those who look. Each tier is one: a tier that stands still is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -174,6 +175,8 @@ pub enum Seen {
     Reloaded(Box<Config>),
     /// The configuration on disk is wrong, and the old one stays: what is wrong, and how to see all of it.
     ConfigBad(String),
+    /// A person has repaired the node, as the server told the thread that carries out orders.
+    Repaired(RepairNote),
     /// It is time to end.
     Stop,
 }

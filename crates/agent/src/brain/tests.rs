@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{CoverageGap, GpuIdentity, GpuUuid, RuleOverride, Signal, Subject};
+use farrier_fleet::health::{
+    CoverageGap, Evidence, GpuIdentity, GpuUuid, NvmlXid, RuleOverride, Signal, Subject,
+};
 use farrier_hardware::kmsg::KernelLog;
 use tempfile::TempDir;
 
@@ -45,6 +47,8 @@ struct World {
     config: Config,
     brain: Option<Brain>,
     sink: std::path::PathBuf,
+    /// Whether another process carries out orders.
+    orders_elsewhere: bool,
 }
 
 impl World {
@@ -57,7 +61,9 @@ impl World {
         let published = Published::default();
         let sink = folder.path().join("sink.jsonl");
         let config = Config::default();
-        let mut world = Self { folder, clock, published, config, brain: None, sink };
+        let orders_elsewhere = false;
+        let mut world =
+            Self { folder, clock, published, config, brain: None, sink, orders_elsewhere };
         world.start();
         world
     }
@@ -97,6 +103,7 @@ impl World {
                 boot: "boot".to_owned(),
                 node_started: None,
             },
+            repair_watch: self.orders_elsewhere.then(|| RepairWatch::new(&self.config.state_dir)),
             config: self.config.clone(),
             facts: FactSet::embedded(),
         });
@@ -145,38 +152,91 @@ fn signal(state: &Snapshot, signal: Signal) -> Option<Reading<f64>> {
     state.values.reading(&Subject::Agent, signal).cloned()
 }
 
+/// A GPU that was lost twice, and a repair of its node.
+struct LostTwice {
+    world: World,
+    seq: u64,
+}
+
+impl LostTwice {
+    fn new(orders_elsewhere: bool) -> Self {
+        let mut world = World::new();
+        world.config.state_dir = world.folder.path().join("state");
+        world.orders_elsewhere = orders_elsewhere;
+        let mut lost = Self { world, seq: 0 };
+        lost.restart();
+        assert_eq!(lost.lose(), None);
+        assert_eq!(lost.lose(), Some(1));
+        lost
+    }
+
+    fn restart(&mut self) {
+        self.world.kill();
+        self.world.start();
+    }
+
+    fn lose(&mut self) -> Option<u64> {
+        self.seq += 1;
+        self.world.line(self.seq, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.");
+        self.world.clock.pass(600_000);
+        self.world.tick();
+        self.count()
+    }
+
+    fn count(&self) -> Option<u64> {
+        self.world.count("gpu.bus-loss-repeated")
+    }
+
+    /// It is on disk.
+    fn note(&self) -> RepairNote {
+        let note = RepairNote { at: self.world.clock.now().wall, what: "a new riser".to_owned() };
+        repair_note::write(&self.world.config.state_dir, &note).unwrap();
+        note
+    }
+
+    fn assert_repaired(mut self) {
+        assert_eq!(self.count(), None);
+        let sunk = self.world.sunk();
+        let cleared = sunk.iter().filter(|it| it.contains("a person has repaired it: a new riser"));
+        assert_eq!(cleared.count(), 1);
+        // What was counted before is in the journal, and forgotten all the same.
+        self.restart();
+        self.world.tick();
+        assert_eq!(self.lose(), None, "the first since the repair");
+        assert_eq!(self.lose(), Some(1), "the second");
+        self.restart();
+        self.world.tick();
+        assert_eq!(self.count(), Some(1), "it came after the repair");
+    }
+}
+
 #[test]
-fn a_repair_by_hand_is_heard_of_once_and_counts_begin_anew_also_after_a_restart() {
-    const XID_79: &str = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.";
-    let mut world = World::new();
-    world.config.state_dir = world.folder.path().join("state");
-    world.kill();
-    world.start();
-    let mut seq = 0;
-    let mut lost = |world: &mut World| {
-        seq += 1;
-        world.line(seq, XID_79);
-        world.clock.pass(600_000);
-        world.tick();
-        world.count("gpu.bus-loss-repeated")
-    };
-    assert_eq!(lost(&mut world), None);
-    assert_eq!(lost(&mut world), Some(1));
-    let note = RepairNote { at: world.clock.now().wall, what: "a new riser".to_owned() };
-    repair_note::write(&world.config.state_dir, &note).unwrap();
-    world.tick();
-    assert_eq!(world.count("gpu.bus-loss-repeated"), None);
-    assert!(world.sunk().iter().any(|it| it.contains("a person has repaired it: a new riser")));
-    // What was counted before is in the journal, and forgotten all the same.
-    world.kill();
-    world.start();
-    world.tick();
-    assert_eq!(lost(&mut world), None, "the first since the repair");
-    assert_eq!(lost(&mut world), Some(1), "the second");
-    world.kill();
-    world.start();
-    world.tick();
-    assert_eq!(world.count("gpu.bus-loss-repeated"), Some(1), "it came after the repair");
+fn a_repair_that_this_process_notes_comes_as_a_message_and_not_by_the_file() {
+    let mut lost = LostTwice::new(false);
+    let note = lost.note();
+    lost.world.tick();
+    assert_eq!(lost.count(), Some(1), "the file is not looked at");
+    // In the turn in which it comes, and once.
+    lost.world.turn(vec![Seen::Repaired(note.clone())], false);
+    lost.world.turn(vec![Seen::Repaired(note)], false);
+    lost.assert_repaired();
+}
+
+#[test]
+fn a_repair_that_another_process_notes_is_found_with_the_next_tick() {
+    let mut lost = LostTwice::new(true);
+    lost.note();
+    lost.world.tick();
+    lost.assert_repaired();
+}
+
+#[test]
+fn a_repair_that_was_noted_when_the_agent_was_killed_is_known_after_the_start() {
+    let mut lost = LostTwice::new(false);
+    lost.note();
+    lost.restart();
+    lost.world.tick();
+    lost.assert_repaired();
 }
 
 #[test]
@@ -361,7 +421,9 @@ fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_lis
         pci: None,
         name: None,
     };
-    for (inventory, name) in [(vec![nameless], "GPU 0"), (Vec::new(), "GPU GPU-0")] {
+    for (inventory, name, index) in
+        [(vec![nameless], "GPU 0", Some(0)), (Vec::new(), "GPU GPU-0", None)]
+    {
         let mut world = World::new();
         let why = "may not be read".to_owned();
         world.turn(vec![Seen::Kernel(KernelLog::Unreadable { why })], false);
@@ -372,9 +434,12 @@ fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_lis
         let state = world.tick();
         let found = state.findings.iter().find(|it| it.finding.code == "gpu.xid").unwrap();
         assert_eq!(found.finding.subject, Subject::Gpu(GpuUuid("GPU-0".to_owned())));
-        let said = serde_json::to_string(&found.finding).unwrap();
-        assert!(said.contains(&format!("of {name}, told by NVML")), "{said}");
-        assert!(!said.contains(intake::NOWHERE), "{said}");
+        let [Evidence::Nvml { xid, .. }] = &found.finding.evidence[..] else {
+            panic!("{:?}", found.finding.evidence);
+        };
+        assert_eq!(*xid, NvmlXid { code: 79, gpu: GpuUuid("GPU-0".to_owned()), index });
+        let said = format!("Xid 79 of {name}, told by NVML and not by the kernel log");
+        assert_eq!(xid.to_string(), said);
         assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
     }
 }

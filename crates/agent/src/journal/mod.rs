@@ -28,6 +28,7 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use fold::Fold;
 pub use reading::look;
+pub(crate) use record::is_readable;
 pub use record::{Record, Snapshot, VERSION};
 pub use sink::{Sink, SinkError};
 

@@ -6,8 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use farrier_fleet::health::{LastTold, Remembered};
 
-/// The version of the form in which records are written.
-pub const VERSION: u32 = 1;
+/// The version of the form in which records are written. In version 1 an Xid that only NVML
+/// reported has evidence of the kind `kernel`, with a sentence as its line; since version 2 it is
+/// `nvml`.
+pub const VERSION: u32 = 2;
+
+/// The oldest version that is read.
+const OLDEST_VERSION: u32 = 1;
+
+/// Whether records of a version are read.
+pub(crate) fn is_readable(version: u32) -> bool {
+    (OLDEST_VERSION..=VERSION).contains(&version)
+}
 
 /// What one decision of the engine changed, and how far the kernel log had been read for it. Both stand
 /// in one line: there is no moment at which one is on disk without the other.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::record::{Record, VERSION};
+use super::record::{Record, VERSION, is_readable};
 
 /// No record comes near: a decision changes hundreds of findings of a few kilobytes at the very most.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
@@ -87,7 +87,7 @@ pub(crate) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<Read
         let first = seen.whole_bytes == 0;
         seen.whole_bytes += length;
         match serde_json::from_slice::<Record>(&line) {
-            Ok(record) if record.v == VERSION => {
+            Ok(record) if is_readable(record.v) => {
                 if first {
                     seen.snapshot_bytes = record.snapshot.is_some().then_some(length);
                 }

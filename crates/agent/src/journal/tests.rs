@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 
-use farrier_fleet::health::{Action, Change, Finding, FindingKind, Severity, Subject};
+use farrier_fleet::health::{Action, Change, Evidence, Finding, FindingKind, Severity, Subject};
 
 use super::*;
 
@@ -153,9 +153,9 @@ fn a_damaged_line_is_skipped_and_counted() {
 fn a_newer_form_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = segment::path(folder.path(), 1);
-    fs::write(&path, "{\"v\":2,\"something\":\"else\"}\n").unwrap();
+    fs::write(&path, "{\"v\":3,\"something\":\"else\"}\n").unwrap();
     let err = Journal::open(folder.path(), retention(1 << 20)).unwrap_err();
-    assert!(matches!(err, JournalError::Newer { version: 2, .. }), "{err}");
+    assert!(matches!(err, JournalError::Newer { version: 3, .. }), "{err}");
 }
 
 #[test]
@@ -167,6 +167,30 @@ fn the_form_of_version_1_reads() {
     assert_eq!(recovery, Recovery::default());
     assert_eq!(fold.open[&7].count, 3);
     assert_eq!(fold.kernel_cursor("2b4c"), Some(912));
+    // What NVML reported was a line of the kernel log then.
+    assert!(
+        matches!(&fold.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
+    );
+    // An agent that goes on with it writes its own version behind it.
+    let mut journal = open(folder.path());
+    journal.note(at(1), "2b4c", None, vec![Change::Opened(finding(9, 1))], Vec::new(), Vec::new());
+    journal.flush(at(1), &Crash::default()).unwrap();
+    drop(journal);
+    let (fold, recovery) = look(folder.path()).unwrap();
+    assert_eq!((recovery, fold.open.len()), (Recovery::default(), 3));
+}
+
+#[test]
+fn the_form_of_version_2_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = include_str!("testdata/version_2.jsonl");
+    fs::write(segment::path(folder.path(), 1), line).unwrap();
+    let (fold, recovery) = look(folder.path()).unwrap();
+    assert_eq!(recovery, Recovery::default());
+    let [Evidence::Nvml { xid, .. }] = &fold.open[&8].evidence[..] else {
+        panic!("{:?}", fold.open[&8].evidence);
+    };
+    assert_eq!((xid.code, xid.gpu.0.as_str(), xid.index), (79, "GPU-0005", Some(5)));
 }
 
 #[test]

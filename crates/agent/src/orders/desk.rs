@@ -17,6 +17,7 @@ use super::hands::{Eyes, Hands};
 use super::ledger::Ledger;
 use super::ledger::{Current, Note};
 use super::offer::{self, Limits, Verdict};
+use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::task::Task;
 use crate::artifact::Outbox;
@@ -56,6 +57,8 @@ pub struct Parts {
     pub crash: Crash,
     /// Called when there is a new answer in [`Desk::outstanding`].
     pub wake: Box<dyn Fn() + Send + Sync>,
+    /// Called when a repair by hand is on disk.
+    pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
 /// Takes orders, keeps them, has them carried out one by one, and keeps the answers until the server has them.
@@ -75,6 +78,7 @@ pub(super) struct Inner {
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     pub(super) poll: Duration,
     wake: Box<dyn Fn() + Send + Sync>,
+    pub(super) repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
     books: Mutex<Books>,
     changed: Condvar,
     stop: AtomicBool,
@@ -100,6 +104,7 @@ impl Desk {
             outbox,
             crash,
             wake,
+            repaired,
         } = parts;
         let book = Book::open(&state_dir)?;
         if let Some(current) = &book.ledger().current {
@@ -118,6 +123,7 @@ impl Desk {
             now,
             poll,
             wake,
+            repaired,
             books,
             changed: Condvar::new(),
             stop: AtomicBool::new(false),

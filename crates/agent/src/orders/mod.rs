@@ -40,6 +40,7 @@ pub use hands::{Eyes, GpuSeen, Hands, Held, Proof, Service};
 pub use host::HostScheduler;
 pub use node::NodeHands;
 pub use offer::Limits;
+pub use repair_note::{RepairNote, RepairWatch};
 pub use scheduler::{Job, Scheduler, SchedulerError};
 pub use slurm::Slurm;
 pub use start::{HandsElsewhere, Start, open};

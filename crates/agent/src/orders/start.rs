@@ -12,6 +12,7 @@ use super::file::OrdersError;
 use super::hands::{Eyes, Hands};
 use super::host::HostScheduler;
 use super::offer::Limits;
+use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::slurm::Slurm;
 use super::tuner::Tuner;
@@ -39,11 +40,13 @@ pub struct Start {
     pub outbox: Option<Outbox>,
     /// Called when there is a new answer.
     pub wake: Box<dyn Fn() + Send + Sync>,
+    /// Called when a repair by hand is on disk, for the brain of this process.
+    pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
 /// Opens the desk that the configuration describes.
 pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
-    let Start { hands, eyes, hostname, node, outbox, wake } = start;
+    let Start { hands, eyes, hostname, node, outbox, wake, repaired } = start;
     let orders = &config.orders;
     let scheduler = scheduler(config, &hostname, &eyes);
     tracing::info!(scheduler = scheduler.name(), "orders are carried out");
@@ -66,6 +69,7 @@ pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
         outbox,
         crash: Crash::from_environment(),
         wake,
+        repaired,
     })
 }
 

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use farrier_fleet::health::Finding;
 
-use crate::journal::{Fold, Record, VERSION, segment};
+use crate::journal::{Fold, Record, is_readable, segment};
+
+/// Some records, and most snapshots of a node with nothing wrong.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Where reading goes on.
 #[derive(Debug, Clone, Copy)]
@@ -31,16 +34,50 @@ pub(super) enum Read {
 pub(super) struct Follower {
     dir: PathBuf,
     place: Option<Place>,
+    /// The segment at `place`, open between reads; none where nothing was read there yet.
+    open: Option<OpenSegment>,
+}
+
+/// A segment that is being read. A file that is deleted meanwhile can be read to its end.
+#[derive(Debug)]
+struct OpenSegment {
+    number: u64,
+    reader: BufReader<File>,
+    /// Up to which record the file was on disk when the buffer was filled. What comes after it in
+    /// the buffer may have been cut off and written again since.
+    durable: u64,
+}
+
+impl OpenSegment {
+    fn open(dir: &Path, number: u64, durable: u64) -> io::Result<Self> {
+        let file = File::open(segment::path(dir, number))?;
+        Ok(Self { number, reader: BufReader::with_capacity(BUFFER_BYTES, file), durable })
+    }
+
+    /// Goes to a place of the file, and reads again from there what is not known to have been on
+    /// disk before.
+    fn seek(&mut self, offset: u64, durable: u64) -> io::Result<()> {
+        if self.durable != durable || self.reader.stream_position()? != offset {
+            self.reader.seek(SeekFrom::Start(offset))?;
+            self.durable = durable;
+        }
+        Ok(())
+    }
 }
 
 impl Follower {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), place: None }
+        Self { dir: dir.to_owned(), place: None, open: None }
+    }
+
+    /// Closes the file while nothing is read: a deleted segment would keep its disk space.
+    pub(super) fn close(&mut self) {
+        self.open = None;
     }
 
     /// Goes on after a record; false: the journal does not reach back to it.
     pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
-        self.place = None;
+        (self.place, self.open) = (None, None);
         for number in segment::list(&self.dir)?.into_iter().rev() {
             let reaches = match first_of(&self.dir, number)? {
                 Some(first) if first.snapshot.is_some() => first.seq <= acked,
@@ -76,6 +113,7 @@ impl Follower {
             gone_is_nothing(read.map(|_| ()))?;
         }
         let segment = numbers.get(from).copied().unwrap_or(1);
+        self.open = None;
         self.place = Some(Place { segment, offset: 0, last: fold.seq });
         Ok((fold.seq, fold.open.into_values().collect()))
     }
@@ -85,12 +123,11 @@ impl Follower {
         let Some(mut place) = self.place else { return Ok(Read::Gap) };
         let mut records = Vec::new();
         let mut bytes = 0;
-        let mut line = Vec::new();
         while place.last < durable && bytes < bytes_max {
-            let path = segment::path(&self.dir, place.segment);
-            let file = match File::open(path) {
-                Ok(file) => file,
-                // Deleted: a later one stands for it, where all of it was read.
+            let mut open = match self.segment(place.segment, durable) {
+                Ok(open) => open,
+                // Deleted before it was opened: a later one stands for it, where all of it was
+                // read.
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {
                     let is_empty = segment::list(&self.dir)?.is_empty();
                     if place.last == 0 && is_empty {
@@ -104,31 +141,19 @@ impl Follower {
                 }
                 Err(err) => return Err(err),
             };
-            let mut reader = BufReader::with_capacity(64 << 10, file);
-            reader.seek(SeekFrom::Start(place.offset))?;
+            open.seek(place.offset, durable)?;
             while place.last < durable && bytes < bytes_max {
-                line.clear();
-                let length = segment::read_line(&mut reader, &mut line)?;
-                if length == 0 || line.last() != Some(&b'\n') {
-                    break;
-                }
-                let Some(record) = parse(&line) else { return Ok(Read::Gap) };
-                if record.snapshot.is_some() {
-                    if record.seq > place.last {
-                        return Ok(Read::Gap);
-                    }
-                } else if record.seq > durable {
-                    break;
-                }
-                place.offset += length;
-                if record.snapshot.is_none() && record.seq > place.last {
-                    place.last = record.seq;
-                    if !record.changes.is_empty() {
+                match next(&mut open.reader, &mut place, durable)? {
+                    Next::Record(record, length) => {
                         bytes += length;
-                        records.push(record);
+                        records.push(*record);
                     }
+                    Next::Passed => (),
+                    Next::End => break,
+                    Next::Gap => return Ok(Read::Gap),
                 }
             }
+            self.open = Some(open);
             self.place = Some(place);
             if place.last >= durable || bytes >= bytes_max {
                 break;
@@ -140,10 +165,54 @@ impl Follower {
         self.place = Some(place);
         Ok(Read::Records(records))
     }
+
+    /// The segment, opened where another one or none was.
+    fn segment(&mut self, number: u64, durable: u64) -> io::Result<OpenSegment> {
+        match self.open.take().filter(|open| open.number == number) {
+            Some(open) => Ok(open),
+            None => OpenSegment::open(&self.dir, number, durable),
+        }
+    }
+}
+
+/// What the next line of a segment came to.
+enum Next {
+    /// A record with changes, and the length of its line.
+    Record(Box<Record>, u64),
+    /// One that was given before, or has no changes.
+    Passed,
+    /// There is no whole line, or its record is not on disk yet.
+    End,
+    /// The line is damaged, or records before it are missing.
+    Gap,
+}
+
+/// Reads a line, and moves on behind it unless it is to be read again.
+fn next(reader: &mut BufReader<File>, place: &mut Place, durable: u64) -> io::Result<Next> {
+    let mut line = Vec::new();
+    let length = segment::read_line(reader, &mut line)?;
+    if length == 0 || line.last() != Some(&b'\n') {
+        return Ok(Next::End);
+    }
+    let Some(record) = parse(&line) else { return Ok(Next::Gap) };
+    let is_snapshot = record.snapshot.is_some();
+    if is_snapshot && record.seq > place.last {
+        return Ok(Next::Gap);
+    }
+    if !is_snapshot && record.seq > durable {
+        return Ok(Next::End);
+    }
+    place.offset += length;
+    if is_snapshot || record.seq <= place.last {
+        return Ok(Next::Passed);
+    }
+    place.last = record.seq;
+    let has_changes = !record.changes.is_empty();
+    Ok(if has_changes { Next::Record(Box::new(record), length) } else { Next::Passed })
 }
 
 fn parse(line: &[u8]) -> Option<Record> {
-    serde_json::from_slice::<Record>(line).ok().filter(|record| record.v == VERSION)
+    serde_json::from_slice::<Record>(line).ok().filter(|record| is_readable(record.v))
 }
 
 /// The first record of a segment; none: there is none, or it is damaged.
@@ -154,7 +223,7 @@ fn first_of(dir: &Path, number: u64) -> io::Result<Option<Record>> {
         Err(err) => return Err(err),
     };
     let mut line = Vec::new();
-    segment::read_line(&mut BufReader::with_capacity(64 << 10, file), &mut line)?;
+    segment::read_line(&mut BufReader::with_capacity(BUFFER_BYTES, file), &mut line)?;
     Ok(parse(&line))
 }
 
@@ -274,5 +343,43 @@ mod tests {
         assert!(follower.resume(0).unwrap());
         assert!(matches!(follower.read(3, ALL).unwrap(), Read::Gap));
         assert_eq!(follower.resync(3).unwrap().0, 3);
+    }
+
+    #[test]
+    fn a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end() {
+        let mut world = World::new();
+        for id in 1..=3 {
+            world.note(id);
+        }
+        let [mut follower, mut closed] = [world.follower(), world.follower()];
+        for follower in [&mut follower, &mut closed] {
+            assert!(follower.resume(0).unwrap());
+            assert_eq!(numbers(follower.read(3, 1).unwrap()), [1]);
+        }
+        closed.close();
+        std::fs::remove_file(segment::path(world.folder.path(), 1)).unwrap();
+        assert_eq!(numbers(follower.read(3, 1).unwrap()), [2], "the file is open");
+        assert_eq!(numbers(follower.read(3, 1).unwrap()), [3]);
+        assert!(matches!(closed.read(3, 1).unwrap(), Read::Gap), "the rest of it is gone");
+    }
+
+    #[test]
+    fn what_was_cut_off_and_written_again_is_read_as_it_is_now() {
+        let mut world = World::new();
+        world.note(1);
+        let path = segment::path(world.folder.path(), 1);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        // A write that failed: its record is not on disk, and the file is cut before it is written
+        // again.
+        let failed = whole.replace("\"seq\":1", "\"seq\":2").replace("Xid 1", "Xid 77");
+        std::fs::write(&path, format!("{whole}{failed}")).unwrap();
+        let mut follower = world.follower();
+        assert!(follower.resume(0).unwrap());
+        assert_eq!(numbers(follower.read(1, ALL).unwrap()), [1]);
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(world.note(2), 2);
+        let Read::Records(records) = follower.read(2, ALL).unwrap() else { panic!("a gap") };
+        let details: Vec<_> = records.iter().map(|it| &it.changes[0].finding().detail).collect();
+        assert_eq!(details, ["Xid 2"]);
     }
 }

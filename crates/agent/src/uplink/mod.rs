@@ -226,6 +226,7 @@ async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: Teller) {
     loop {
         reconnect.begin();
         let err = once(&mut talk).await;
+        talk.ended();
         if let Some(spread) = talk.accepted {
             reconnect.accepted(spread);
         }

@@ -13,6 +13,7 @@ use farrier_wire::limits::FLIGHT_MAX;
 use farrier_wire::proof::{NodeKey, Purpose};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use jiff::{SignedDuration, Timestamp};
+use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -90,6 +91,11 @@ impl Talk {
             renewal_tried: None,
             must_resync: false,
         }
+    }
+
+    /// The stream has ended, and nothing is read until the next one.
+    pub(super) fn ended(&mut self) {
+        self.follower.close();
     }
 
     /// The server refuses what it was told.
@@ -197,11 +203,10 @@ impl Talk {
     fn resync(&mut self, stream: &mut Stream) -> Result<(), TalkError> {
         let durable = *self.parts.durable.borrow();
         let (record, open) = self.follower.resync(durable).map_err(TalkError::Journal)?;
-        let json = form::findings_json(open);
+        let open = form::findings_message(record, open);
         stream.flight.clear();
         stream.sent = record;
-        stream.flight.push_back((record, json.len() as u64));
-        let open = proto::Findings { record, json: json.into() };
+        stream.flight.push_back((record, open.encoded_len() as u64));
         self.must_resync = false;
         stream.report(report::What::Open(open))
     }
@@ -214,7 +219,7 @@ impl Talk {
             if stream.flight.len() >= FLIGHT_MAX || flying >= FLIGHT_BYTES_MAX {
                 return Ok(());
             }
-            // One by one: a line is small next to what opening the file costs, and records come one by one.
+            // One by one, so that no more is read than has room on its way: the file stays open.
             let records = match self.follower.read(durable, 1).map_err(TalkError::Journal)? {
                 Read::Records(records) if records.is_empty() => {
                     if stream.flight.is_empty() {
@@ -226,12 +231,17 @@ impl Talk {
                 Read::Gap => return self.resync(stream),
             };
             for record in records {
-                let Some(json) = form::changes_json(&record.changes) else {
-                    return self.resync(stream);
+                let message = form::changes_message(record.seq, stream.sent, record.changes);
+                let changes = match message {
+                    Ok(changes) => changes,
+                    Err(err) => {
+                        let why = Chain(&err);
+                        tracing::warn!(record = record.seq, %why, "reporting all open findings");
+                        return self.resync(stream);
+                    }
                 };
-                let after = std::mem::replace(&mut stream.sent, record.seq);
-                stream.flight.push_back((record.seq, json.len() as u64));
-                let changes = proto::Changes { record: record.seq, after, json: json.into() };
+                stream.sent = record.seq;
+                stream.flight.push_back((record.seq, changes.encoded_len() as u64));
                 stream.report(report::What::Changes(changes))?;
             }
         }

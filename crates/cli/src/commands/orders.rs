@@ -91,6 +91,8 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
         wake: Box::new(move || {
             let _ = woken.send(Happening::Woken);
         }),
+        // The agent that watches the node is another process, and looks for the file.
+        repaired: Box::new(drop),
     };
     orders::open(&config, start).map_err(|err| match &err {
         OrdersError::InUse { .. } => {

@@ -12,8 +12,8 @@ use farrier_facts::FactSet;
 use farrier_facts::decode::Decoder;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    Batch, Change, Engine, KernelEvent, Moment, Remembered, Rules, Sample, Saved, Scope, Signal,
-    Subject,
+    Batch, Change, Engine, EventSource, KernelEvent, Moment, Remembered, Rules, Sample, Saved,
+    Scope, Signal, Subject,
 };
 use farrier_hardware::host::{Collector, Expectations};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
@@ -246,7 +246,8 @@ impl Rehearsal {
                     text.push(b'\n');
                     let seen = |event| {
                         let line = String::from_utf8_lossy(&text).into_owned();
-                        KernelEvent { event, line, gpu: None, boot: boot.clone(), at: now }
+                        let source = EventSource::KernelLog { line };
+                        KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
                     self.decoder.settle(|event| batch.kernel.push(seen(event)));

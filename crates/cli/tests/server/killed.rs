@@ -73,11 +73,10 @@ impl Node {
             self.acked.store(known, Ordering::SeqCst);
             let (record, next) = (known + 1, finding(known + 1));
             let next = if known == 0 {
-                let json = form::findings_json(vec![next]).into();
-                report::What::Open(proto::Findings { record, json })
+                report::What::Open(form::findings_message(record, [next]))
             } else {
-                let json = form::changes_json(&[Change::Opened(next)]).unwrap().into();
-                report::What::Changes(proto::Changes { record, after: known, json })
+                let opened = vec![Change::Opened(next)];
+                report::What::Changes(form::changes_message(record, known, opened).unwrap())
             };
             say(said(next)).await.ok()?;
         }

@@ -10,7 +10,7 @@ use crate::xid::{Action, Severity};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// The line that says it, from 1.
+    /// The line that says it, from 1; 0 where no line does.
     pub line: u64,
     /// What it is about.
     pub kind: Kind,

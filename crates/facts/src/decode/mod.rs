@@ -88,6 +88,12 @@ pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<Event> {
     events
 }
 
+/// The event of an Xid that another source than a log reported, such as NVML: what the catalogue
+/// says of its number. Its `line` is 0, because no line says it.
+pub fn event_for_xid(facts: &XidFacts, xid: u32, pci: Option<PciAddress>) -> Event {
+    reader::event_for_xid(facts, xid, pci)
+}
+
 /// The Xid facts of the embedded set, apart from the rest of it.
 #[cfg(test)]
 pub(crate) fn embedded_facts() -> XidFacts {

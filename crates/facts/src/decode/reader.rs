@@ -143,9 +143,7 @@ impl<'f> Reader<'f> {
             self.bases.clear();
         }
         let base = self.bases.entry(line.code).or_insert_with(|| verdict::base(facts, line.code));
-        let verdict = verdict::xid(facts, &mut self.memory, line, base.clone());
-        let named = Named { code: format!("xid.{}", line.code), unit: unit::of(line) };
-        event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict, named)
+        xid_event(facts, &mut self.memory, number, line, base.clone())
     }
 
     /// An SXid is printed as a headline with lines of data and severity around it: one event.
@@ -214,6 +212,24 @@ impl<'f> Reader<'f> {
             _ => Step::Ends(event),
         }
     }
+}
+
+/// The event of an Xid without a line: its number is judged by itself.
+pub(super) fn event_for_xid(facts: &XidFacts, code: u32, pci: Option<PciAddress>) -> Event {
+    let line = XidLine { code, pci, instance: None, process: Process::default(), detail: "" };
+    xid_event(facts, &mut Memory::default(), 0, &line, verdict::base(facts, code))
+}
+
+fn xid_event(
+    facts: &XidFacts,
+    memory: &mut Memory,
+    number: u64,
+    line: &XidLine<'_>,
+    base: Verdict,
+) -> Event {
+    let verdict = verdict::xid(facts, memory, line, base);
+    let named = Named { code: format!("xid.{}", line.code), unit: unit::of(line) };
+    event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict, named)
 }
 
 /// Where a newline inside a message is written as letters, and how many.

@@ -324,10 +324,24 @@ fn an_nvlink_error_without_a_unit_says_that_none_is_named() {
     let unnamed = "NVLink 5 error whose unit is not named, so that NVIDIA's decode sheet says nothing of it: follow";
     let unlisted =
         "NVLink 5 error of unit NETIR_NEW that NVIDIA's decode sheet does not list: follow";
-    let cases = [("", unnamed), (" told by NVML", unnamed), (" NETIR_NEW Nonfatal", unlisted)];
+    let cases = [("", unnamed), (" x", unnamed), (" NETIR_NEW Nonfatal", unlisted)];
     for (detail, expected) in cases {
         let line = format!("NVRM: Xid (PCI:0000:1b:00): 145,{detail}\n");
         let text = &decode(facts(), line.as_bytes())[0].text;
         assert!(text.starts_with(expected), "{detail}: {text}");
+    }
+}
+
+#[test]
+fn an_xid_without_a_line_means_what_a_line_with_nothing_but_its_number_does() {
+    let address = "0000:1b:00.0";
+    for code in 0..=300 {
+        let line = format!("NVRM: Xid (PCI:{address}): {code}, \n");
+        let mut decoded = decode(facts(), line.as_bytes());
+        assert_eq!(decoded.len(), 1, "{code}");
+        decoded[0].line = 0;
+        assert_eq!(event_for_xid(facts(), code, address.parse().ok()), decoded[0]);
+        let unplaced = event_for_xid(facts(), code, None);
+        assert_eq!(unplaced, Event { pci: None, ..decoded.remove(0) });
     }
 }

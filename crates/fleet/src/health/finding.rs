@@ -5,7 +5,7 @@ pub use farrier_facts::xid::{Action, Severity};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::observation::Subject;
+use super::observation::{NvmlXid, Subject};
 use super::signal::Signal;
 
 /// The number of the server's own finding of a node: 2^53 - 1, the largest integer that every JSON reader keeps exactly.
@@ -71,17 +71,33 @@ impl Finding {
         self.cleared.is_none()
     }
 
-    /// Estimates its size in bytes: its texts, and what every finding has beside them.
+    /// Estimates how many bytes it takes in the log, which is JSON: its texts, and what every
+    /// finding has beside them. Few findings take more.
     pub fn estimated_bytes(&self) -> usize {
         let texts = [&self.code, &self.detail, &self.text, &self.clears];
-        let texts: usize = texts.into_iter().chain(&self.remedy).map(String::len).sum();
+        let why = self.cleared.as_ref().map(|it| &it.why);
+        let texts = texts.into_iter().chain(&self.remedy).chain(why);
+        let texts: usize = texts.map(|text| json_bytes(text)).sum();
         let evidence: usize = self.evidence.iter().map(Evidence::estimated_bytes).sum();
-        texts + evidence + FIXED_BYTES
+        texts + evidence + FINDING_BYTES
     }
 }
 
-/// Times, numbers and names of fields: of a finding in JSON, and of a piece of evidence in memory.
-const FIXED_BYTES: usize = 256;
+/// Times, numbers, the subject and names of fields of a finding.
+const FINDING_BYTES: usize = 512;
+/// Those of a piece of evidence.
+const EVIDENCE_BYTES: usize = 256;
+
+/// A text in JSON, without its quotation marks.
+fn json_bytes(text: &str) -> usize {
+    let bytes = |byte| match byte {
+        b'"' | b'\\' => 2,
+        // Such as \u0000.
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(bytes).sum()
+}
 
 /// A moment of a boot: no change of the wall clock moves it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +169,16 @@ pub enum Evidence {
         /// When.
         at: Timestamp,
     },
+    /// An Xid that NVML reported and the kernel log did not. Journals of version 1 have it as
+    /// `kernel`.
+    Nvml {
+        /// Which, and of which GPU.
+        xid: NvmlXid,
+        /// The decoded event's text.
+        text: String,
+        /// When.
+        at: Timestamp,
+    },
     /// What a check of the node said.
     Check {
         /// In words.
@@ -164,16 +190,21 @@ pub enum Evidence {
 
 impl Evidence {
     fn estimated_bytes(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_deref().map_or(0, json_bytes);
         let texts = match self {
-            Self::Signal { text, measure, note, .. } => {
-                text.len() + measure.len() + note.as_ref().map_or(0, String::len)
+            Self::Signal { text, measure, value, note, .. } => {
+                // In JSON it has names of fields beside its text.
+                let unreadable = value.why_unreadable().map(ToString::to_string);
+                let unreadable = unreadable.map_or(0, |text| 2 * json_bytes(&text));
+                json_bytes(text) + json_bytes(measure) + unreadable + optional(note)
             }
             Self::Kernel { text, line, process, .. } => {
-                text.len() + line.len() + process.as_ref().map_or(0, String::len)
+                json_bytes(text) + json_bytes(line) + optional(process)
             }
-            Self::Check { text, .. } => text.len(),
+            Self::Nvml { text, xid, .. } => json_bytes(text) + json_bytes(&xid.gpu.0),
+            Self::Check { text, .. } => json_bytes(text),
         };
-        texts + FIXED_BYTES
+        texts + EVIDENCE_BYTES
     }
 }
 

@@ -16,7 +16,8 @@ pub use engine::{
 };
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, SERVER_FINDING_ID, Severity};
 pub use observation::{
-    Batch, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject, TOLD_BY_NVML,
+    Batch, CheckItem, EventSource, GpuIdentity, GpuUuid, KernelEvent, Moment, NvmlXid, Sample,
+    Subject,
 };
 pub use rule::Rule;
 pub use rules::{RuleOverride, Rules, RulesError};

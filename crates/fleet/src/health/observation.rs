@@ -4,6 +4,7 @@ use std::fmt;
 
 use farrier_facts::decode;
 use farrier_facts::node::Reading;
+use farrier_facts::xid::XidFacts;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -114,22 +115,76 @@ pub struct Sample {
     pub note: Option<String>,
 }
 
-/// How the line of a [`KernelEvent`] ends that NVML told of and the log did not.
-pub const TOLD_BY_NVML: &str = "told by NVML and not by the kernel log";
+/// An Xid that NVML reported and the kernel log did not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmlXid {
+    /// Its number.
+    pub code: u32,
+    /// The GPU that NVML reported it of.
+    pub gpu: GpuUuid,
+    /// NVML's number of that GPU; none where it has left the inventory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+}
 
-/// A line, or several, of the kernel log that mean something.
+impl fmt::Display for NvmlXid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Xid {} of GPU ", self.code)?;
+        match self.index {
+            Some(index) => write!(formatter, "{index}")?,
+            None => write!(formatter, "{}", self.gpu)?,
+        }
+        formatter.write_str(", told by NVML and not by the kernel log")
+    }
+}
+
+/// Who reported a [`KernelEvent`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventSource {
+    /// The kernel log.
+    KernelLog {
+        /// The line itself, or the first of several, as it can be shown.
+        line: String,
+    },
+    /// NVML. The kernel log could not be read, or its lines were lost.
+    Nvml(NvmlXid),
+}
+
+/// What the driver or the kernel reported, and what it means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelEvent {
-    /// What the log said and what it means.
+    /// What was reported, decoded.
     pub event: decode::Event,
-    /// The line itself, or the first of several, as it can be shown.
-    pub line: String,
-    /// The GPU, where whoever told of it knows more than an address.
-    pub gpu: Option<GpuUuid>,
+    /// Who reported it.
+    pub source: EventSource,
     /// The boot in which it was logged; repeats are told from repeats after a reboot by it.
     pub boot: String,
     /// When, on the steady clock. Lines of the ring buffer may be older than the batch.
     pub at: Moment,
+}
+
+impl KernelEvent {
+    /// The event of an Xid that NVML reported. `pci` is the address of its GPU, where NVML knows
+    /// one.
+    pub fn from_nvml(
+        facts: &XidFacts,
+        xid: NvmlXid,
+        pci: Option<&str>,
+        boot: String,
+        at: Moment,
+    ) -> Self {
+        let event = decode::event_for_xid(facts, xid.code, pci.and_then(|it| it.parse().ok()));
+        Self { event, source: EventSource::Nvml(xid), boot, at }
+    }
+
+    /// The GPU, where the source names it by more than an address.
+    pub fn gpu(&self) -> Option<&GpuUuid> {
+        match &self.source {
+            EventSource::KernelLog { .. } => None,
+            EventSource::Nvml(xid) => Some(&xid.gpu),
+        }
+    }
 }
 
 /// A property of the node that a check found wrong. It is wrong until a later batch has it no more.
@@ -178,7 +233,7 @@ pub struct Batch {
     pub inventory: Option<Vec<GpuIdentity>>,
     /// Values.
     pub samples: Vec<Sample>,
-    /// The kernel log.
+    /// The kernel log, and Xids that only NVML reported.
     pub kernel: Vec<KernelEvent>,
     /// All that a check of the whole node found wrong, where one was made.
     pub checks: Option<Vec<CheckItem>>,

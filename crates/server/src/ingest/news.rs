@@ -8,11 +8,11 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Liveness, Node, RepairAttempt};
 use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
 use farrier_fleet::health::{Change, Finding, Severity};
-use farrier_wire::limits::{FINDINGS_BYTES_MAX, FINDINGS_MAX};
+use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 
-/// Estimated bytes of a node's open findings. Evidence without text is estimated at 256 bytes and has 50 in a report: what fits into one
-/// report is estimated at about five times as much at most, and a change that comes after it is not refused.
-const OPEN_BYTES_MAX: usize = 6 * FINDINGS_BYTES_MAX;
+/// Estimated bytes of a node's open findings. One report has [`LOGGED_BYTES_MAX`] at most, so that
+/// a change that comes after a report of all of them is not refused.
+const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
 /// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,6 +179,7 @@ fn is_older(node: &Node, record: &Record) -> bool {
 mod tests {
     use farrier_fleet::fleet::event::{Cordon, Makeup};
     use farrier_fleet::fleet::{AccessChange, Domain, Entry, LOGIC_VERSION, Place, Rung};
+    use farrier_wire::form;
     use farrier_wire::limits::EVIDENCE_MAX;
     use jiff::Timestamp;
 
@@ -375,7 +376,7 @@ mod tests {
         let mut large = opened(0..1500);
         for change in &mut large {
             let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
-            it.text = "x".repeat(5000);
+            it.text = "x".repeat(6000);
         }
         let event = Event::Found { node: node(), record: record("j", 1), changes: large };
         assert_eq!(judged(&after(vec![enrolled()]), &event), Verdict::TooMany(node()));
@@ -396,12 +397,15 @@ mod tests {
             .unwrap()
         };
         // As much evidence as there may be, each as small as it can be: what the estimate is furthest from.
-        let each = serde_json::to_string(&finding(99, EVIDENCE_MAX)).unwrap().len() + 1;
-        let open: Vec<_> =
-            (0..).map(|id| finding(id, EVIDENCE_MAX)).take(FINDINGS_BYTES_MAX / each).collect();
+        let each = finding(99, EVIDENCE_MAX).estimated_bytes();
+        let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
+        let open = form::open_findings(form::findings_message(1, open)).unwrap();
+        assert!(open.iter().all(|it| it.evidence.len() == EVIDENCE_MAX), "all fit into one report");
         let snapshot = Event::Resynced { node: node(), record: record("j", 1), open };
         let state = after(vec![enrolled(), snapshot]);
-        let changes = vec![Change::Opened(finding(1 << 20, 1))];
+        // And a change that has as much.
+        let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
+        let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
         let next = Event::Found { node: node(), record: record("j", 2), changes };
         assert_eq!(judged(&state, &next), Verdict::News);
     }

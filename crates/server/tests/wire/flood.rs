@@ -8,7 +8,8 @@ use farrier_fleet::fleet::{Event, FleetState};
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_server::run::ReportQuota;
 use farrier_wire::form;
-use farrier_wire::proto::{self, down, report};
+use farrier_wire::proto::{down, report};
+use prost::Message;
 use tokio::task::JoinHandle;
 
 use crate::hostile::Raw;
@@ -20,8 +21,13 @@ fn serious(id: u64) -> Finding {
 
 /// A report of every open finding.
 fn open_now(record: u64, findings: impl IntoIterator<Item = Finding>) -> report::What {
-    let json = form::findings_json(findings).into();
-    report::What::Open(proto::Findings { record, json })
+    report::What::Open(form::findings_message(record, findings))
+}
+
+/// A report of one finding that has just opened.
+fn opened(record: u64, finding: Finding) -> report::What {
+    let changes = form::changes_message(record, record - 1, vec![Change::Opened(finding)]);
+    report::What::Changes(changes.unwrap())
 }
 
 /// One with so many kilobytes of text.
@@ -78,6 +84,26 @@ async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
     assert!(bytes < 2 << 20, "{bytes} bytes in the log");
     assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
     site.assert_whole();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_counts_as_what_it_takes_of_the_log() {
+    let mut site = Site::new(true);
+    // 100,000 bytes, and few more.
+    site.report_quota =
+        ReportQuota { bytes_per_s: 1.0, burst_s: 100_000.0, ..ReportQuota::default() };
+    let site = site.started().await;
+    let mut raw = Raw::welcomed(&site, "a").await;
+    let bare = |id| Finding { text: String::new(), clears: String::new(), ..finding(id) };
+    let report = form::findings_message(1, (0..300).map(bare));
+    let (message, logged) = (report.encoded_len(), 300 * bare(1).estimated_bytes());
+    assert!(message < 50_000 && logged > 100_000, "{message} and {logged} bytes");
+    raw.report(report::What::Open(report)).await;
+    assert_eq!(raw.acked().await, 1);
+    site.wait_for("the quota is exceeded", |entries| {
+        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,8 +172,7 @@ async fn a_fatal_finding_goes_before_a_flood() {
     }
     // Beside a tick, of which one waits at most.
     until("the flood reaches the controller", || site.running().brain().waiting() >= 2).await;
-    let json = form::changes_json(&[Change::Opened(serious(1))]).unwrap().into();
-    other.report(report::What::Changes(proto::Changes { record: 2, after: 1, json })).await;
+    other.report(opened(2, serious(1))).await;
     until("the finding does, too", || site.running().brain().waiting() >= 3).await;
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
@@ -200,8 +225,7 @@ async fn when_disk_space_is_low_only_what_matters_is_logged_and_nothing_is_lost(
     let mut raw = Raw::welcomed(&site, "a").await;
     // A warning is not logged, and not acknowledged: what comes after it hangs in the air, and everything that is open is asked for.
     raw.report(open_now(2, [finding(1)])).await;
-    let json = form::changes_json(&[Change::Opened(serious(2))]).unwrap().into();
-    raw.report(report::What::Changes(proto::Changes { record: 3, after: 2, json })).await;
+    raw.report(opened(3, serious(2))).await;
     assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::Event;
 use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::health::Change;
 use farrier_wire::limits::MESSAGE_BYTES_MAX;
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use farrier_wire::{client, form};
+use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Status, Streaming};
@@ -48,15 +50,13 @@ impl Raw {
     }
 
     pub(crate) async fn changes(&self, record: u64, after: u64, ids: &[u64]) {
-        let changes: Vec<_> =
-            ids.iter().map(|id| farrier_fleet::health::Change::Opened(finding(*id))).collect();
-        let json = form::changes_json(&changes).unwrap().into();
-        self.report(report::What::Changes(proto::Changes { record, after, json })).await;
+        let changes: Vec<_> = ids.iter().map(|id| Change::Opened(finding(*id))).collect();
+        let changes = form::changes_message(record, after, changes).unwrap();
+        self.report(report::What::Changes(changes)).await;
     }
 
     pub(crate) async fn resync(&self, record: u64) {
-        let json = form::findings_json(Vec::new()).into();
-        self.report(report::What::Open(proto::Findings { record, json })).await;
+        self.report(report::What::Open(form::findings_message(record, []))).await;
     }
 
     /// What comes next, but for orders.
@@ -141,21 +141,27 @@ async fn replays_are_acknowledged_again_and_gaps_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     let site = Site::plain().await;
-    let changes = |json: &[u8]| {
-        let json = json.to_vec().into();
-        report::What::Changes(proto::Changes { record: 1, after: 0, json })
+    let changes = |change: &[u8]| {
+        let changes = vec![change.to_vec().into()];
+        report::What::Changes(proto::Changes { record: 1, after: 0, changes })
+    };
+    let good = || {
+        let opened = vec![Change::Opened(finding(1))];
+        let encoded = form::changes_message(1, 0, opened).unwrap().changes.remove(0);
+        proto::Change::decode(encoded).unwrap()
+    };
+    let tampered = |change: &dyn Fn(&mut proto::Change)| {
+        let mut message = good();
+        change(&mut message);
+        changes(&message.encode_to_vec())
     };
     let cases = [
         changes(b"nothing"),
-        changes(b"[{\"opened\":{}}]"),
-        changes(&serde_json::to_vec(&serde_json::json!([{ "cleared": finding(1) }])).unwrap()),
-        changes(
-            &serde_json::to_string(&serde_json::json!([{ "opened": finding(1) }]))
-                .unwrap()
-                .replace("\"count\":1", "\"count\":1e999")
-                .into_bytes(),
-        ),
-        report::What::Open(proto::Findings { record: 1, json: b"{}".to_vec().into() }),
+        changes(b""),
+        tampered(&|it| it.kind = proto::ChangeKind::Cleared.into()),
+        tampered(&|it| it.finding.as_mut().unwrap().severity = 99),
+        tampered(&|it| it.finding.as_mut().unwrap().count = None),
+        report::What::Open(proto::Findings { record: 1, open: vec![b"{}".to_vec().into()] }),
         report::What::Makeup(proto::Makeup { boot: "x".repeat(1000), ..proto::Makeup::default() }),
     ];
     for (at, case) in cases.into_iter().enumerate() {
@@ -178,8 +184,8 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(site.found("a"), Vec::<u64>::new());
     // That it could not be read is in the log, each time until a report can be.
-    assert_eq!(site.count(|it| matches!(it, Event::ReportsUnreadable { .. })), 6);
-    assert_eq!(site.count(|it| matches!(it, Event::ReportsReadable { .. })), 5);
+    assert_eq!(site.count(|it| matches!(it, Event::ReportsUnreadable { .. })), 7);
+    assert_eq!(site.count(|it| matches!(it, Event::ReportsReadable { .. })), 6);
     // What a newer agent says is passed over.
     let mut raw = Raw::welcomed(&site, "a").await;
     raw.out.send(Up { what: None }).await.unwrap();
@@ -197,8 +203,8 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
 async fn what_is_too_large_is_not_taken() {
     let site = Site::plain().await;
     let mut raw = Raw::welcomed(&site, "a").await;
-    let json = vec![b' '; MESSAGE_BYTES_MAX + 1].into();
-    raw.report(report::What::Open(proto::Findings { record: 1, json })).await;
+    let open = vec![vec![0; MESSAGE_BYTES_MAX + 1].into()];
+    raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
     site.wait_for("the log says that its findings cannot be read", |entries| {
         entries.iter().any(|it| matches!(it.event, Event::ReportsUnreadable { .. }))
@@ -274,9 +280,9 @@ async fn a_flood_of_one_node_waits_and_others_are_heard() {
     let flood = tokio::spawn(async move {
         // Nothing that comes back is read.
         for record in 1..=3000 {
-            let changes = [farrier_fleet::health::Change::Opened(finding(1))];
-            let json = form::changes_json(&changes).unwrap().into();
-            let what = report::What::Changes(proto::Changes { record, after: record - 1, json });
+            let changes = vec![Change::Opened(finding(1))];
+            let changes = form::changes_message(record, record - 1, changes).unwrap();
+            let what = report::What::Changes(changes);
             let report = up::What::Report(proto::Report { what: Some(what) });
             if flooding.out.send(Up { what: Some(report) }).await.is_err() {
                 return;

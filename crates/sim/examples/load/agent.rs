@@ -51,7 +51,7 @@ pub(crate) struct Agent {
     findings: u64,
     open: BTreeMap<u64, Finding>,
     /// Records that are not acknowledged, with the moment at which they were made.
-    journal: VecDeque<(u64, Vec<u8>, Instant)>,
+    journal: VecDeque<(proto::Changes, Instant)>,
 }
 
 /// The name of a node.
@@ -198,22 +198,21 @@ impl Agent {
     /// Goes on after what the server has; where it has nothing, with everything that is open.
     async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
         let Some(acked) = acked else { return self.tell_open(out).await };
-        self.journal.retain(|(record, ..)| *record > acked);
-        for (record, json, _) in &self.journal {
-            out.send(changes(*record, json)).await?;
+        self.journal.retain(|(changes, _)| changes.record > acked);
+        for (changes, _) in &self.journal {
+            out.send(reported(report::What::Changes(changes.clone()))).await?;
         }
         Ok(())
     }
 
     async fn tell_open(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
-        let json = form::findings_json(self.open.values().cloned()).into();
-        let open = proto::Findings { record: self.record, json };
+        let open = form::findings_message(self.record, self.open.values().cloned());
         Ok(out.send(reported(report::What::Open(open))).await?)
     }
 
     async fn tell_last(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
-        let Some((record, json, _)) = self.journal.back() else { return Ok(()) };
-        Ok(out.send(changes(*record, json)).await?)
+        let Some((changes, _)) = self.journal.back() else { return Ok(()) };
+        Ok(out.send(reported(report::What::Changes(changes.clone()))).await?)
     }
 
     async fn take(
@@ -224,7 +223,7 @@ impl Agent {
     ) -> anyhow::Result<()> {
         match said.what {
             Some(down::What::Ack(proto::Ack { record })) => {
-                while let Some((_, _, at)) = self.journal.front().filter(|it| it.0 <= record) {
+                while let Some((_, at)) = self.journal.front().filter(|it| it.0.record <= record) {
                     board.was_acknowledged(at.elapsed());
                     self.journal.pop_front();
                 }
@@ -266,9 +265,10 @@ impl Agent {
                 Change::Cleared(Finding { cleared: Some(cleared), ..finding })
             }
         };
-        let Some(json) = form::changes_json(&[change]) else { return };
-        self.record += 1;
-        self.journal.push_back((self.record, json, Instant::now()));
+        let record = self.record + 1;
+        let Ok(changes) = form::changes_message(record, self.record, vec![change]) else { return };
+        self.record = record;
+        self.journal.push_back((changes, Instant::now()));
     }
 
     fn found(&mut self, trouble: Trouble, now: Timestamp) -> Finding {
@@ -278,11 +278,6 @@ impl Agent {
         self.open.insert(finding.id, finding.clone());
         finding
     }
-}
-
-fn changes(record: u64, json: &[u8]) -> Up {
-    let json = json.to_vec().into();
-    reported(report::What::Changes(proto::Changes { record, after: record - 1, json }))
 }
 
 pub(crate) fn reported(what: report::What) -> Up {

@@ -76,21 +76,21 @@ async fn fatal_findings(
 }
 
 /// Every open finding of a node, in so many bytes; odd ones and even ones differ in each.
-fn open(bytes: usize, odd: u64, trouble: Trouble) -> Vec<u8> {
+fn open(bytes: usize, odd: u64, trouble: Trouble) -> proto::Findings {
     let finding = |id| Finding {
         text: "x".repeat(TEXT_BYTES),
         count: 1 + odd,
         severity: farrier_fleet::health::Severity::Warning,
         ..trouble.finding(id, &GpuUuid("GPU-1".to_owned()), Timestamp::UNIX_EPOCH)
     };
-    form::findings_json((1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
+    form::findings_message(0, (1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
 }
 
 /// Reports again and again, and reads nothing.
 async fn flood(
     mut agents: Agents,
     index: usize,
-    reports: [Arc<Vec<u8>>; 2],
+    reports: [Arc<proto::Findings>; 2],
     sent: Arc<AtomicU64>,
 ) -> anyhow::Result<()> {
     let (out, outbound) = mpsc::channel(1);
@@ -105,8 +105,9 @@ async fn flood(
     out.send(hello).await?;
     let _inbound = agents.session(request).await?.into_inner();
     for record in 1.. {
-        let json = reports[usize::from(record % 2 == 0)].to_vec().into();
-        out.send(reported(report::What::Open(proto::Findings { record, json }))).await?;
+        let open = &reports[usize::from(record % 2 == 0)].open;
+        let open = proto::Findings { record, open: open.clone() };
+        out.send(reported(report::What::Open(open))).await?;
         sent.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

@@ -266,8 +266,8 @@ impl Line {
             Event::CordonSeen { cordon, .. } => report::What::Cordon(form::cordon_message(&cordon)),
             Event::Found { record, changes, .. } if record.number > self.sent => {
                 let after = std::mem::replace(&mut self.sent, record.number);
-                let json = form::changes_json(&changes)?.into();
-                report::What::Changes(proto::Changes { record: record.number, after, json })
+                let changes = form::changes_message(record.number, after, changes).ok()?;
+                report::What::Changes(changes)
             }
             Event::Answered { generation, answer, .. } => {
                 let answer = form::answer_message(generation, &answer);
@@ -284,8 +284,8 @@ fn reported(what: report::What) -> Up {
 }
 
 fn resync(node: &SimNode) -> Up {
-    let json = form::findings_json(node.open().cloned()).into();
-    reported(report::What::Open(proto::Findings { record: node.record().number, json }))
+    let open = form::findings_message(node.record().number, node.open().cloned());
+    reported(report::What::Open(open))
 }
 
 fn hello(node: &SimNode) -> proto::Hello {

@@ -1,42 +1,133 @@
-//! Findings travel as the JSON that the agent's journal has: one form, with one version of it to keep readable.
+//! Reports of findings: how many and how much one may have. Each finding is decoded and encoded by
+//! itself, so that a report is refused at the first one that does not fit.
+
+use std::cmp::Reverse;
 
 use farrier_fleet::health::{Change, Evidence, Finding, SERVER_FINDING_ID, Subject};
+use prost::Message;
+use prost::bytes::Bytes;
 
+use super::finding::{from_message, message_of};
 use super::{FormError, within};
 use crate::limits::{
-    EVIDENCE_MAX, FINDINGS_BYTES_MAX, FINDINGS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX,
+    EVIDENCE_MAX, FINDINGS_BYTES_MAX, FINDINGS_MAX, LOGGED_BYTES_MAX, NAME_BYTES_MAX,
+    TEXT_BYTES_MAX,
 };
+use crate::proto;
 
-/// Reads the changes of a record. A number that JSON does not have (it writes `null` for it) is refused.
-pub fn changes(json: &[u8]) -> Result<Vec<Change>, FormError> {
-    within("changes", json.len(), FINDINGS_BYTES_MAX)?;
-    let changes: Vec<Change> = serde_json::from_slice(json).map_err(FormError::Findings)?;
-    within("changes", changes.len(), FINDINGS_MAX)?;
-    for change in &changes {
-        let finding = change.finding();
-        bounded(finding)?;
-        if finding.is_open() == matches!(change, Change::Cleared(_)) {
-            return Err(FormError::Contradiction(finding.id));
+/// Reads the changes of a record.
+pub fn changes(message: proto::Changes) -> Result<Vec<Change>, FormError> {
+    let what = "changes";
+    within_bytes(what, &message.changes)?;
+    let mut logged = 0;
+    let each = message.changes.into_iter().map(|encoded| {
+        let proto::Change { kind, finding } = proto::Change::decode(encoded)?;
+        let finding = from_message(finding.ok_or(FormError::Missing("finding"))?)?;
+        bounded(&finding, &mut logged)?;
+        let is_open = finding.is_open();
+        let id = finding.id;
+        let change = match known("change", kind)? {
+            proto::ChangeKind::Opened => Change::Opened(finding),
+            proto::ChangeKind::Updated => Change::Updated(finding),
+            proto::ChangeKind::Cleared => Change::Cleared(finding),
+            proto::ChangeKind::Unspecified => return Err(unknown("change", kind)),
+        };
+        if is_open == matches!(change, Change::Cleared(_)) {
+            return Err(FormError::Contradiction(id));
         }
-    }
-    Ok(changes)
+        Ok(change)
+    });
+    each.collect()
 }
 
 /// Reads all open findings.
-pub fn open_findings(json: &[u8]) -> Result<Vec<Finding>, FormError> {
-    within("findings", json.len(), FINDINGS_BYTES_MAX)?;
-    let findings: Vec<Finding> = serde_json::from_slice(json).map_err(FormError::Findings)?;
-    within("findings", findings.len(), FINDINGS_MAX)?;
-    for finding in &findings {
-        bounded(finding)?;
-        if !finding.is_open() {
-            return Err(FormError::Contradiction(finding.id));
-        }
-    }
-    Ok(findings)
+pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, FormError> {
+    within_bytes("findings", &message.open)?;
+    let mut logged = 0;
+    let each = message.open.into_iter().map(|encoded| {
+        let finding = from_message(proto::Finding::decode(encoded)?)?;
+        bounded(&finding, &mut logged)?;
+        if finding.is_open() { Ok(finding) } else { Err(FormError::Contradiction(finding.id)) }
+    });
+    each.collect()
 }
 
-fn bounded(finding: &Finding) -> Result<(), FormError> {
+/// Writes the changes of a record; refuses them where they are too many to be reported at once.
+pub fn changes_message(
+    record: u64,
+    after: u64,
+    changes: Vec<Change>,
+) -> Result<proto::Changes, FormError> {
+    let mut logged = 0;
+    let each = changes.into_iter().map(|change| {
+        let (kind, finding) = match change {
+            Change::Opened(finding) => (proto::ChangeKind::Opened, finding),
+            Change::Updated(finding) => (proto::ChangeKind::Updated, finding),
+            Change::Cleared(finding) => (proto::ChangeKind::Cleared, finding),
+        };
+        bounded(&finding, &mut logged)?;
+        let change = proto::Change { kind: kind.into(), finding: Some(message_of(finding)) };
+        Ok(change.encode_to_vec().into())
+    });
+    let changes: Vec<Bytes> = each.collect::<Result<_, FormError>>()?;
+    within_bytes("changes", &changes)?;
+    Ok(proto::Changes { record, after, changes })
+}
+
+/// Writes all open findings. Where they are too many first their evidence goes, then the least
+/// severe.
+pub fn findings_message(
+    record: u64,
+    findings: impl IntoIterator<Item = Finding>,
+) -> proto::Findings {
+    let mut findings: Vec<Finding> = findings.into_iter().collect();
+    if let Some(open) = all_encoded(&findings) {
+        return proto::Findings { record, open };
+    }
+    findings.sort_by_key(|finding| (Reverse(finding.severity), finding.id));
+    let (mut open, mut bytes, mut logged) = (Vec::new(), 0, 0);
+    for mut finding in findings.into_iter().take(FINDINGS_MAX) {
+        finding.evidence.clear();
+        // One that cannot be reported alone is not reported at all.
+        if bounded(&finding, &mut 0).is_err() {
+            continue;
+        }
+        let is_logged = bounded(&finding, &mut logged).is_ok();
+        let encoded = Bytes::from(message_of(finding).encode_to_vec());
+        bytes += field_bytes(&encoded);
+        if !is_logged || bytes > FINDINGS_BYTES_MAX {
+            break;
+        }
+        open.push(encoded);
+    }
+    proto::Findings { record, open }
+}
+
+/// All of them with their evidence; none: they are too many.
+fn all_encoded(findings: &[Finding]) -> Option<Vec<Bytes>> {
+    let mut logged = 0;
+    let each = findings.iter().map(|finding| {
+        bounded(finding, &mut logged).ok()?;
+        Some(message_of(finding.clone()).encode_to_vec().into())
+    });
+    let open: Vec<Bytes> = each.collect::<Option<_>>()?;
+    within_bytes("findings", &open).is_ok().then_some(open)
+}
+
+/// How many there are, and how large they are, before one of them is read.
+fn within_bytes(what: &'static str, encoded: &[Bytes]) -> Result<(), FormError> {
+    within(what, encoded.len(), FINDINGS_MAX)?;
+    within(what, encoded.iter().map(field_bytes).sum(), FINDINGS_BYTES_MAX)
+}
+
+/// With the tag and the length before it.
+fn field_bytes(encoded: &Bytes) -> usize {
+    1 + prost::length_delimiter_len(encoded.len()) + encoded.len()
+}
+
+/// Checks the values of a finding. `logged` is what it and those before it are estimated to take of
+/// the log.
+fn bounded(finding: &Finding, logged: &mut usize) -> Result<(), FormError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);
     if finding.id >= SERVER_FINDING_ID {
@@ -48,6 +139,9 @@ fn bounded(finding: &Finding) -> Result<(), FormError> {
     text("clears", &finding.clears)?;
     text("remedy", finding.remedy.as_deref().unwrap_or_default())?;
     text("cleared", finding.cleared.as_ref().map_or("", |it| &it.why))?;
+    for moment in [&finding.opened_in, &finding.last_in].into_iter().flatten() {
+        name("boot", &moment.boot)?;
+    }
     match &finding.subject {
         Subject::Gpu(gpu) | Subject::Link { gpu, .. } => name("subject", &gpu.0)?,
         Subject::Nic { device, .. } => name("subject", device)?,
@@ -55,43 +149,43 @@ fn bounded(finding: &Finding) -> Result<(), FormError> {
         Subject::Node | Subject::Agent => (),
     }
     within("evidence", finding.evidence.len(), EVIDENCE_MAX)?;
-    finding.evidence.iter().try_for_each(|evidence| match evidence {
-        Evidence::Signal { text: said, .. } | Evidence::Check { text: said, .. } => {
-            text("evidence", said)
-        }
-        Evidence::Kernel { text: said, line, .. } => {
-            text("evidence", said)?;
-            text("evidence", line)
-        }
-    })
+    finding.evidence.iter().try_for_each(bounded_evidence)?;
+    *logged += finding.estimated_bytes();
+    within("findings", *logged, LOGGED_BYTES_MAX)
 }
 
-/// Writes the changes of a record; none: they are too many to be said at once, or have a number that JSON has not.
-pub fn changes_json(all: &[Change]) -> Option<Vec<u8>> {
-    let bytes = serde_json::to_vec(all).ok()?;
-    changes(&bytes).ok().map(|_| bytes)
-}
-
-/// Writes all open findings. Where they are too many first their evidence goes, then the least severe.
-pub fn findings_json(all: impl IntoIterator<Item = Finding>) -> Vec<u8> {
-    let mut findings: Vec<Finding> = all.into_iter().collect();
-    let fits = |findings: &[Finding]| {
-        let bytes = serde_json::to_vec(findings).ok()?;
-        open_findings(&bytes).is_ok().then_some(bytes)
+fn bounded_evidence(evidence: &Evidence) -> Result<(), FormError> {
+    let text = |text: &str| within("evidence", text.len(), TEXT_BYTES_MAX);
+    let finite = |number: f64| {
+        if number.is_finite() { Ok(()) } else { Err(FormError::NotFinite("evidence")) }
     };
-    if let Some(bytes) = fits(&findings) {
-        return bytes;
-    }
-    for finding in &mut findings {
-        finding.evidence.clear();
-    }
-    // One that cannot be said alone is not said at all.
-    findings.retain(|finding| fits(std::slice::from_ref(finding)).is_some());
-    findings.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), finding.id));
-    loop {
-        if let Some(bytes) = fits(&findings) {
-            return bytes;
+    match evidence {
+        Evidence::Signal { text: seen, measure, value, limit, note, .. } => {
+            text(seen)?;
+            text(measure)?;
+            text(note.as_deref().unwrap_or_default())?;
+            text(&value.why_unreadable().map(ToString::to_string).unwrap_or_default())?;
+            finite(value.value().copied().unwrap_or_default())?;
+            finite(*limit)
         }
-        findings.truncate(findings.len() / 2);
+        Evidence::Kernel { text: meaning, line, process, .. } => {
+            text(meaning)?;
+            text(line)?;
+            text(process.as_deref().unwrap_or_default())
+        }
+        Evidence::Nvml { xid, text: meaning, .. } => {
+            within("evidence", xid.gpu.0.len(), NAME_BYTES_MAX)?;
+            text(meaning)
+        }
+        Evidence::Check { text: wrong, .. } => text(wrong),
     }
+}
+
+/// A value of an enumeration, where it is known here.
+pub(super) fn known<T: TryFrom<i32>>(what: &'static str, value: i32) -> Result<T, FormError> {
+    T::try_from(value).map_err(|_| unknown(what, value))
+}
+
+pub(super) fn unknown(what: &'static str, value: i32) -> FormError {
+    FormError::UnknownValue { what, value }
 }

@@ -1,12 +1,16 @@
 //! Messages made into what the fleet works with, and back. Whatever comes from outside is bounded here; nothing panics.
 
+mod evidence;
+mod finding;
 mod findings;
 mod made_of;
 mod order;
+mod read_error;
 
 use farrier_fleet::health::SERVER_FINDING_ID;
+use farrier_fleet::health::signal::UnknownSignal;
 
-pub use findings::{changes, changes_json, findings_json, open_findings};
+pub use findings::{changes, changes_message, findings_message, open_findings};
 pub use made_of::{cordon, cordon_message, makeup, makeup_message};
 pub use order::{UnknownOrder, answer, answer_message, order, order_message};
 
@@ -26,9 +30,32 @@ pub enum FormError {
         /// How much is taken.
         most: usize,
     },
-    /// Findings that do not read: no JSON, a field that is not known, or a number that is none.
-    #[error("the findings do not read")]
-    Findings(#[source] serde_json::Error),
+    /// A finding is no message, or a field of it has another type.
+    #[error("failed to decode a finding")]
+    Decode(#[from] prost::DecodeError),
+    /// A value of an enumeration that is not known here, or none at all.
+    #[error("`{what}` has the value {value}, which is not known")]
+    UnknownValue {
+        /// Of what.
+        what: &'static str,
+        /// Its number; 0 where it is missing.
+        value: i32,
+    },
+    /// A signal that is not known here.
+    #[error("failed to read evidence")]
+    UnknownSignal(#[from] UnknownSignal),
+    /// NaN or infinity. The log is written in JSON, which has no such number.
+    #[error("`{0}` has a number that is not finite")]
+    NotFinite(&'static str),
+    /// A time that has no date.
+    #[error("`{what}` is no time")]
+    Time {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        #[source]
+        err: jiff::Error,
+    },
     /// A change whose kind and finding disagree.
     #[error("finding {0} is said to be cleared and is not, or the other way round")]
     Contradiction(u64),

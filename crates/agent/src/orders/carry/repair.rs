@@ -33,13 +33,15 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
     reset_seen(task, gpu)
 }
 
-/// A person's repair. Noted twice it is the same note: it is dated by when the order was accepted.
+/// A person's repair: on disk first, so that an agent that starts anew has it, then to the one that
+/// runs. Noted twice it is the same note: it is dated by when the order was accepted.
 pub(super) fn note(task: &Task<'_>, what: String) -> Ended {
     let note = RepairNote { at: task.accepted(), what };
-    match repair_note::write(task.inner.state_dir(), &note) {
-        Ok(()) => done("what waited for a part is over, and what is counted begins anew"),
-        Err(err) => failed(format!("the repair could not be noted: {err}")),
+    if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
+        return failed(format!("the repair could not be noted: {err}"));
     }
+    (task.inner.repaired)(note);
+    done("what waited for a part is over, and what is counted begins anew")
 }
 
 /// How a GPU is after a reset that was made.

@@ -187,6 +187,7 @@ fn a_repair_is_noted_for_the_agent_that_watches() {
     assert!(evidence(world.carry(what)).contains("begins anew"));
     let note = repair_note::read(world.folder.path()).unwrap();
     assert_eq!(note.what, "a new riser");
+    assert_eq!(*world.repairs.lock().unwrap(), [note], "the brain that runs is told");
     std::fs::write(world.folder.path().join("repaired.json"), "{").unwrap();
     assert_eq!(repair_note::read(world.folder.path()), None);
 }

@@ -105,6 +105,7 @@ pub(super) struct World {
     look_s: Arc<AtomicI64>,
     looks: Arc<AtomicU32>,
     pub(super) woken: Arc<AtomicU32>,
+    pub(super) repairs: Arc<Mutex<Vec<RepairNote>>>,
 }
 
 /// The beginning of time.
@@ -119,6 +120,7 @@ impl World {
             look_s: Arc::new(AtomicI64::new(1)),
             looks: Arc::default(),
             woken: Arc::default(),
+            repairs: Arc::default(),
         }
     }
 
@@ -156,6 +158,7 @@ impl World {
 
     pub(super) fn open(&self, crash: &str) -> Result<Desk, OrdersError> {
         let (world, woken) = (self.clone(), Arc::clone(&self.woken));
+        let repairs = Arc::clone(&self.repairs);
         Desk::open(Parts {
             state_dir: self.folder.path().to_owned(),
             limits: Limits {
@@ -182,6 +185,7 @@ impl World {
             wake: Box::new(move || {
                 woken.fetch_add(1, Ordering::Relaxed);
             }),
+            repaired: Box::new(move |note| repairs.lock().unwrap().push(note)),
         })
     }
 

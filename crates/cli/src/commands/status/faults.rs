@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrier_agent::status::{FindingStatus, Group, Status};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::finding::{Action, ActionBy};
-use farrier_fleet::health::{Evidence, Finding, Subject, TOLD_BY_NVML};
+use farrier_fleet::health::{Evidence, Finding, Subject};
 
 use super::print::second;
 use crate::printer::{Printer, Tone};
@@ -121,10 +121,8 @@ fn evidence_text(evidence: &Evidence, said: &str) -> String {
             let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
             return format!("{}: {text}{note}", second(*at));
         }
+        Evidence::Nvml { xid, at, .. } => return format!("{}: {xid}", second(*at)),
         // Journals of before have no line.
-        Evidence::Kernel { line, at, .. } if line.ends_with(TOLD_BY_NVML) => {
-            return format!("{}: {line}", second(*at));
-        }
         Evidence::Kernel { text, line, at, .. } => {
             ("in the kernel log", if line.is_empty() { text } else { line }, at)
         }
@@ -137,21 +135,23 @@ fn evidence_text(evidence: &Evidence, said: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use farrier_fleet::health::{GpuUuid, NvmlXid};
     use jiff::Timestamp;
 
     use super::*;
 
     #[test]
     fn what_nvml_told_is_not_said_to_stand_in_the_log() {
-        let seen = |line: &str| {
-            let (text, line) = ("Off the bus.".to_owned(), line.to_owned());
-            let at = Timestamp::UNIX_EPOCH;
-            let evidence = Evidence::Kernel { text, line, pid: None, process: None, at };
-            evidence_text(&evidence, "something else")
-        };
-        let by_nvml = format!("Xid 79 of GPU 5, {TOLD_BY_NVML}");
-        assert!(seen(&by_nvml).ends_with(&format!(": {by_nvml}")), "{}", seen(&by_nvml));
-        assert!(!seen(&by_nvml).contains("in the kernel log:"), "{}", seen(&by_nvml));
-        assert!(seen("NVRM: Xid").ends_with(" in the kernel log: NVRM: Xid"));
+        let (text, at) = ("Off the bus.".to_owned(), Timestamp::UNIX_EPOCH);
+        let xid = NvmlXid { code: 79, gpu: GpuUuid("GPU-5f2a".to_owned()), index: Some(5) };
+        let by_nvml = Evidence::Nvml { xid, text: text.clone(), at };
+        assert_eq!(
+            evidence_text(&by_nvml, "something else"),
+            "1970-01-01T00:00:00Z: Xid 79 of GPU 5, told by NVML and not by the kernel log"
+        );
+        let line = "NVRM: Xid".to_owned();
+        let logged = Evidence::Kernel { text, line, pid: None, process: None, at };
+        let said = evidence_text(&logged, "something else");
+        assert!(said.ends_with(" in the kernel log: NVRM: Xid"), "{said}");
     }
 }

@@ -3,7 +3,7 @@
 use farrier_facts::decode::{self, Kind};
 
 use super::super::finding::Evidence;
-use super::super::observation::{KernelEvent, Moment, Subject};
+use super::super::observation::{EventSource, KernelEvent, Moment, Subject};
 use super::super::rule::Same;
 use super::ledger::{Key, Verdict};
 use super::repeats::Remembered;
@@ -44,7 +44,7 @@ impl Engine {
 
     /// The GPU that is named, or at the address that the log names; the address where no GPU is known there; else the node.
     fn subject_of(&self, seen: &KernelEvent) -> Subject {
-        if let Some(gpu) = &seen.gpu {
+        if let Some(gpu) = seen.gpu() {
             return Subject::Gpu(gpu.clone());
         }
         let Some(address) = &seen.event.pci else { return Subject::Node };
@@ -93,15 +93,8 @@ impl Engine {
             remedy: rule.remedy.clone(),
             clears: watch::clears(rule, action, &subject),
         };
-        let evidence = vec![Evidence::Kernel {
-            text: seen.event.text.clone(),
-            line: seen.line.clone(),
-            pid: seen.event.pid,
-            process: seen.event.process.clone(),
-            at: seen.at.wall,
-        }];
         let key = Key { code: rule.code.clone(), detail, subject };
-        self.ledger.found(key, verdict, evidence, seen.at, true);
+        self.ledger.found(key, verdict, vec![evidence_of(seen)], seen.at, true);
     }
 
     fn keep(&mut self, event: Remembered, at: Moment) -> Option<Remembered> {
@@ -136,6 +129,20 @@ impl Engine {
         for key in over {
             self.ledger.clear(&key, "it did not come again", now);
         }
+    }
+}
+
+fn evidence_of(seen: &KernelEvent) -> Evidence {
+    let (text, at) = (seen.event.text.clone(), seen.at.wall);
+    match &seen.source {
+        EventSource::KernelLog { line } => Evidence::Kernel {
+            text,
+            line: line.clone(),
+            pid: seen.event.pid,
+            process: seen.event.process.clone(),
+            at,
+        },
+        EventSource::Nvml(xid) => Evidence::Nvml { xid: xid.clone(), text, at },
     }
 }
 

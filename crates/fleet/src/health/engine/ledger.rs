@@ -305,7 +305,7 @@ fn is_news(kept: &[Evidence], new: &[Evidence]) -> bool {
         evidence.iter().rev().find_map(|it| match it {
             Evidence::Check { text, .. } => Some(text.clone()),
             Evidence::Signal { note, .. } => note.clone(),
-            Evidence::Kernel { .. } => None,
+            Evidence::Kernel { .. } | Evidence::Nvml { .. } => None,
         })
     };
     let new = words(new);

@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use farrier_fleet::fleet::Answer;
 use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
+use farrier_fleet::health::{Change, Finding};
 use farrier_wire::form::{self, FormError};
+use farrier_wire::limits::FINDINGS_MAX;
 use farrier_wire::proto::{self, down};
-use hyper::body::Bytes;
+use prost::Message;
 
 use super::super::lanes::{self, LARGE_BYTES, Turn};
-use super::{End, Session};
+use super::{End, Session, bounded};
 use crate::brain::TakeError;
 
 /// What an inventory takes of the controller's queue, and what an answer or a cordon does.
@@ -28,11 +30,13 @@ impl Session<'_> {
         if self.last != Some(said.after) || said.record <= said.after {
             return self.say(down::What::Resync(proto::Resync {})).await;
         }
-        let bytes = said.json.len();
-        let turn = self.unread(self.desk.lanes.large(bytes)).await?;
-        let changes = parsed(said.json, form::changes).await?;
+        // Before it waits for its turn.
+        bounded("changes", said.changes.len(), FINDINGS_MAX)?;
+        let number = said.record;
+        let (changes, bytes, turn) =
+            self.decoded(said, form::changes, |it: &Change| it.finding()).await?;
         self.note_readable().await?;
-        let record = self.record(said.record);
+        let record = self.record(number);
         let found = Event::Found { node: self.node.clone(), record, changes };
         match self.report(found, bytes, turn).await {
             // All that are open come in one message, which has its bound.
@@ -46,7 +50,7 @@ impl Session<'_> {
             }
             other => other?,
         }
-        self.last = Some(said.record);
+        self.last = Some(number);
         self.acknowledge().await
     }
 
@@ -56,12 +60,13 @@ impl Session<'_> {
         if self.last.is_some_and(|last| said.record < last) {
             return self.acknowledge().await;
         }
-        let bytes = said.json.len();
-        let turn = self.unread(self.desk.lanes.large(bytes)).await?;
+        bounded("findings", said.open.len(), FINDINGS_MAX)?;
+        let number = said.record;
+        let (open, bytes, turn) =
+            self.decoded(said, form::open_findings, |it: &Finding| it).await?;
         self.open_bytes = bytes;
-        let open = parsed(said.json, form::open_findings).await?;
         self.note_readable().await?;
-        let record = self.record(said.record);
+        let record = self.record(number);
         let resynced = Event::Resynced { node: self.node.clone(), record, open };
         match self.report(resynced, bytes, turn).await {
             // Not logged, so not acknowledged.
@@ -71,8 +76,38 @@ impl Session<'_> {
             }
             other => other?,
         }
-        self.last = Some(said.record);
+        self.last = Some(number);
         self.acknowledge().await
+    }
+
+    /// Decodes a report of findings when it is its turn. Gives them, how large the report is, and
+    /// its turn if it is a large one.
+    ///
+    /// In the log the findings are JSON, which is larger than the message: the report counts as
+    /// what it takes there, for its turn and for the node's quota. A large one is decoded on a
+    /// thread that may take its time, because those of the runtime serve every other node.
+    async fn decoded<M: Message + 'static, T: Send + 'static>(
+        &self,
+        message: M,
+        decode: fn(M) -> Result<Vec<T>, FormError>,
+        finding: fn(&T) -> &Finding,
+    ) -> Result<(Vec<T>, usize, Option<Turn>), End> {
+        let message_bytes = message.encoded_len();
+        let turn = self.unread(self.desk.lanes.large(message_bytes)).await?;
+        let findings = if message_bytes < LARGE_BYTES {
+            decode(message)?
+        } else {
+            let decoded = tokio::task::spawn_blocking(move || decode(message)).await;
+            decoded.map_err(|_| TakeError::Ended)??
+        };
+        let logged_bytes = findings.iter().map(|it| finding(it).estimated_bytes()).sum();
+        self.charge_bytes(usize::saturating_sub(logged_bytes, message_bytes));
+        let bytes = message_bytes.max(logged_bytes);
+        let turn = match turn {
+            Some(turn) => Some(turn),
+            None => self.unread(self.desk.lanes.large(bytes)).await?,
+        };
+        Ok((findings, bytes, turn))
     }
 
     /// Brings a report to the controller, when it is its turn.
@@ -147,18 +182,6 @@ impl Session<'_> {
     }
 }
 
-/// Reads findings; a large report on a thread that may take its time, because those of the runtime serve every other node.
-async fn parsed<T: Send + 'static>(
-    json: Bytes,
-    parse: fn(&[u8]) -> Result<T, FormError>,
-) -> Result<T, End> {
-    if json.len() < LARGE_BYTES {
-        return Ok(parse(&json)?);
-    }
-    let parsed = tokio::task::spawn_blocking(move || parse(&json)).await;
-    Ok(parsed.map_err(|_| TakeError::Ended)??)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -224,9 +247,9 @@ mod tests {
             makeup: None,
             told: 0,
         };
-        session.resynced(proto::Findings { record: 2, json: b"[]"[..].into() }).await.unwrap();
-        let json = form::changes_json(&[]).unwrap().into();
-        session.changes(proto::Changes { record: 4, after: 3, json }).await.unwrap();
+        session.resynced(form::findings_message(2, [])).await.unwrap();
+        let changes = form::changes_message(4, 3, Vec::new()).unwrap();
+        session.changes(changes).await.unwrap();
         let mut acked = || match told.try_recv().unwrap().unwrap().what {
             Some(down::What::Ack(ack)) => ack.record,
             other => panic!("{other:?}"),

@@ -25,9 +25,19 @@ impl Session<'_> {
             Some(up::What::Report(proto::Report { what: Some(report::What::Changes(_)) }))
         );
         if self.passes_over == 0 || !is_changes {
-            let cost = if self.desk.space.is_low() { LOW_SPACE_COST } else { 1 };
-            self.quota().charge(said.encoded_len().saturating_mul(cost), Instant::now());
+            let bytes = said.encoded_len().saturating_mul(self.byte_cost());
+            self.quota().charge(bytes, Instant::now());
         }
+    }
+
+    /// Counts bytes of the log that a message takes beyond its own size.
+    pub(super) fn charge_bytes(&self, bytes: usize) {
+        let bytes = bytes.saturating_mul(self.byte_cost());
+        self.quota().charge_entries(0, bytes, Instant::now());
+    }
+
+    fn byte_cost(&self) -> usize {
+        if self.desk.space.is_low() { LOW_SPACE_COST } else { 1 }
     }
 
     pub(super) fn quota(&self) -> MutexGuard<'_, NodeQuota> {

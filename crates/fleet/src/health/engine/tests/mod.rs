@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::health::finding::{Action, Severity};
-use crate::health::observation::Sample;
+use crate::health::observation::{EventSource, KernelEvent, Sample};
 
 fn engine() -> Engine {
     let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
@@ -66,10 +66,9 @@ fn logged(line: &str, when: Moment, boot: &str) -> Batch {
     let facts = XidFacts::clone(&FactSet::embedded().xids);
     let kernel = farrier_facts::decode::decode(&facts, line.as_bytes())
         .into_iter()
-        .map(|event| super::super::observation::KernelEvent {
+        .map(|event| KernelEvent {
             event,
-            line: line.trim_end().to_owned(),
-            gpu: None,
+            source: EventSource::KernelLog { line: line.trim_end().to_owned() },
             boot: boot.to_owned(),
             at: when,
         })

@@ -1,0 +1,108 @@
+//! Why something could not be read, as a message and back.
+
+use farrier_facts::node::{NvmlStatus, ReadError};
+
+use super::FormError;
+use super::finding::required;
+use crate::proto;
+use crate::proto::PlainReadError as Plain;
+use crate::proto::read_error::What;
+
+pub(super) fn read_error(message: proto::ReadError) -> Result<ReadError, FormError> {
+    let inner =
+        |err: Option<Box<proto::ReadError>>| read_error(*required("err", err)?).map(Box::new);
+    Ok(match required("unreadable", message.what)? {
+        What::NvmlStatus(status) => ReadError::nvml(status),
+        What::MissingCall(it) => ReadError::MissingCall { call: it.call.map(Into::into) },
+        What::Errno(errno) => ReadError::Os { errno },
+        What::Plain(value) => plain(value)?,
+        What::TooLargeBytes(limit_bytes) => ReadError::TooLarge { limit_bytes },
+        What::TooManyEntries(limit) => {
+            ReadError::TooManyEntries { limit: usize::try_from(limit).unwrap_or(usize::MAX) }
+        }
+        What::NotTextPath(path) => ReadError::NotText { path },
+        What::GpusNotOpened(it) => {
+            let gpus = it.gpus.into_iter().map(|gpu| (gpu.index, NvmlStatus(gpu.nvml_status)));
+            ReadError::GpusNotOpened { gpus: gpus.collect() }
+        }
+        What::CallHung(call) => ReadError::CallHung { call },
+        What::CallStuck(it) => ReadError::CallStuck { avoid_s: it.avoid_s },
+        What::DeadlineS(limit_s) => ReadError::Deadline { limit_s },
+        What::Link(it) => ReadError::Link { link: it.link, err: inner(it.err)? },
+        What::LinkCount(err) => ReadError::LinkCount { err: inner(Some(err))? },
+        What::At(it) => ReadError::At { place: it.place.into(), err: inner(it.err)? },
+        What::Malformed(detail) => ReadError::Malformed { detail: detail.into() },
+        What::ProbeEnded(detail) => ReadError::ProbeEnded { detail },
+        What::NoLibrary(detail) => ReadError::NoLibrary { detail },
+        What::Unavailable(detail) => ReadError::Unavailable { detail: detail.into() },
+        What::Legacy(text) => ReadError::Legacy(text),
+    })
+}
+
+fn plain(value: i32) -> Result<ReadError, FormError> {
+    Ok(match Plain::try_from(value).unwrap_or_default() {
+        Plain::Unspecified => return Err(FormError::UnknownValue { what: "unreadable", value }),
+        Plain::NotRegularFile => ReadError::NotRegularFile,
+        Plain::NotALink => ReadError::NotALink,
+        Plain::LinkNotUtf8 => ReadError::LinkNotUtf8,
+        Plain::LinkLoop => ReadError::LinkLoop,
+        Plain::NotInCapture => ReadError::NotInCapture,
+        Plain::DeviceNotOpened => ReadError::DeviceNotOpened,
+        Plain::NotListed => ReadError::NotListed,
+        Plain::NoLongerListed => ReadError::NoLongerListed,
+        Plain::NotReadSince => ReadError::NotReadSince,
+        Plain::NotReadYet => ReadError::NotReadYet,
+        Plain::AgentNotRunning => ReadError::AgentNotRunning,
+        Plain::NotANumber => ReadError::NotANumber,
+    })
+}
+
+pub(super) fn read_error_message(err: ReadError) -> proto::ReadError {
+    let plain = |plain: Plain| What::Plain(plain.into());
+    let inner = |err: Box<ReadError>| Box::new(read_error_message(*err));
+    let what = match err {
+        ReadError::Nvml { status } => What::NvmlStatus(status.0),
+        ReadError::MissingCall { call } => {
+            What::MissingCall(proto::MissingCall { call: call.map(Into::into) })
+        }
+        ReadError::Os { errno } => What::Errno(errno),
+        ReadError::NotRegularFile => plain(Plain::NotRegularFile),
+        ReadError::NotALink => plain(Plain::NotALink),
+        ReadError::LinkNotUtf8 => plain(Plain::LinkNotUtf8),
+        ReadError::LinkLoop => plain(Plain::LinkLoop),
+        ReadError::TooLarge { limit_bytes } => What::TooLargeBytes(limit_bytes),
+        ReadError::TooManyEntries { limit } => What::TooManyEntries(limit as u64),
+        ReadError::NotText { path } => What::NotTextPath(path),
+        ReadError::NotInCapture => plain(Plain::NotInCapture),
+        ReadError::DeviceNotOpened => plain(Plain::DeviceNotOpened),
+        ReadError::GpusNotOpened { gpus } => {
+            let gpus = gpus
+                .into_iter()
+                .map(|(index, status)| proto::GpuNotOpened { index, nvml_status: status.0 });
+            What::GpusNotOpened(proto::GpusNotOpened { gpus: gpus.collect() })
+        }
+        ReadError::NotListed => plain(Plain::NotListed),
+        ReadError::NoLongerListed => plain(Plain::NoLongerListed),
+        ReadError::CallHung { call } => What::CallHung(call),
+        ReadError::CallStuck { avoid_s } => What::CallStuck(proto::CallStuck { avoid_s }),
+        ReadError::Deadline { limit_s } => What::DeadlineS(limit_s),
+        ReadError::NotReadSince => plain(Plain::NotReadSince),
+        ReadError::NotReadYet => plain(Plain::NotReadYet),
+        ReadError::AgentNotRunning => plain(Plain::AgentNotRunning),
+        ReadError::NotANumber => plain(Plain::NotANumber),
+        ReadError::Link { link, err } => {
+            What::Link(Box::new(proto::LinkReadError { link, err: Some(inner(err)) }))
+        }
+        ReadError::LinkCount { err } => What::LinkCount(inner(err)),
+        ReadError::At { place, err } => {
+            let (place, err) = (place.into(), Some(inner(err)));
+            What::At(Box::new(proto::ReadErrorAt { place, err }))
+        }
+        ReadError::Malformed { detail } => What::Malformed(detail.into()),
+        ReadError::ProbeEnded { detail } => What::ProbeEnded(detail),
+        ReadError::NoLibrary { detail } => What::NoLibrary(detail),
+        ReadError::Unavailable { detail } => What::Unavailable(detail.into()),
+        ReadError::Legacy(text) => What::Legacy(text),
+    };
+    proto::ReadError { what: Some(what) }
+}

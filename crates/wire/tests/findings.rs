@@ -1,0 +1,563 @@
+//! Findings arrive as they were sent. What is missing, unknown or too much is refused by name, and
+//! never read as something milder.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use farrier_facts::node::{NvmlStatus, ReadError, Reading};
+use farrier_fleet::health::finding::{ActionBy, Cleared, InBoot};
+use farrier_fleet::health::{
+    Action, Change, Evidence, Finding, FindingKind, GpuUuid, NvmlXid, SERVER_FINDING_ID, Severity,
+    Signal, Subject,
+};
+use farrier_wire::form::{self, FormError};
+use farrier_wire::limits::{
+    EVIDENCE_MAX, FINDINGS_BYTES_MAX, FINDINGS_MAX, LOGGED_BYTES_MAX, NAME_BYTES_MAX,
+    TEXT_BYTES_MAX,
+};
+use farrier_wire::proto;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use prost::Message;
+use prost::bytes::Bytes;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+/// As the agent finds it, with evidence of each kind.
+fn finding(id: u64) -> Finding {
+    let gpu = || GpuUuid("GPU-5f2a7c1e-0d2c-4b5e-9d1f-8f3a6c1e7b90".to_owned());
+    let text =
+        "GPU has fallen off the bus: drain the node and reboot it. Afterwards: contact support.";
+    let in_boot = || InBoot {
+        boot: "0d2c4b5e-9d1f-4f3a-8c1e-7b905f2a7c1e".to_owned(),
+        steady_ms: 86_400_123,
+    };
+    Finding {
+        id,
+        code: "gpu.xid".to_owned(),
+        detail: "Xid 79".to_owned(),
+        subject: Subject::Gpu(gpu()),
+        kind: FindingKind::Fault,
+        severity: Severity::Fatal,
+        own_severity: None,
+        text: text.to_owned(),
+        action: Action::RebootNode,
+        remedy: None,
+        rule_action: Action::RebootNode,
+        action_by: ActionBy::Rule,
+        evidence: vec![
+            Evidence::Kernel {
+                text: text.to_owned(),
+                line: "NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name=python3, GPU has fallen off \
+                       the bus."
+                    .to_owned(),
+                pid: Some(4242),
+                process: Some("python3".to_owned()),
+                at: at(0),
+            },
+            Evidence::Signal {
+                signal: Signal::GpuTemperature,
+                text: "91 °C, and at most 87 °C is well".to_owned(),
+                measure: "mean over 60 s".to_owned(),
+                value: Reading::Value(91.25),
+                limit: 87.0,
+                note: None,
+                at: at(1),
+            },
+            Evidence::Nvml {
+                xid: NvmlXid { code: 79, gpu: gpu(), index: Some(5) },
+                text: text.to_owned(),
+                at: at(2),
+            },
+            Evidence::Check { text: "7 of 8 GPUs are there".to_owned(), at: at(3) },
+        ],
+        first_seen: at(0),
+        last_seen: at(3),
+        opened_in: Some(in_boot()),
+        last_in: Some(in_boot()),
+        count: 3,
+        clears: "when the node was rebooted and NVML lists the GPU again".to_owned(),
+        cleared: None,
+    }
+}
+
+fn message(finding: Finding) -> proto::Finding {
+    let sent = form::findings_message(1, [finding]);
+    proto::Finding::decode(sent.open[0].clone()).unwrap()
+}
+
+fn read(message: &proto::Finding) -> Result<Finding, FormError> {
+    let open = vec![message.encode_to_vec().into()];
+    form::open_findings(proto::Findings { record: 1, open }).map(|mut all| all.remove(0))
+}
+
+/// What becomes of a finding whose message was changed on its way.
+fn changed(change: impl FnOnce(&mut proto::Finding)) -> Result<Finding, FormError> {
+    let mut message = message(finding(1));
+    change(&mut message);
+    read(&message)
+}
+
+fn as_change(kind: i32, finding: Option<proto::Finding>) -> Result<Vec<Change>, FormError> {
+    let changes = vec![proto::Change { kind, finding }.encode_to_vec().into()];
+    form::changes(proto::Changes { record: 1, after: 0, changes })
+}
+
+#[test]
+fn every_field_that_has_to_be_there_is_missed_by_its_name() {
+    type Removed = fn(&mut proto::Finding);
+    let cases: [(&str, Removed); 9] = [
+        ("id", |it| it.id = None),
+        ("code", |it| it.code = None),
+        ("subject", |it| it.subject = None),
+        ("subject", |it| it.subject = Some(proto::Subject::default())),
+        ("text", |it| it.text = None),
+        ("first_seen_ns", |it| it.first_seen_ns = None),
+        ("last_seen_ns", |it| it.last_seen_ns = None),
+        ("count", |it| it.count = None),
+        ("clears", |it| it.clears = None),
+    ];
+    for (name, remove) in cases {
+        let refused = changed(remove);
+        assert!(matches!(refused, Err(FormError::Missing(what)) if what == name), "{refused:?}");
+    }
+    let parts: [(&str, Removed); 7] = [
+        ("boot", |it| it.opened_in.as_mut().unwrap().boot = None),
+        ("steady_ms", |it| it.last_in.as_mut().unwrap().steady_ms = None),
+        ("at_ns", |it| it.cleared = Some(proto::Cleared::default())),
+        ("gpu", |it| {
+            let link = proto::Link { gpu: None, link: Some(1) };
+            it.subject = Some(proto::Subject { what: Some(proto::subject::What::Link(link)) });
+        }),
+        ("at_ns", |it| it.evidence[0].at_ns = None),
+        ("evidence", |it| it.evidence[0].what = None),
+        ("limit", |it| signal(it).limit = None),
+    ];
+    for (name, remove) in parts {
+        let refused = changed(remove);
+        assert!(matches!(refused, Err(FormError::Missing(what)) if what == name), "{refused:?}");
+    }
+    let nothing = as_change(1, None);
+    assert!(matches!(nothing, Err(FormError::Missing("finding"))), "{nothing:?}");
+}
+
+fn signal(message: &mut proto::Finding) -> &mut proto::SignalEvidence {
+    match message.evidence[1].what.as_mut().unwrap() {
+        proto::evidence::What::Signal(signal) => signal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
+    type Set = fn(&mut proto::Finding, i32);
+    let cases: [(&str, Set); 6] = [
+        ("kind", |it, value| it.kind = value),
+        ("severity", |it, value| it.severity = value),
+        ("severity", |it, value| it.own_severity = Some(value)),
+        ("action", |it, value| it.action = value),
+        ("action", |it, value| it.rule_action = value),
+        ("action_by", |it, value| it.action_by = value),
+    ];
+    for (name, set) in cases {
+        for number in [0, 99, -1, i32::MAX] {
+            let refused = changed(|it| set(it, number));
+            match refused {
+                Err(FormError::UnknownValue { what, value }) => {
+                    assert_eq!((what, value), (name, number));
+                }
+                other => panic!("{name} {number}: {other:?}"),
+            }
+        }
+    }
+    for number in [0, 4] {
+        let refused = as_change(number, Some(message(finding(1))));
+        assert!(matches!(refused, Err(FormError::UnknownValue { what: "change", .. })));
+    }
+    let refused = changed(|it| signal(it).signal = Some("gpu.mood".to_owned()));
+    assert!(matches!(refused, Err(FormError::UnknownSignal(_))), "{refused:?}");
+    // A case of a later version is one that is not there: the subject has nothing but a field 15.
+    let mut later = message(finding(1));
+    later.subject = None;
+    let mut bytes = later.encode_to_vec();
+    bytes.extend([0x22, 0x02, 0x7a, 0x00]);
+    let later = form::open_findings(proto::Findings { record: 1, open: vec![bytes.into()] });
+    assert!(matches!(later, Err(FormError::Missing("subject"))), "{later:?}");
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    for bytes in [&b"nothing"[..], b"{}", &[0x0a], &[0x08, 0x01, 0x12, 0x05, 0xff]] {
+        let open = vec![Bytes::copy_from_slice(bytes)];
+        let refused = form::open_findings(proto::Findings { record: 1, open });
+        assert!(matches!(refused, Err(FormError::Decode(_))), "{bytes:?}: {refused:?}");
+    }
+    let none = form::open_findings(proto::Findings { record: 1, open: vec![Bytes::new()] });
+    assert!(matches!(none, Err(FormError::Missing(_) | FormError::UnknownValue { .. })));
+}
+
+#[test]
+fn a_number_that_json_has_not_is_refused_by_both_sides() {
+    for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let value = proto::Reading { what: Some(proto::reading::What::Value(wrong)) };
+        let refused = changed(|it| signal(it).value = Some(value));
+        assert!(matches!(refused, Err(FormError::NotFinite(_))), "{refused:?}");
+        let refused = changed(|it| signal(it).limit = Some(wrong));
+        assert!(matches!(refused, Err(FormError::NotFinite(_))), "{refused:?}");
+        let mut own = finding(1);
+        for evidence in &mut own.evidence {
+            if let Evidence::Signal { limit, .. } = evidence {
+                *limit = wrong;
+            }
+        }
+        let refused = form::changes_message(1, 0, vec![Change::Opened(own.clone())]);
+        assert!(matches!(refused, Err(FormError::NotFinite(_))), "{refused:?}");
+        // The finding is reported all the same, without its evidence.
+        let open = form::open_findings(form::findings_message(1, [own.clone()])).unwrap();
+        assert_eq!(open, [Finding { evidence: Vec::new(), ..own }]);
+    }
+}
+
+#[test]
+fn what_is_too_much_is_refused_by_both_sides() {
+    type Grow = fn(&mut Finding);
+    let cases: [(&str, Grow); 12] = [
+        ("code", |it| it.code = "x".repeat(NAME_BYTES_MAX + 1)),
+        ("detail", |it| it.detail = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("text", |it| it.text = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("clears", |it| it.clears = "x".repeat(TEXT_BYTES_MAX + 1)),
+        ("remedy", |it| it.remedy = Some("x".repeat(TEXT_BYTES_MAX + 1))),
+        ("subject", |it| it.subject = Subject::Pci("x".repeat(NAME_BYTES_MAX + 1))),
+        ("boot", |it| it.last_in.as_mut().unwrap().boot = "x".repeat(NAME_BYTES_MAX + 1)),
+        ("evidence", |it| it.evidence = vec![it.evidence[3].clone(); EVIDENCE_MAX + 1]),
+        ("evidence", |it| {
+            it.evidence[3] = Evidence::Check { text: "x".repeat(TEXT_BYTES_MAX + 1), at: at(0) };
+        }),
+        ("evidence", |it| {
+            let Evidence::Signal { measure, .. } = &mut it.evidence[1] else { panic!() };
+            *measure = "x".repeat(TEXT_BYTES_MAX + 1);
+        }),
+        ("evidence", |it| {
+            let Evidence::Signal { value, .. } = &mut it.evidence[1] else { panic!() };
+            *value = Reading::Unreadable(ReadError::malformed("x".repeat(TEXT_BYTES_MAX + 1)));
+        }),
+        ("cleared", |it| {
+            it.cleared = Some(Cleared { at: at(9), why: "x".repeat(TEXT_BYTES_MAX + 1) });
+        }),
+    ];
+    for (name, grow) in cases {
+        let mut large = finding(1);
+        grow(&mut large);
+        let sent = form::changes_message(1, 0, vec![Change::Opened(large.clone())]);
+        assert!(
+            matches!(sent, Err(FormError::TooMuch { what, .. }) if what == name),
+            "{name}: {sent:?}"
+        );
+    }
+    // A sender that does not bound what it sends.
+    let refused = changed(|it| it.text = Some("x".repeat(TEXT_BYTES_MAX + 1)));
+    assert!(matches!(refused, Err(FormError::TooMuch { what: "text", .. })), "{refused:?}");
+    let refused = changed(|it| it.evidence = vec![it.evidence[3].clone(); EVIDENCE_MAX + 1]);
+    assert!(matches!(refused, Err(FormError::TooMuch { what: "evidence", .. })), "{refused:?}");
+    let many = |open| form::open_findings(proto::Findings { record: 1, open });
+    let refused = many(vec![Bytes::new(); FINDINGS_MAX + 1]);
+    assert!(matches!(refused, Err(FormError::TooMuch { found, .. }) if found == FINDINGS_MAX + 1));
+    let refused = many(vec![vec![0; FINDINGS_BYTES_MAX].into()]);
+    assert!(matches!(refused, Err(FormError::TooMuch { what: "findings", .. })), "{refused:?}");
+}
+
+#[test]
+fn a_small_message_cannot_fill_the_log() {
+    // Each takes 512 bytes of the log or more, and some 60 of the message.
+    let bare = Finding {
+        code: String::new(),
+        detail: String::new(),
+        subject: Subject::Node,
+        text: String::new(),
+        clears: String::new(),
+        evidence: Vec::new(),
+        opened_in: None,
+        last_in: None,
+        ..finding(1)
+    };
+    let encoded: Bytes = message(bare).encode_to_vec().into();
+    let (count, bytes) = (LOGGED_BYTES_MAX / 512 + 1, encoded.len());
+    assert!(count < FINDINGS_MAX && count * (bytes + 3) < FINDINGS_BYTES_MAX, "{bytes}");
+    let refused = form::open_findings(proto::Findings { record: 1, open: vec![encoded; count] });
+    assert!(matches!(refused, Err(FormError::TooMuch { most: LOGGED_BYTES_MAX, .. })));
+    // Letters that JSON writes with six.
+    let zeros =
+        |id| Finding { text: "\0".repeat(TEXT_BYTES_MAX), evidence: Vec::new(), ..finding(id) };
+    let open = form::open_findings(form::findings_message(1, (0..60).map(zeros))).unwrap();
+    assert!(open.len() < 60 && serde_json::to_vec(&open).unwrap().len() <= LOGGED_BYTES_MAX);
+}
+
+#[test]
+fn a_finding_with_the_servers_own_number_is_refused() {
+    for (id, is_taken) in [
+        (0, true),
+        (SERVER_FINDING_ID - 1, true),
+        (SERVER_FINDING_ID, false),
+        (SERVER_FINDING_ID + 1, false),
+        (u64::MAX, false),
+    ] {
+        let refused = changed(|it| it.id = Some(id));
+        assert_eq!(refused.is_ok(), is_taken, "{id}");
+        assert!(is_taken || matches!(refused, Err(FormError::ReservedId(it)) if it == id));
+        let sent = form::changes_message(1, 0, vec![Change::Opened(finding(id))]);
+        assert_eq!(sent.is_ok(), is_taken, "{id}");
+    }
+}
+
+#[test]
+fn a_change_that_contradicts_itself_is_refused() {
+    let cleared = as_change(proto::ChangeKind::Cleared.into(), Some(message(finding(5))));
+    assert!(matches!(cleared, Err(FormError::Contradiction(5))));
+    let over = Some(Cleared { at: at(9), why: "it was rebooted".to_owned() });
+    let over = Finding { cleared: over, ..finding(5) };
+    let opened = form::changes_message(1, 0, vec![Change::Opened(over.clone())]).unwrap();
+    assert!(matches!(form::changes(opened), Err(FormError::Contradiction(5))));
+    let open = form::findings_message(1, [over]);
+    assert!(matches!(form::open_findings(open), Err(FormError::Contradiction(5))));
+}
+
+#[test]
+fn of_too_many_findings_the_worst_are_reported() {
+    let large = |id: u64| Finding {
+        text: "x".repeat(8000),
+        severity: if id == 1500 { Severity::Fatal } else { Severity::Info },
+        ..finding(id)
+    };
+    let open = form::open_findings(form::findings_message(1, (1..=2000).map(large))).unwrap();
+    assert!((120..2000).contains(&open.len()), "{}", open.len());
+    assert_eq!(open[0].id, 1500);
+    assert!(open.iter().all(|it| it.evidence.is_empty()));
+    let few: Vec<Finding> = (1..=3).map(finding).collect();
+    let read = form::open_findings(form::findings_message(1, few.clone())).unwrap();
+    assert_eq!(read, few);
+}
+
+#[test]
+fn a_clock_that_is_centuries_off_keeps_no_finding_from_the_server() {
+    for (first_seen, seen_there) in [
+        ("1500-01-01T00:00:00Z", "1677-09-21T00:12:43.145224192Z"),
+        ("2500-01-01T00:00:00Z", "2262-04-11T23:47:16.854775807Z"),
+    ] {
+        let off = Finding { first_seen: first_seen.parse().unwrap(), ..finding(1) };
+        let read = read(&message(off.clone())).unwrap();
+        assert_eq!(read, Finding { first_seen: seen_there.parse().unwrap(), ..off });
+    }
+}
+
+#[test]
+fn a_message_is_smaller_than_its_json() {
+    // What most findings have is the line that they come from; this one has evidence of each kind.
+    let usual = |id| Finding { evidence: finding(id).evidence[..1].to_vec(), ..finding(id) };
+    let sizes = |name: &str, findings: Vec<Finding>| {
+        let json = serde_json::to_vec(&findings).unwrap().len();
+        let message = form::findings_message(1, findings.clone());
+        let bytes = message.encoded_len();
+        assert_eq!(form::open_findings(message).unwrap(), findings, "nothing was left out");
+        println!("{name}: {json} bytes of JSON, {bytes} of a message");
+        assert!(bytes * 10 < json * 7, "{name}: {json} bytes of JSON, {bytes} of a message");
+        json
+    };
+    let one = sizes("a usual finding", vec![usual(1)]);
+    sizes("1,000 usual findings", (1..=1000).map(usual).collect());
+    let rich = sizes("a finding with four observations", vec![finding(1)]);
+    // What the log takes is bounded by an estimate.
+    assert!(usual(1).estimated_bytes() >= one && finding(1).estimated_bytes() >= rich);
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    any::<String>()
+}
+
+fn times() -> impl Strategy<Value = Timestamp> {
+    any::<i64>().prop_map(|ns| Timestamp::from_nanosecond(ns.into()).unwrap())
+}
+
+fn subjects() -> impl Strategy<Value = Subject> {
+    prop_oneof![
+        Just(Subject::Node),
+        Just(Subject::Agent),
+        texts().prop_map(|gpu| Subject::Gpu(GpuUuid(gpu))),
+        (texts(), any::<u32>()).prop_map(|(gpu, link)| Subject::Link { gpu: GpuUuid(gpu), link }),
+        (texts(), any::<u32>()).prop_map(|(device, port)| Subject::Nic { device, port }),
+        texts().prop_map(Subject::Pci),
+    ]
+}
+
+fn readings() -> impl Strategy<Value = Reading<f64>> {
+    prop_oneof![
+        numbers().prop_map(Reading::Value),
+        Just(Reading::Absent),
+        read_errors().prop_map(Reading::Unreadable),
+    ]
+}
+
+/// Every way in which a reading may have no value.
+fn read_errors() -> impl Strategy<Value = ReadError> {
+    let plain = [
+        ReadError::NotRegularFile,
+        ReadError::NotALink,
+        ReadError::LinkNotUtf8,
+        ReadError::LinkLoop,
+        ReadError::NotInCapture,
+        ReadError::DeviceNotOpened,
+        ReadError::NotListed,
+        ReadError::NoLongerListed,
+        ReadError::NotReadSince,
+        ReadError::NotReadYet,
+        ReadError::AgentNotRunning,
+        ReadError::NotANumber,
+    ];
+    let status = || any::<u32>().prop_map(NvmlStatus);
+    let leaf = prop_oneof![
+        proptest::sample::select(plain.to_vec()),
+        status().prop_map(|status| ReadError::Nvml { status }),
+        proptest::option::of(texts())
+            .prop_map(|call| ReadError::MissingCall { call: call.map(Into::into) }),
+        any::<i32>().prop_map(|errno| ReadError::Os { errno }),
+        any::<u64>().prop_map(|limit_bytes| ReadError::TooLarge { limit_bytes }),
+        any::<u32>().prop_map(|limit| ReadError::TooManyEntries { limit: limit as usize }),
+        texts().prop_map(|path| ReadError::NotText { path }),
+        proptest::collection::vec((any::<u32>(), status()), 0..4)
+            .prop_map(|gpus| ReadError::GpusNotOpened { gpus }),
+        texts().prop_map(|call| ReadError::CallHung { call }),
+        any::<Option<u64>>().prop_map(|avoid_s| ReadError::CallStuck { avoid_s }),
+        any::<u64>().prop_map(|limit_s| ReadError::Deadline { limit_s }),
+        texts().prop_map(ReadError::malformed),
+        texts().prop_map(|detail| ReadError::ProbeEnded { detail }),
+        texts().prop_map(|detail| ReadError::NoLibrary { detail }),
+        texts().prop_map(ReadError::unavailable),
+        texts().prop_map(ReadError::Legacy),
+    ];
+    leaf.prop_recursive(3, 4, 1, |inner| {
+        let boxed = inner.clone().prop_map(Box::new);
+        prop_oneof![
+            (any::<u32>(), boxed.clone()).prop_map(|(link, err)| ReadError::Link { link, err }),
+            boxed.prop_map(|err| ReadError::LinkCount { err }),
+            (texts(), inner).prop_map(|(place, err)| err.at(place)),
+        ]
+    })
+}
+
+fn numbers() -> impl Strategy<Value = f64> {
+    use proptest::num::f64::{NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
+    POSITIVE | NEGATIVE | NORMAL | SUBNORMAL | ZERO
+}
+
+fn signals() -> impl Strategy<Value = Signal> {
+    prop::sample::select(Signal::ALL)
+}
+
+fn evidence() -> impl Strategy<Value = Evidence> {
+    let signal =
+        (signals(), texts(), texts(), readings(), numbers(), any::<Option<String>>(), times());
+    prop_oneof![
+        signal.prop_map(|(signal, text, measure, value, limit, note, at)| Evidence::Signal {
+            signal,
+            text,
+            measure,
+            value,
+            limit,
+            note,
+            at
+        }),
+        (texts(), texts(), any::<Option<u32>>(), any::<Option<String>>(), times()).prop_map(
+            |(text, line, pid, process, at)| { Evidence::Kernel { text, line, pid, process, at } }
+        ),
+        (any::<u32>(), texts(), any::<Option<u32>>(), texts(), times()).prop_map(
+            |(code, gpu, index, text, at)| {
+                Evidence::Nvml { xid: NvmlXid { code, gpu: GpuUuid(gpu), index }, text, at }
+            }
+        ),
+        (texts(), times()).prop_map(|(text, at)| Evidence::Check { text, at }),
+    ]
+}
+
+fn in_boots() -> impl Strategy<Value = Option<InBoot>> {
+    prop::option::of(
+        (texts(), any::<i64>()).prop_map(|(boot, steady_ms)| InBoot { boot, steady_ms }),
+    )
+}
+
+fn severities() -> impl Strategy<Value = Severity> {
+    use Severity::{Critical, Fatal, Info, Warning};
+    prop::sample::select(vec![Info, Warning, Critical, Fatal])
+}
+
+fn actions() -> impl Strategy<Value = Action> {
+    prop::sample::select(vec![
+        Action::Ignore,
+        Action::RestartApp,
+        Action::Investigate,
+        Action::ResetGpu,
+        Action::RebootNode,
+        Action::DrainAndReplace,
+    ])
+}
+
+prop_compose! {
+    fn findings()(
+        (id, count) in (0..SERVER_FINDING_ID, any::<u64>()),
+        (code, detail, text, clears) in (texts(), texts(), texts(), texts()),
+        (subject, remedy) in (subjects(), any::<Option<String>>()),
+        kind in prop::sample::select(vec![FindingKind::Fault, FindingKind::Advice]),
+        (severity, own_severity) in (severities(), prop::option::of(severities())),
+        (action, rule_action) in (actions(), actions()),
+        action_by in prop::sample::select(vec![ActionBy::Rule, ActionBy::Driver]),
+        evidence in prop::collection::vec(evidence(), 0..5),
+        (first_seen, last_seen, opened_in, last_in) in (times(), times(), in_boots(), in_boots()),
+        cleared in prop::option::of((times(), texts()).prop_map(|(at, why)| Cleared { at, why })),
+    ) -> Finding {
+        Finding {
+            id, code, detail, subject, kind, severity, own_severity, text, action, remedy,
+            rule_action, action_by, evidence, first_seen, last_seen, opened_in, last_in, count,
+            clears, cleared,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_change_arrives_as_it_was_sent(
+        all in prop::collection::vec((findings(), any::<bool>()), 0..4),
+    ) {
+        let changes: Vec<Change> = all
+            .into_iter()
+            .map(|(finding, is_new)| match (finding.is_open(), is_new) {
+                (true, true) => Change::Opened(finding),
+                (true, false) => Change::Updated(finding),
+                (false, _) => Change::Cleared(finding),
+            })
+            .collect();
+        let sent = form::changes_message(7, 6, changes.clone()).unwrap();
+        // On its way it is what other programs see.
+        let sent = proto::Changes::decode(&sent.encode_to_vec()[..]).unwrap();
+        prop_assert_eq!((sent.record, sent.after), (7, 6));
+        prop_assert_eq!(form::changes(sent).unwrap(), changes);
+    }
+
+    #[test]
+    fn any_open_finding_arrives_as_it_was_sent(finding in findings()) {
+        let finding = Finding { cleared: None, ..finding };
+        let sent = form::findings_message(7, [finding.clone()]);
+        prop_assert_eq!(form::open_findings(sent).unwrap(), [finding]);
+    }
+
+    #[test]
+    fn a_message_with_bytes_changed_makes_no_reader_panic(
+        at in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let changes = form::changes_message(7, 6, vec![Change::Opened(finding(1))]).unwrap();
+        let mut bytes = changes.changes[0].to_vec();
+        for (at, to) in at {
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+        }
+        let changes = vec![bytes.into()];
+        let _ = form::changes(proto::Changes { record: 7, after: 6, changes });
+    }
+}
