@@ -11,7 +11,8 @@ use crate::town::Town;
 
 const FOREIGN_POOL: &str = "zz-secret";
 
-/// Names and counts of the other pool in a text. A count is a word of its own: digits of a time are none.
+/// Names and counts of the other pool in a text. A count is a word of its own: digits of a time are
+/// none.
 fn markers(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split(|it: char| !it.is_ascii_alphanumeric()).collect();
     let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());

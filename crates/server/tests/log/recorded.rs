@@ -1,5 +1,5 @@
-//! Every state that a log was ever begun with still reads: `testdata/states_v1.jsonl` to `states_v3.jsonl` hold states with every field, as
-//! they were written then.
+//! Every state that a log was ever begun with still reads: `testdata/states_v1.jsonl` to
+//! `states_v3.jsonl` hold states with every field, as they were written then.
 //!
 //! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`) and never changed or taken away.
 
@@ -358,7 +358,8 @@ fn a_state_that_was_written_ever_still_reads() {
                 holds_what_it_was(node, &then["nodes"][id.as_str()]);
             }
             let now = serde_json::to_value(&state).unwrap();
-            // Nodes are compared above, domains counted again, and blame has a reason in words in format 1.
+            // Nodes are compared above, domains counted again, and blame has a reason in words in
+            // format 1.
             for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "wakes"] {
                 assert!(holds(&now[name], &then[name]), "{name} is lost: {now}");
             }
@@ -394,8 +395,8 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     let pending = node.orders.pending().unwrap();
     assert_eq!(pending.accepted, then["order"]["accepted"].as_bool().unwrap());
     assert_eq!((&pending.faults, &then["order"]["order"]["generation"]), (&None, &Value::from(4)));
-    // What cannot be so together: drained without a cordon, a request of a node that is out, a level
-    // that passed and is required.
+    // What cannot be so together: drained without a cordon, a request of a node that is out, a
+    // level that passed and is required.
     let drained = node.scheduling.is_cordoned() && then["drained"] == true;
     assert_eq!(node.scheduling.is_drained(), drained);
     let requested = node.phase.requested_verification().is_some();
@@ -411,7 +412,8 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     assert_eq!(required, owed.map(|(_, level)| level).collect::<Vec<_>>());
 }
 
-/// For which faults a node was repaired is not read from texts: what was done then is not done again for any.
+/// For which faults a node was repaired is not read from texts: what was done then is not done
+/// again for any.
 #[test]
 fn a_repair_of_an_earlier_format_is_not_repeated() {
     let mut line: Value = serde_json::from_str(RECORDED_V2.lines().last().unwrap()).unwrap();

@@ -25,8 +25,8 @@ pub use complaint::speaks_against;
 /// The version of this logic. Raised whenever the same inputs lead to other decisions: a replay decides again only on what its own
 /// version decided (`docs/adr/0020-reasons-are-values.md`).
 ///
-/// 2: a drain that is reported after the cordon went does not count as one, and a repair of which a state before format 3 does not say for
-/// which fault it was counts for all.
+/// 2: a drain that is reported after the cordon went does not count as one, and a repair of which a
+/// state before format 3 does not say for which fault it was counts for all.
 pub const LOGIC_VERSION: u32 = 2;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.

@@ -3,8 +3,9 @@
 use super::{OrderFailure, Reason, UnblockedBy, Why};
 use crate::fleet::identity::Domain;
 
-/// Whether no node of a caller's scope is in the domain: another pool for a caller of a pool, another tenant for a caller of a tenant. A node
-/// that came from another pool has reasons from there in its history.
+/// Whether no node of a caller's scope is in the domain: another pool for a caller of a pool,
+/// another tenant for a caller of a tenant. A node that came from another pool has reasons from
+/// there in its history.
 fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
     domain.kind() == scope.kind() && domain != scope
 }

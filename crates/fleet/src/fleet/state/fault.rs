@@ -1,4 +1,5 @@
-//! What is wrong with a node, by a key that outlives the finding: each fault has its own attempt of each repair.
+//! What is wrong with a node, by a key that outlives the finding: each fault has its own attempt of
+//! each repair.
 
 use std::fmt;
 

@@ -17,13 +17,15 @@ const MISSING_GPUS_MAX: usize = 32;
 pub struct Inventory {
     /// What it reported last.
     pub makeup: Arc<Makeup>,
-    /// GPUs that it had and has no more, in this boot or with an open finding. One that fell off the bus is in no list, and it is the very one that people look for.
+    /// GPUs that it had and has no more, in this boot or with an open finding. One that fell off
+    /// the bus is in no list, and it is the very one that people look for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_gpus: Vec<GpuMakeup>,
 }
 
 impl Inventory {
-    /// The inventory after another report. `is_in_finding` says whether an open finding names a GPU.
+    /// The inventory after another report. `is_in_finding` says whether an open finding names a
+    /// GPU.
     pub(super) fn after(
         before: Option<&Self>,
         makeup: &Makeup,

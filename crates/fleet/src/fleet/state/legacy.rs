@@ -185,7 +185,8 @@ impl From<NodeV2> for Node {
     fn from(node: NodeV2) -> Self {
         let (phase, liveness) = (node.phase(), node.liveness());
         let (scheduling, verification) = (node.scheduling(), node.verification());
-        // Where what failed last was not kept, its count is not either: what fails still does so again before it waits for a person.
+        // Where what failed last was not kept, its count is not either: what fails still does so
+        // again before it waits for a person.
         let failures = node.failed.zip(node.failed_order).zip(NonZeroU32::new(node.failures));
         let failures =
             failures.map(|(((at, why), order), count)| FailureStreak { order, count, at, why });

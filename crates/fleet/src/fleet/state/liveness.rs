@@ -32,7 +32,8 @@ pub enum Liveness {
 pub struct HeartbeatLoss {
     /// When the last one arrived.
     pub since: Timestamp,
-    /// Seconds since then that count towards no heartbeat timeout: the controller did not run, or the clock was stepped.
+    /// Seconds since then that count towards no heartbeat timeout: the controller did not run, or
+    /// the clock was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub uncounted_s: u32,
 }

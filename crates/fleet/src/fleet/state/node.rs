@@ -315,7 +315,8 @@ impl Node {
         self.requests.change(|it| it.end_errand(what, answer.clone(), withdrawn, at));
     }
 
-    /// What was verified before a repair says nothing of the node any longer, and what failed may be done now.
+    /// What was verified before a repair says nothing of the node any longer, and what failed may
+    /// be done now.
     fn repaired(&mut self) {
         self.verification.discard_results();
         self.verification.dismiss_failure();

@@ -30,7 +30,8 @@ pub struct Pending {
     pub order: Order,
     /// Whether the agent has it in its journal.
     pub accepted: bool,
-    /// The faults that a repair is meant for; none where it is no repair, or of a state before format 3.
+    /// The faults that a repair is meant for; none where it is no repair, or of a state before
+    /// format 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<Vec<FaultKey>>,
 }
@@ -85,7 +86,8 @@ impl Orders {
         self.pending = Some(Box::new(Pending { order, accepted: false, faults }));
     }
 
-    /// The node had orders up to that generation. A lower one is never taken, so what is pending is ordered again with a higher one.
+    /// The node had orders up to that generation. A lower one is never taken, so what is pending is
+    /// ordered again with a higher one.
     pub(super) fn skip_to(&mut self, generation: u64) {
         if generation > self.generation {
             self.generation = generation;

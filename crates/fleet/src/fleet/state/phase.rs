@@ -90,7 +90,8 @@ pub struct NodePhase {
     phase: Phase,
     since: Timestamp,
     why: Why,
-    /// Seconds since then that count towards no timeout: the controller did not run, or the clock was stepped.
+    /// Seconds since then that count towards no timeout: the controller did not run, or the clock
+    /// was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     uncounted_s: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]

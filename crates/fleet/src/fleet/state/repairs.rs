@@ -35,7 +35,8 @@ pub enum RepairAttempt {
     Ordered {
         /// What.
         order: OrderKind,
-        /// The faults that it was meant for; none in what a state before format 3 kept, where keys were texts.
+        /// The faults that it was meant for; none in what a state before format 3 kept, where keys
+        /// were texts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         faults: Option<Vec<FaultKey>>,
     },
@@ -97,8 +98,9 @@ impl Repairs {
         self.attempts().filter(is_it).count()
     }
 
-    /// Whether it was attempted for that fault, since a person last repaired the node. An attempt whose faults are not known counts for
-    /// every fault: the same repair is not repeated for the reason alone that its keys were lost, and a person is asked instead.
+    /// Whether it was attempted for that fault, since a person last repaired the node. An attempt
+    /// whose faults are not known counts for every fault: the same repair is not repeated for the
+    /// reason alone that its keys were lost, and a person is asked instead.
     pub(in crate::fleet) fn was_attempted(
         &self,
         what: &OrderKind,
@@ -118,7 +120,8 @@ impl Repairs {
                 return true;
             }
         }
-        // After a repair by hand what was done before it is left to people, until another repair is ordered.
+        // After a repair by hand what was done before it is left to people, until another repair is
+        // ordered.
         !is_any_noted && self.times_done(what) > 0
     }
 

@@ -31,7 +31,8 @@ impl Empty for OperatorRequests {
 }
 
 impl OperatorRequests {
-    /// Notes what came of an operator-requested order. It is not tried again: a person sees it, and requests it again.
+    /// Notes what came of an operator-requested order. It is not tried again: a person sees it, and
+    /// requests it again.
     pub(super) fn end_errand(
         &mut self,
         what: OrderKind,

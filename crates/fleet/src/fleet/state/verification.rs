@@ -123,7 +123,8 @@ impl Verification {
         matches!(self.level(level), Level::Passed(_))
     }
 
-    /// Levels that did not pass, and have not passed since: they are required, whatever the pool requires.
+    /// Levels that did not pass, and have not passed since: they are required, whatever the pool
+    /// requires.
     pub fn required(&self) -> impl Iterator<Item = Rung> {
         LEVELS
             .into_iter()
@@ -162,7 +163,8 @@ impl Verification {
         self.failure = Some(Box::new(failure));
     }
 
-    /// Results say nothing any longer: the node booted, was changed or was repaired. What is required stays so.
+    /// Results say nothing any longer: the node booted, was changed or was repaired. What is
+    /// required stays so.
     pub(super) fn discard_results(&mut self) {
         for level in LEVELS {
             self.discard_result(level);

@@ -36,7 +36,8 @@ fn markers(text: &str) -> BTreeSet<String> {
     names.chain(counts.into_iter().filter(|it| words.contains(it.as_str()))).collect()
 }
 
-/// Every reason and all that unblocks, each about the fleet, about the rack that is shared and about the other pool.
+/// Every reason and all that unblocks, each about the fleet, about the rack that is shared and
+/// about the other pool.
 fn cases() -> Vec<Why> {
     let domains = [Domain::Fleet, domain("rack:shared"), domain("pool:zz-secret")];
     let mut cases = Vec::new();
@@ -58,7 +59,8 @@ impl World {
         self.site().brain.take(by, event).await.unwrap();
     }
 
-    /// A pool of the caller's with one node, and another with three of which one stands in the same rack.
+    /// A pool of the caller's with one node, and another with three of which one stands in the same
+    /// rack.
     async fn two_pools() -> Self {
         let world = Self::new().await;
         world.enrol(OWN, "train", SHARED_RACK).await;
@@ -97,8 +99,8 @@ impl World {
         world
     }
 
-    /// Everything that can have this reason has it: a phase, what is deferred, an order, one that was withdrawn, one that a person
-    /// wanted, and what is to blame.
+    /// Everything that can have this reason has it: a phase, what is deferred, an order, one that
+    /// was withdrawn, one that a person wanted, and what is to blame.
     async fn tell(&self, why: &Why) {
         let reason = || why.reason.clone();
         for name in [OWN, FOREIGN[0]] {
@@ -142,7 +144,8 @@ impl World {
         }
     }
 
-    /// The order that is pending is withdrawn for this reason: what failed last is shown where nothing is pending.
+    /// The order that is pending is withdrawn for this reason: what failed last is shown where
+    /// nothing is pending.
     async fn withdraw(&self, why: &Why) {
         let pending = self
             .site()
