@@ -9,7 +9,7 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
 
 /// What the findings or changes in a message may take of the server's log, as
-/// `Finding::estimated_bytes` has it. There they are JSON, which is up to ten times as large as a
+/// `Finding::estimated_bytes` has it. There they are JSON, which is about six times as large as a
 /// message with little text: the message's own size bounds neither the log nor the commit.
 pub const LOGGED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 

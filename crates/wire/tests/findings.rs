@@ -187,7 +187,10 @@ fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
 
 #[test]
 fn what_is_no_message_is_refused() {
-    for bytes in [&b"nothing"[..], b"{}", &[0x0a], &[0x08, 0x01, 0x12, 0x05, 0xff]] {
+    // The third and fourth are what an agent of before sends.
+    for bytes in
+        [&b"nothing"[..], &[0x0a], b"[]", b"[{\"opened\":{}}]", &[0x08, 0x01, 0x12, 0x05, 0xff]]
+    {
         let open = vec![Bytes::copy_from_slice(bytes)];
         let refused = form::open_findings(proto::Findings { record: 1, open });
         assert!(matches!(refused, Err(FormError::Decode(_))), "{bytes:?}: {refused:?}");
