@@ -4,8 +4,8 @@ use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::order::{NodeUse, OrderKind};
 use farrier_fleet::fleet::{Domain, FleetState, Node, NodeId, Place, Rung, Standing};
 use farrier_wire::rest::{
-    DiagAsk, Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, TuneAsk,
-    VerifyAsk,
+    DiagAsk, Done, FreezeAsk, HintCode, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk,
+    TuneAsk, VerifyAsk,
 };
 use jiff::SignedDuration;
 
@@ -44,8 +44,8 @@ fn fine(_: &Node) -> Option<Failure> {
 fn at_work(node: &Node) -> Option<Failure> {
     let takes_work = node.standing().in_service() || node.standing() == Standing::Joining;
     takes_work.then(|| {
-        let hint = "hold it first: POST `hold`, and let what runs there end";
-        Failure::conflict("it takes work, and is neither tested nor changed under it", hint)
+        let text = "it takes work, and is neither tested nor changed under it";
+        Failure::conflict(text, HintCode::HoldAndDrain)
     })
 }
 
@@ -75,8 +75,8 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     let RepairedAsk { what } = call.body()?;
     let refuse = |node: &Node| {
         (node.standing() == Standing::InService).then(|| {
-            let hint = "hold it first: POST `hold`, or wait until something speaks against it";
-            Failure::conflict("it is in service: there is nothing to be repaired", hint)
+            let text = "it is in service: there is nothing to be repaired";
+            Failure::conflict(text, HintCode::HoldOrWait)
         })
     };
     let node = node(&call, refuse).await?;
@@ -88,10 +88,8 @@ pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.nothing()?;
     let refuse = |node: &Node| {
         let waits = node.waits_for_approval() || node.repairs.is_approved();
-        (!waits).then(|| {
-            let hint = "GET the node: `waits_for_approval` says when there is something";
-            Failure::conflict("nothing there waits for approval", hint)
-        })
+        (!waits)
+            .then(|| Failure::conflict("nothing there waits for approval", HintCode::SeeApproval))
     };
     let node = node(&call, refuse).await?;
     ask(&call, Ask::Approve { node }).await

@@ -1,6 +1,6 @@
 //! Why a request is not answered: a problem of RFC 9457, with what to do about it. Nothing of the server's inside is told.
 
-use farrier_wire::rest::Problem;
+use farrier_wire::rest::{HintCode, Problem};
 use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::audit::AuditError;
@@ -13,14 +13,40 @@ pub(crate) struct Failure {
     pub(super) headers: Vec<(HeaderName, String)>,
 }
 
+/// What to do about a problem.
+pub(super) struct Hint {
+    text: &'static str,
+    code: Option<HintCode>,
+}
+
+impl From<&'static str> for Hint {
+    fn from(text: &'static str) -> Self {
+        Self { text, code: None }
+    }
+}
+
+impl From<HintCode> for Hint {
+    fn from(code: HintCode) -> Self {
+        Self { text: code.text(), code: Some(code) }
+    }
+}
+
 impl Failure {
-    fn new(status: u16, kind: &str, title: &str, detail: impl Into<String>, hint: &str) -> Self {
+    fn new(
+        status: u16,
+        kind: &str,
+        title: &str,
+        detail: impl Into<String>,
+        hint: impl Into<Hint>,
+    ) -> Self {
+        let Hint { text, code } = hint.into();
         let problem = Problem {
             kind: format!("urn:farrier:problem:{kind}"),
             title: title.to_owned(),
             status,
             detail: detail.into(),
-            hint: hint.to_owned(),
+            hint: text.to_owned(),
+            hint_code: code,
         };
         Self { problem: Box::new(problem), headers: Vec::new() }
     }
@@ -48,13 +74,13 @@ impl Failure {
     }
 
     /// What is not there, or is not the caller's to see.
-    pub(super) fn not_found(detail: impl Into<String>, hint: &str) -> Self {
+    pub(super) fn not_found(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self::new(404, "not-found", "there is no such thing", detail, hint)
     }
 
     pub(super) fn no_node(node: &str) -> Self {
         let detail = format!("`{node}` is not a node of the fleet, or is not in your scope");
-        Self::not_found(detail, "GET /api/v1/nodes lists those that you see")
+        Self::not_found(detail, HintCode::ListNodes)
     }
 
     pub(super) fn wrong_method(allowed: &str) -> Self {
@@ -68,7 +94,7 @@ impl Failure {
         Self::new(408, "slow-body", "the request took too long", detail, "send it again")
     }
 
-    pub(super) fn conflict(detail: impl Into<String>, hint: &str) -> Self {
+    pub(super) fn conflict(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self::new(409, "conflict", "that cannot be done now", detail, hint)
     }
 
@@ -111,7 +137,7 @@ impl Failure {
     }
 }
 
-const OPENAPI: &str = "GET /api/v1/openapi.json says what is expected";
+const OPENAPI: HintCode = HintCode::ReadReference;
 
 impl From<TakeError> for Failure {
     fn from(err: TakeError) -> Self {

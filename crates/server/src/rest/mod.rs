@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::NodeId;
-use farrier_wire::rest::{ConnectionView, NothingAsk};
+use farrier_wire::rest::{ConnectionView, HintCode, NothingAsk};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
@@ -334,9 +334,7 @@ fn access_failed(err: &crate::access::AccessError) -> Failure {
     use crate::access::AccessError::{NoSuchNode, NoSuchToken};
     match err {
         NoSuchNode(node) => Failure::no_node(node.as_str()),
-        NoSuchToken(_) => {
-            Failure::not_found(err.to_string(), "GET /api/v1/tokens lists those that you see")
-        }
+        NoSuchToken(_) => Failure::not_found(err.to_string(), HintCode::ListTokens),
         _ => unwell(err),
     }
 }

@@ -1,7 +1,7 @@
 //! Tokens that nodes join with, and certificates that count no more.
 
 use farrier_fleet::fleet::{Place, Pool};
-use farrier_wire::rest::{Done, TokenAsk, TokenList, TokenMade, TokenRow};
+use farrier_wire::rest::{Done, HintCode, TokenAsk, TokenList, TokenMade, TokenRow};
 use jiff::{SignedDuration, Timestamp};
 
 use super::caller::Caller;
@@ -86,8 +86,8 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     let tokens = call.site.stored(Store::list).await?;
     let found = tokens.into_iter().find(|it| it.id == id && is_of(caller, it));
     let Some(found) = found else {
-        let hint = "GET /api/v1/tokens lists those that you see";
-        return Err(Failure::not_found(format!("there is no token {id}"), hint));
+        let text = format!("there is no token {id}");
+        return Err(Failure::not_found(text, HintCode::ListTokens));
     };
     let by = caller.actor();
     let revoke =

@@ -25,6 +25,6 @@ pub use nodes::{
     ConnectionState, ConnectionView, ErrandView, Explained, FindingPage, FindingRow, HoldView,
     NodeDetail, NodePage, NodeRow, OrderView, ProofView,
 };
-pub use problem::Problem;
+pub use problem::{HintCode, Problem};
 pub use reason::{ReasonView, WhyView};
 pub use shape::{Shape, Shapes};

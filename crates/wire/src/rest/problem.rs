@@ -19,6 +19,47 @@ pub struct Problem {
     pub detail: String,
     /// What to do.
     pub hint: String,
+    /// What to do, by a stable code: another client says it in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint_code: Option<HintCode>,
+}
+
+/// What to do about a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HintCode {
+    /// List the nodes.
+    ListNodes,
+    /// List the tokens.
+    ListTokens,
+    /// Look at what the node waits for.
+    SeeApproval,
+    /// Hold the node, and let its work end.
+    HoldAndDrain,
+    /// Hold the node, or wait for a finding.
+    HoldOrWait,
+    /// Read what is expected.
+    ReadReference,
+    /// A code of a newer server.
+    #[serde(other)]
+    Unknown,
+}
+
+impl HintCode {
+    /// For those who speak HTTP.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::ListNodes => "GET /api/v1/nodes lists those that you see",
+            Self::ListTokens => "GET /api/v1/tokens lists those that you see",
+            Self::SeeApproval => "GET the node: `waits_for_approval` says when there is something",
+            Self::HoldAndDrain => "hold it first: POST `hold`, and let what runs there end",
+            Self::HoldOrWait => {
+                "hold it first: POST `hold`, or wait until something speaks against it"
+            }
+            Self::ReadReference => "GET /api/v1/openapi.json says what is expected",
+            Self::Unknown => "",
+        }
+    }
 }
 
 impl Problem {
@@ -35,7 +76,7 @@ impl Shape for Problem {
             "type": "object", "required": ["type", "title", "status", "detail", "hint"],
             "description": "Why something was not answered or not done, and what to do about it.",
             "properties": {
-                "type": text, "title": text, "detail": text, "hint": text,
+                "type": text, "title": text, "detail": text, "hint": text, "hint_code": text,
                 "status": { "type": "integer", "minimum": 400, "maximum": 599 },
             },
         })

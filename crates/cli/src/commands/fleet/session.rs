@@ -12,6 +12,7 @@ use farrier_wire::client::{
     Answered, Asker, ConnectError, RestError, ServerUrl, fingerprint, pinned,
 };
 use farrier_wire::file_mode::{self, FileKind};
+use farrier_wire::rest::{HintCode, Problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -220,19 +221,21 @@ impl Path {
 }
 
 /// The server's advice is for programs; whoever types commands is told the command.
-fn by_command(hint: &str) -> String {
-    const COMMANDS: [(&str, &str); 5] = [
-        ("GET /api/v1/nodes ", "`farrier fleet nodes` "),
-        ("GET /api/v1/tokens ", "`farrier server token list` "),
-        ("GET the node: `waits_for_approval` says", "`farrier fleet explain NODE` says"),
-        (
-            "hold it first: POST `hold`,",
-            "hold it first (`farrier fleet cordon NODE --reason TEXT`),",
-        ),
-        ("GET /api/v1/openapi.json says what is expected", "`--help` says what is expected"),
-    ];
-    let found = COMMANDS.iter().find(|(path, _)| hint.starts_with(path));
-    found.map_or_else(|| hint.to_owned(), |(path, command)| hint.replacen(path, command, 1))
+fn by_command(problem: &Problem) -> String {
+    let command = match problem.hint_code {
+        Some(HintCode::ListNodes) => "`farrier fleet nodes` lists those that you see",
+        Some(HintCode::ListTokens) => "`farrier server token list` lists those that you see",
+        Some(HintCode::SeeApproval) => "`farrier fleet explain NODE` says when there is something",
+        Some(HintCode::HoldAndDrain) => {
+            "hold it first (`farrier fleet cordon NODE --reason TEXT`), and let what runs there end"
+        }
+        Some(HintCode::HoldOrWait) => {
+            "hold it first (`farrier fleet cordon NODE --reason TEXT`), or wait until something speaks against it"
+        }
+        Some(HintCode::ReadReference) => "`--help` says what is expected",
+        Some(HintCode::Unknown) | None => &problem.hint,
+    };
+    command.to_owned()
 }
 
 /// An error as a person reads it, with what to do.
@@ -241,7 +244,7 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
         RestError::Refused(problem) if problem.status == 401 => {
             "`farrier login` with another token; `farrier server user add` makes one".to_owned()
         }
-        RestError::Refused(problem) => by_command(&problem.hint),
+        RestError::Refused(problem) => by_command(problem),
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
             "does the server run, and is the address right?".to_owned()
         }
