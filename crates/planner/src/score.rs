@@ -89,7 +89,7 @@ impl Scored {
                 source: row.source,
                 model: row.run.model.name,
                 complete: row.assumed.is_empty(),
-                why: RowError::Estimate,
+                why: Box::new(RowError::Estimate),
             });
         }
         let inside = trial.corrected.abs() <= TENTH * trial.deviation;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use farrier_facts::node::ReadError;
 use farrier_fleet::health::signal::Signal;
 use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, WatchSettings, run};
 use serde_json::Value;
@@ -93,10 +94,15 @@ fn said(gpu: &Value) -> Said {
     for link in gpu["links"].as_array().into_iter().flatten() {
         put(&link[1], &format!("link{}/", link[0]), &mut said);
     }
-    if let Some(why) = gpu["trouble"].as_str() {
-        said.insert("trouble".to_owned(), why.to_owned());
+    if let Some(why) = gpu.get("trouble") {
+        said.insert("trouble".to_owned(), words(why));
     }
     said
+}
+
+/// Why something could not be read, in words.
+fn words(err: &Value) -> String {
+    serde_json::from_value::<ReadError>(err.clone()).unwrap().to_string()
 }
 
 fn put(values: &Value, prefix: &str, said: &mut Said) {
@@ -111,8 +117,7 @@ fn put(values: &Value, prefix: &str, said: &mut Said) {
         assert!(said.insert(name(number), "absent".to_owned()).is_none());
     }
     for value in values["u"].as_array().into_iter().flatten() {
-        let why = value[1].as_str().unwrap().to_owned();
-        assert!(said.insert(name(&value[0]), why).is_none());
+        assert!(said.insert(name(&value[0]), words(&value[1])).is_none());
     }
 }
 

@@ -123,7 +123,7 @@ pub enum ReadError {
         /// Why.
         err: Box<ReadError>,
     },
-    /// How many NVLinks there are.
+    /// How many `NVLink`s there are.
     #[error("the number of NVLinks cannot be read: {err}")]
     LinkCount {
         /// Why.

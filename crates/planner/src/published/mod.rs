@@ -45,7 +45,7 @@ pub struct Uncovered {
     /// Whether it states its whole configuration all the same.
     pub complete: bool,
     /// Why it cannot be estimated.
-    pub why: RowError,
+    pub why: Box<RowError>,
 }
 
 /// Why a table cannot be read.

@@ -17,7 +17,7 @@ pub(super) fn published(facts: &FactSet, cells: &Cells) -> Result<Published, Unc
         source: cells.source.clone(),
         model: cells.model.clone(),
         complete: stated(cells).is_ok(),
-        why,
+        why: Box::new(why),
     })
 }
 

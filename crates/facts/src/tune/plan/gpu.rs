@@ -33,7 +33,7 @@ pub(super) fn told(kind: &Kind, want: &Want, readings: &Readings) -> Vec<Told> {
                 subject: Subject::Gpus,
                 current: None,
                 wanted: words(want),
-                standing: Standing::Unknown(why.to_string()),
+                standing: Standing::Unknown(why.clone()),
                 change: None,
             });
             return steps;

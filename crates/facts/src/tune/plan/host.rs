@@ -204,7 +204,7 @@ fn parameter(set: &FactSet, kind: &Kind, name: &str, word: &str, readings: &Read
 fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
-        GpusSeen::Silent(why) => return Some(Standing::Unknown(why.to_string())),
+        GpusSeen::Silent(why) => return Some(Standing::Unknown(why.clone())),
     };
     let mut unknown = None;
     for gpu in gpus {

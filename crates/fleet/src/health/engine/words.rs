@@ -340,9 +340,9 @@ fn state(signal: Signal, value: f64) -> Option<String> {
         Signal::GpuFabricState => FABRIC_STATES,
         _ => return None,
     };
-    let numbered = (0_u32..).map(f64::from).zip(names);
-    let name = numbered.into_iter().find(|(number, _)| *number == value).map(|(_, name)| name);
-    name.map(|name| format!("{name} ({})", plain(value)))
+    let mut numbered = (0_u32..).map(f64::from).zip(names);
+    let (_, name) = numbered.find(|(number, _)| (number - value).abs() < f64::EPSILON)?;
+    Some(format!("{name} ({})", plain(value)))
 }
 
 /// NVML's reasons for which clocks are held down (nvml.h, `nvmlClocksEventReason*`).
