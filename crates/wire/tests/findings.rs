@@ -436,7 +436,7 @@ fn read_errors() -> impl Strategy<Value = ReadError> {
         texts().prop_map(ReadError::unavailable),
         texts().prop_map(ReadError::Legacy),
     ];
-    leaf.prop_recursive(3, 4, 1, |inner| {
+    leaf.prop_recursive(2, 4, 1, |inner| {
         let boxed = inner.clone().prop_map(Box::new);
         prop_oneof![
             (any::<u32>(), boxed.clone()).prop_map(|(link, err)| ReadError::Link { link, err }),

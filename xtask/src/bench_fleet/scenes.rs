@@ -258,7 +258,10 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     forget(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        fs::copy(entry.path(), to.join(entry.file_name()))?;
+        // Files that nodes have sent are not needed.
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
     }
     Ok(())
 }

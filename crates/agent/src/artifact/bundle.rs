@@ -3,9 +3,9 @@
 //! Each file is redacted, bounded and hashed. What cannot be gathered is named in the manifest with the
 //! reason: a file that is missing must not read as an empty one.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 1;
 
 /// So much of a bundle is unpacked to find its manifest: more than any that an agent makes.
-const READ_BYTES_MAX: u64 = 256 << 20;
+const READ_BYTES_MAX: u64 = 64 << 20;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 
 /// What is in a bundle.
@@ -109,6 +109,9 @@ pub enum SourceError {
         /// Why.
         err: io::Error,
     },
+    /// The program was ended before it had written all.
+    #[error("it is not whole: {0}")]
+    Incomplete(Box<SourceError>),
     /// The bundle has reached its limit.
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
     BundleFull {
@@ -126,6 +129,7 @@ impl SourceError {
             Self::TimedOut { .. } => "timed-out",
             Self::Failed { .. } => "failed",
             Self::Read { .. } => "unreadable",
+            Self::Incomplete(_) => "incomplete",
             Self::BundleFull { .. } => "bundle-full",
         }
     }
@@ -185,6 +189,20 @@ impl Manifest {
     }
 }
 
+/// What a source gave.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes before them that the source left out because of a limit.
+    pub(crate) dropped_bytes: u64,
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, dropped_bytes: 0 }
+    }
+}
+
 /// A bundle that is being written.
 pub(crate) struct Bundle {
     path: PathBuf,
@@ -215,7 +233,7 @@ impl Bundle {
     ) -> Result<Self, BundleError> {
         let failed = |err| BundleError::Write { path: path.to_owned(), err };
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
+            make_private(folder).map_err(failed)?;
         }
         let part = part_path(path);
         match fs::remove_file(&part) {
@@ -236,11 +254,11 @@ impl Bundle {
         })
     }
 
-    /// Adds what a source gave: the last `keep_bytes` of it, without secrets.
+    /// Adds what a source gave, without secrets: the last `keep_bytes` of it.
     pub(crate) fn add(
         &mut self,
         name: &str,
-        content: Result<Vec<u8>, SourceError>,
+        content: Result<Content, SourceError>,
         keep_bytes: u64,
     ) -> Result<(), BundleError> {
         let content = content.and_then(|content| match self.left_bytes {
@@ -250,23 +268,32 @@ impl Bundle {
         let content = match content {
             Ok(content) => content,
             Err(err) => {
-                let (code, text) = (err.code().to_owned(), err.to_string());
-                self.manifest.missing.push(Gap { name: name.to_owned(), code, text });
+                self.add_gap(name, &err);
                 return Ok(());
             }
         };
-        let kept = last(&content, keep_bytes.min(self.left_bytes));
-        let dropped_bytes = (content.len() - kept.len()) as u64;
-        let (text, redactions) = redact(kept);
+        // Before it is cut: a secret of which only the end is left could not be recognised.
+        let (whole, redactions) = redact(&content.bytes);
+        let text = last(&whole, keep_bytes.min(self.left_bytes));
+        let dropped_bytes = content.dropped_bytes + (whole.len() - text.len()) as u64;
         self.left_bytes = self.left_bytes.saturating_sub(text.len() as u64);
         self.manifest.files.push(FileEntry {
             name: name.to_owned(),
             bytes: text.len() as u64,
-            sha256: hex(&Sha256::digest(&text)),
+            sha256: hex(&Sha256::digest(text)),
             dropped_bytes,
             redactions,
         });
-        self.append(name, &text)
+        self.append(name, text)
+    }
+
+    /// Notes that something is not there, or not whole.
+    pub(crate) fn add_gap(&mut self, name: &str, err: &SourceError) {
+        // What a program printed may have secrets too.
+        let (text, _) = redact(err.to_string().as_bytes());
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let code = err.code().to_owned();
+        self.manifest.missing.push(Gap { name: name.to_owned(), code, text });
     }
 
     fn append(&mut self, name: &str, content: &[u8]) -> Result<(), BundleError> {
@@ -320,6 +347,12 @@ impl Finished {
     }
 }
 
+/// A folder for this user only: what lies there may have secrets until it is redacted.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+}
+
 /// Where it is written until it is whole.
 fn part_path(path: &Path) -> PathBuf {
     path.with_extension("part")
@@ -364,11 +397,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("artifacts/7.tar.gz");
         let mut bundle = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
-        bundle.add("kernel.log", Ok(b"first\nsecond\ntoken=abc\n".to_vec()), 18).unwrap();
+        bundle.add("kernel.log", Ok(b"first\nsecond\ntoken=abc\n".to_vec().into()), 18).unwrap();
         let absent = SourceError::NotInstalled { program: "nvidia-smi".to_owned() };
         bundle.add("nvidia-smi.txt", Err(absent), 18).unwrap();
-        bundle.add("big", Ok(vec![b'x'; 200]), 1000).unwrap();
-        bundle.add("late", Ok(b"x".to_vec()), 10).unwrap();
+        bundle.add("big", Ok(vec![b'x'; 200].into()), 1000).unwrap();
+        bundle.add("late", Ok(b"x".to_vec().into()), 10).unwrap();
         assert!(!path.exists(), "not before it is whole");
         let finished = bundle.finish().unwrap();
         assert_eq!(finished, Finished::read(&path).unwrap());
@@ -383,10 +416,10 @@ mod tests {
         let manifest: Manifest = serde_json::from_str(&found[2].1).unwrap();
         assert_eq!(Manifest::read(File::open(&path).unwrap()).unwrap(), manifest);
         let kernel = &manifest.files[0];
-        assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (24, 6, 1));
-        assert_eq!(kernel.sha256, hex(&Sha256::digest(b"second\ntoken=[redacted]\n")));
+        assert_eq!((kernel.bytes, kernel.dropped_bytes, kernel.redactions), (17, 13, 1));
+        assert_eq!(kernel.sha256, hex(&Sha256::digest(b"token=[redacted]\n")));
         let big = &manifest.files[1];
-        assert_eq!((big.bytes, big.dropped_bytes), (76, 124), "the bundle has a limit too");
+        assert_eq!((big.bytes, big.dropped_bytes), (83, 117), "the bundle has a limit too");
         let missing: Vec<_> = manifest.missing.iter().map(|it| (&*it.name, &*it.code)).collect();
         assert_eq!(missing, [("nvidia-smi.txt", "not-installed"), ("late", "bundle-full")]);
     }
@@ -406,7 +439,7 @@ mod tests {
         let path = folder.path().join("7.tar.gz");
         drop(Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap());
         let mut bundle = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
-        bundle.add("a", Ok(b"b".to_vec()), 10).unwrap();
+        bundle.add("a", Ok(b"b".to_vec().into()), 10).unwrap();
         bundle.finish().unwrap();
         assert_eq!(files(&path).len(), 2);
         let other = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();

@@ -12,7 +12,7 @@ mod redact;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use bundle::{Bundle, Finished};
+pub(crate) use bundle::{Bundle, Content, Finished, make_private};
 pub use bundle::{BundleError, FileEntry, Gap, MANIFEST, Manifest, ManifestError, SourceError};
 pub use outbox::{Outbox, SendError, Sending};
 pub(crate) use redact::redact;
@@ -25,7 +25,7 @@ pub(crate) fn path_of(state_dir: &Path, generation: u64) -> PathBuf {
     state_dir.join(FOLDER).join(format!("{generation}.tar.gz"))
 }
 
-/// Deletes what is there of orders other than this one.
+/// Deletes what is there but for the bundle of this order: also what a program has left half written.
 pub(crate) fn clear(state_dir: &Path, except: Option<u64>) {
     let kept = except.map(|generation| path_of(state_dir, generation));
     for entry in std::fs::read_dir(state_dir.join(FOLDER)).into_iter().flatten().flatten() {

@@ -20,7 +20,7 @@ use super::offer::{self, Limits, Verdict};
 use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::task::Task;
-use crate::artifact::Outbox;
+use crate::artifact::{self, Outbox};
 use crate::crash::{Crash, Point};
 use crate::status::{OrderInHand, OrdersStatus};
 
@@ -110,6 +110,11 @@ impl Desk {
         if let Some(current) = &book.ledger().current {
             let (generation, what) = (current.order.generation, &current.order.what);
             tracing::info!(generation, %what, begun = current.begun.len(), "an order is carried on");
+        }
+        // What an order that has ended left there; without a server bundles are for whoever fetches them.
+        if outbox.is_some() {
+            let current = book.ledger().current.as_ref().map(|it| it.order.generation);
+            artifact::clear(&state_dir, current);
         }
         let books = Mutex::new(Books { book, crash });
         let inner = Inner {

@@ -3,9 +3,12 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// So much of what a program prints is kept.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
@@ -71,7 +74,8 @@ pub(super) fn while_wanted<A: AsRef<OsStr>>(
     wanted: &dyn Fn() -> bool,
 ) -> Result<(Option<i32>, String, String), ProcessError> {
     let mut command = made(program, words);
-    command.stdin(Stdio::null());
+    // A group of its own: a script ends with all that it has started.
+    command.stdin(Stdio::null()).process_group(0);
     let (status, out, err) = whole(command, deadline, wanted)?;
     Ok((status.code(), out, err))
 }
@@ -97,6 +101,10 @@ fn whole(
     drop(command);
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let Some(status) = wait(&mut child, deadline, wanted) else {
+        // Of a program without a group of its own there is no such group.
+        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = child.kill();
         wait(&mut child, OUTPUT_WAIT, &|| true);
         return Err(if wanted() {

@@ -14,4 +14,5 @@ mod world;
 
 mod agent;
 mod crash;
+mod logs;
 mod way;

@@ -224,6 +224,8 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
     let fetched = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| fetch(&world, &ann, "a.tar.gz", &[]));
         until("the logs are being gathered", || Path::new(&mark).exists());
+        // It does nothing until the test has had its turn, however long that takes.
+        agent.signal("-STOP");
         let generation = wait_for(
             || "the order".to_owned(),
             || {
@@ -259,6 +261,7 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
         assert_eq!(last.code, 1, "{} {}", last.stdout, last.stderr);
         assert!(last.stdout.contains("cannot be read as a bundle"), "{}", last.stdout);
         fs::remove_file(&mark).unwrap();
+        agent.signal("-CONT");
         fetching.join().unwrap()
     });
     assert_eq!(fetched.code, 0, "{} {}", fetched.stdout, fetched.stderr);

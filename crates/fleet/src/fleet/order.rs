@@ -125,10 +125,10 @@ impl OrderKind {
         match self {
             Self::Cordon => OrderSpec::controller("cordon"),
             Self::Uncordon => OrderSpec::controller("uncordon"),
-            Self::Verify { .. } => OrderSpec::controller("verify"),
+            Self::Verify { .. } => OrderSpec { yields: true, ..OrderSpec::controller("verify") },
             Self::NoteRepair { .. } => OrderSpec::controller("note-repair"),
             Self::Drain { wait_s } => {
-                OrderSpec { work_s: *wait_s, ..OrderSpec::controller("drain") }
+                OrderSpec { work_s: *wait_s, yields: true, ..OrderSpec::controller("drain") }
             }
             Self::ResetGpu { .. } => OrderSpec::repair("reset-gpu"),
             Self::Reboot => OrderSpec::repair("reboot"),
@@ -189,6 +189,9 @@ pub struct OrderSpec {
     pub proves: Option<Rung>,
     /// Whether the node sends a file to the server before it answers.
     pub has_artifact: bool,
+    /// Whether it waits for long without an effect, so that an operator's order that runs on any node
+    /// takes its place. It is ordered again afterwards.
+    pub yields: bool,
 }
 
 impl OrderSpec {
@@ -202,6 +205,7 @@ impl OrderSpec {
             work_s: 0,
             proves: None,
             has_artifact: false,
+            yields: false,
         }
     }
 

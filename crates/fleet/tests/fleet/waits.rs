@@ -328,6 +328,12 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     assert_eq!(order(&world, 1), Some(logs.clone()));
     world.act(&Act::Answer(1, true));
     assert!(matches!(order(&world, 1), Some(OrderKind::Drain { .. })));
+    // Nor for one that is under way, which may last for hours: it begins again.
+    ask_of(&mut world, 1, &logs);
+    assert_eq!(order(&world, 1), Some(logs.clone()));
+    world.act(&Act::Answer(1, true));
+    assert!(matches!(order(&world, 1), Some(OrderKind::Drain { .. })));
+    assert!(world.state.nodes[&node(1)].orders.failures().is_none(), "that is no failure");
     let ended = &world.state.nodes[&node(1)].requests.errands_ended;
     assert_eq!(ended.iter().map(|it| it.what.clone()).collect::<Vec<_>>(), [logs]);
 }

@@ -158,10 +158,11 @@ fn follow(
     }
 }
 
-/// What is in the log now, a line a record as `dmesg` prints it: the last `bytes_max` bytes of it.
-pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// What is in the log now, a line a record as `dmesg` prints it: the last records that have at most
+/// `bytes_max` bytes, and how many bytes there were before them.
+pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     let log = open(&prefix.join("dev/kmsg"))?;
-    let (mut lines, mut bytes) = (VecDeque::new(), 0);
+    let (mut lines, mut bytes, mut dropped) = (VecDeque::new(), 0, 0);
     read_now(&log, &mut |said| {
         if let KernelLog::Record { since_boot_us, text, .. } = said {
             let (s, us) = (since_boot_us / 1_000_000, since_boot_us % 1_000_000);
@@ -171,11 +172,13 @@ pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
             bytes += line.len();
             lines.push_back(line);
             while bytes > bytes_max {
-                bytes -= lines.pop_front().map_or(bytes, |line: Vec<u8>| line.len());
+                let first = lines.pop_front().map_or(bytes, |line: Vec<u8>| line.len());
+                bytes -= first;
+                dropped += first as u64;
             }
         }
     })?;
-    Ok(Vec::from(lines).concat())
+    Ok((Vec::from(lines).concat(), dropped))
 }
 
 /// The lines that are in the log now and are wanted, the last of them where there are too many.

@@ -1,8 +1,9 @@
 //! Receives an artifact from a node.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farrier_fleet::fleet::NodeId;
@@ -22,17 +23,19 @@ use crate::space::Space;
 const AT_A_TIME: usize = 8;
 /// How long a node may take for its next part.
 const PART_WAIT: Duration = Duration::from_secs(30);
+/// How long the whole may take: 32 MiB over a link of 0.5 Mbit/s.
+const WHOLE_WAIT: Duration = Duration::from_secs(600);
 /// Chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
 
 /// Why an artifact is not taken.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("{AT_A_TIME} artifacts are being received; try again")]
+    #[error("{AT_A_TIME} artifacts, or one of this node, are being received; try again")]
     Busy,
     #[error("disk space is low; try again later")]
     LowSpace,
-    #[error("the next part took longer than {} s", PART_WAIT.as_secs())]
+    #[error("a part took longer than {} s, or the whole than {} s", PART_WAIT.as_secs(), WHOLE_WAIT.as_secs())]
     Slow,
     #[error("the first part must be a header, and only the first")]
     Header,
@@ -74,13 +77,37 @@ pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
     space: Arc<Space>,
     slots: Semaphore,
+    /// Nodes that send one now.
+    senders: Mutex<BTreeSet<NodeId>>,
     numbers: AtomicU64,
+}
+
+/// A node's turn to send.
+struct Turn<'r> {
+    receiver: &'r Receiver,
+    node: NodeId,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.receiver.senders().remove(&self.node);
+    }
 }
 
 impl Receiver {
     pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<Space>) -> Self {
         let slots = Semaphore::new(AT_A_TIME);
-        Self { store, space, slots, numbers: AtomicU64::new(0) }
+        let senders = Mutex::default();
+        Self { store, space, slots, senders, numbers: AtomicU64::new(0) }
+    }
+
+    fn senders(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, node: &NodeId) -> Result<Turn<'_>, Refusal> {
+        let is_first = self.senders().insert(node.clone());
+        is_first.then(|| Turn { receiver: self, node: node.clone() }).ok_or(Refusal::Busy)
     }
 
     /// Receives what an order of this node asks for. It is on disk when this returns.
@@ -90,7 +117,16 @@ impl Receiver {
         node: &NodeId,
         parts: Streaming<ArtifactPart>,
     ) -> Result<(), Status> {
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
+        let whole = tokio::time::timeout(WHOLE_WAIT, self.receive_now(brain, node, parts)).await;
+        whole.map_err(|_| Refusal::Slow)?
+    }
+
+    async fn receive_now(
+        &self,
+        brain: &Brain,
+        node: &NodeId,
+        parts: Streaming<ArtifactPart>,
+    ) -> Result<(), Status> {
         let mut parts = Parts(parts);
         let Some(artifact_part::What::Header(header)) = parts.next().await? else {
             return Err(Refusal::Header.into());
@@ -102,12 +138,15 @@ impl Receiver {
             return Err(Refusal::LowSpace.into());
         }
         let record = asked_for(brain, node, header.generation).await?;
+        // Only for a node that has an order to send one, and one at a time: others need slots too.
+        let _turn = self.turn(node)?;
+        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
         let (chunks, written) = self.writer(node.clone(), record, header);
         while let Some(part) = parts.next().await? {
             let artifact_part::What::Chunk(chunk) = part else {
                 return Err(Refusal::Header.into());
             };
-            if chunk.len() > ARTIFACT_CHUNK_BYTES {
+            if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
                 return Err(Refusal::Bounds.into());
             }
             // The writer ends early where it fails.
@@ -200,9 +239,9 @@ async fn asked_for(brain: &Brain, node: &NodeId, generation: u64) -> Result<Reco
         let node = state.nodes.get(&id)?;
         let order = &node.orders.pending()?.order;
         let is_it = order.generation == generation && order.what.spec().has_artifact;
-        is_it.then(|| (order.what.spec().code.to_owned(), node.first_seq))
+        is_it.then(|| (order.what.spec().code.to_owned(), node.first_seq, node.place.clone()))
     });
     let found = found.await.map_err(|_| Refusal::Stopping)?;
-    let (order, first_seq) = found.ok_or(Refusal::NoOrder(generation))?;
-    Ok(Record::new(generation, order, first_seq, Timestamp::now()))
+    let (order, first_seq, place) = found.ok_or(Refusal::NoOrder(generation))?;
+    Ok(Record::new(generation, order, first_seq, place, Timestamp::now()))
 }

@@ -1,4 +1,5 @@
-//! Artifacts on disk: `artifacts/NODE/GENERATION.json` describes `artifacts/NODE/GENERATION.bin`.
+//! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin` beside it.
+//! The record is written last: content without one is not shown, and deleted at the next start.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -6,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use farrier_fleet::fleet::NodeId;
-use jiff::Timestamp;
+use farrier_fleet::fleet::{NodeId, Place};
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The version of a record.
@@ -16,6 +17,8 @@ const VERSION: u32 = 1;
 const PER_NODE: usize = 4;
 /// All artifacts. The oldest are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
+/// How long one is kept.
+const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// What is known of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,12 +34,25 @@ pub(crate) struct Record {
     pub(crate) sha256: String,
     /// The entry with which the node enrolled. A later node of the same name has another.
     pub(crate) first_seq: u64,
+    /// Where the node was then: who sees only where it is now does not see this.
+    pub(crate) place: Place,
 }
 
 impl Record {
-    pub(crate) fn new(generation: u64, order: String, first_seq: u64, at: Timestamp) -> Self {
+    /// One of which nothing was received yet.
+    pub(crate) fn new(
+        generation: u64,
+        order: String,
+        first_seq: u64,
+        place: Place,
+        at: Timestamp,
+    ) -> Self {
         let (bytes, sha256) = (0, String::new());
-        Self { v: VERSION, generation, order, at, bytes, sha256, first_seq }
+        Self { v: VERSION, generation, order, at, bytes, sha256, first_seq, place }
+    }
+
+    fn content_name(&self) -> String {
+        format!("{}-{}.bin", self.generation, self.sha256)
     }
 }
 
@@ -65,7 +81,7 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// The store in a server's folder. What a server that ended has left half received is deleted.
+    /// The store in a server's folder. What a server that ended has left without a record is deleted.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let dir = dir.join("artifacts");
         make_dir(&dir)?;
@@ -73,6 +89,10 @@ impl ArtifactStore {
         match fs::remove_dir_all(&incoming) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
             _ => make_dir(&incoming)?,
+        }
+        for folder in node_folders(&dir)? {
+            let records = records(&folder)?;
+            delete_but(&folder, &records)?;
         }
         Ok(Self { dir, changes: Mutex::default() })
     }
@@ -95,26 +115,34 @@ impl ArtifactStore {
         let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = self.folder(node);
         make_dir(&folder)?;
-        fs::rename(&incoming.temporary, self.content(node, record.generation))?;
+        File::open(&self.dir)?.sync_all()?;
+        let content = folder.join(record.content_name());
+        fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
-        let description = folder.join(format!("{}.json", record.generation));
-        let temporary = folder.join("description");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(&serde_json::to_vec(record)?)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &description)?;
-        File::open(&folder)?.sync_all()?;
-        self.prune(node)
+        let described = describe(&folder, record);
+        if described.is_err() {
+            let _ = fs::remove_file(&content);
+        }
+        described?;
+        // It is received: what is beyond the limits is deleted with the next one.
+        if let Err(err) = self.prune(&folder, record.at) {
+            tracing::warn!(%err, "cannot delete old artifacts");
+        }
+        Ok(())
+    }
+
+    /// Deletes those of a node that is not of the fleet any more.
+    pub(crate) fn forget(&self, node: &NodeId) -> io::Result<()> {
+        let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        match fs::remove_dir_all(self.folder(node)) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+            _ => Ok(()),
+        }
     }
 
     /// Those of a node since it enrolled, the newest first.
     pub(crate) fn list(&self, node: &NodeId, first_seq: u64) -> io::Result<Vec<Record>> {
-        let mut records = self.records(&self.folder(node))?;
+        let mut records = records(&self.folder(node))?;
         records.retain(|it| it.first_seq == first_seq);
         Ok(records)
     }
@@ -130,7 +158,7 @@ impl ArtifactStore {
         let Some(record) = records.into_iter().find(|it| it.generation == generation) else {
             return Ok(None);
         };
-        match File::open(self.content(node, generation)) {
+        match File::open(self.folder(node).join(record.content_name())) {
             Ok(file) => Ok(Some((record, file))),
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err),
@@ -142,51 +170,95 @@ impl ArtifactStore {
         self.dir.join(format!("node-{node}"))
     }
 
-    fn content(&self, node: &NodeId, generation: u64) -> PathBuf {
-        self.folder(node).join(format!("{generation}.bin"))
-    }
-
-    fn records(&self, folder: &Path) -> io::Result<Vec<Record>> {
-        let entries = match fs::read_dir(folder) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut records = Vec::new();
-        for entry in entries {
-            let path = entry?.path();
-            if path.extension().is_some_and(|it| it == "json") {
-                match serde_json::from_slice::<Record>(&fs::read(&path)?) {
-                    Ok(record) if record.v == VERSION => records.push(record),
-                    _ => tracing::warn!(path = %path.display(), "cannot read an artifact's record"),
-                }
-            }
-        }
-        records.sort_by_key(|it| std::cmp::Reverse((it.at, it.generation)));
-        Ok(records)
-    }
-
     /// Deletes what is beyond the limits: of this node, then of all.
-    fn prune(&self, node: &NodeId) -> io::Result<()> {
-        let folder = self.folder(node);
-        for record in self.records(&folder)?.iter().skip(PER_NODE) {
-            delete(&folder, record.generation)?;
-        }
+    fn prune(&self, folder: &Path, now: Timestamp) -> io::Result<()> {
+        let mut own = records(folder)?;
+        own.truncate(PER_NODE);
+        delete_but(folder, &own)?;
         let mut all = Vec::new();
-        for entry in fs::read_dir(&self.dir)? {
-            let folder = entry?.path();
-            let records = self.records(&folder)?;
-            all.extend(records.into_iter().map(|record| (folder.clone(), record)));
+        for folder in node_folders(&self.dir)? {
+            all.extend(records(&folder)?.into_iter().map(|record| (folder.clone(), record)));
         }
         all.sort_by_key(|(_, record)| std::cmp::Reverse(record.at));
         let mut bytes = 0_u64;
         for (folder, record) in all {
             bytes = bytes.saturating_add(record.bytes);
-            if bytes > BYTES_MAX {
-                delete(&folder, record.generation)?;
+            if bytes > BYTES_MAX || now.duration_since(record.at) > AGE_MAX {
+                delete(&folder, &record)?;
             }
         }
         Ok(())
     }
+}
+
+/// The folders of nodes.
+fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_node = entry.file_name().to_str().is_some_and(|name| name.starts_with("node-"));
+        if is_node && entry.file_type()?.is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    Ok(folders)
+}
+
+/// What a folder has, the newest first.
+fn records(folder: &Path) -> io::Result<Vec<Record>> {
+    let entries = match fs::read_dir(folder) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut records = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "json") {
+            match fs::read(&path).map(|bytes| serde_json::from_slice::<Record>(&bytes)) {
+                Ok(Ok(record)) if record.v == VERSION => records.push(record),
+                _ => tracing::warn!(path = %path.display(), "cannot read an artifact's record"),
+            }
+        }
+    }
+    records.sort_by_key(|it| std::cmp::Reverse((it.at, it.generation)));
+    Ok(records)
+}
+
+/// Writes a record; from then on its content is shown.
+fn describe(folder: &Path, record: &Record) -> io::Result<()> {
+    let temporary = folder.join("record");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
+    file.sync_all()?;
+    fs::rename(&temporary, folder.join(format!("{}.json", record.generation)))?;
+    File::open(folder)?.sync_all()
+}
+
+/// Deletes everything of a folder but for these.
+fn delete_but(folder: &Path, records: &[Record]) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_kept = |it: &Record| {
+            name == it.content_name() || name == format!("{}.json", it.generation).as_str()
+        };
+        if !records.iter().any(is_kept) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The record goes first: content without one is not shown.
+fn delete(folder: &Path, record: &Record) -> io::Result<()> {
+    for name in [format!("{}.json", record.generation), record.content_name()] {
+        match fs::remove_file(folder.join(name)) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 impl Write for Incoming {
@@ -197,17 +269,6 @@ impl Write for Incoming {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
-}
-
-/// The description goes first: content without one is not shown.
-fn delete(folder: &Path, generation: u64) -> io::Result<()> {
-    for extension in ["json", "bin"] {
-        match fs::remove_file(folder.join(format!("{generation}.{extension}"))) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn make_dir(path: &Path) -> io::Result<()> {
@@ -222,9 +283,10 @@ mod tests {
 
     fn put(store: &ArtifactStore, node: &str, generation: u64, first_seq: u64) {
         let node = node.parse().unwrap();
+        let place = Place::in_pool("train".parse().unwrap());
         let at = Timestamp::from_second(i64::try_from(generation).unwrap()).unwrap();
-        let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, at);
-        record.bytes = 5;
+        let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
+        (record.bytes, record.sha256) = (5, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();
         incoming.write_all(b"bytes").unwrap();
         store.finish(&node, &record, incoming).unwrap();
@@ -250,7 +312,26 @@ mod tests {
         let mut content = String::new();
         file.read_to_string(&mut content).unwrap();
         assert_eq!((record.bytes, content.as_str()), (5, "bytes"));
-        assert!(!store.content(&node, 1).exists());
+        assert!(!store.folder(&node).join("1-ab.bin").exists());
+        // Content without a record, as a server that was killed leaves it.
+        let orphan = store.folder(&node).join("9-cd.bin");
+        fs::write(&orphan, "x").unwrap();
+        fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
+        let store = ArtifactStore::open(dir.path()).unwrap();
+        assert!(!orphan.exists());
+        put(&store, "a", 7, 10);
+        assert_eq!(store.list(&node, 10).unwrap().len(), 4);
+        store.forget(&node).unwrap();
+        assert!(store.list(&node, 10).unwrap().is_empty() && !store.folder(&node).exists());
+    }
+
+    #[test]
+    fn what_is_old_goes_with_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ArtifactStore::open(dir.path()).unwrap();
+        put(&store, "a", 1, 10);
+        put(&store, "b", 31 * 24 * 3600, 10);
+        assert!(store.list(&"a".parse().unwrap(), 10).unwrap().is_empty());
     }
 
     #[test]

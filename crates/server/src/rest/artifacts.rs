@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use farrier_fleet::fleet::NodeId;
-use farrier_wire::rest::{ArtifactList, ArtifactRow};
+use farrier_wire::rest::{ArtifactList, ArtifactRow, HintCode};
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
@@ -19,8 +19,10 @@ use crate::artifacts::{ArtifactStore, Record};
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
-    let (node, first_seq) = seen(&call).await?;
-    let listed = stored(&call, move |store| store.list(&node, first_seq)).await?;
+    let (node, first_seq) = visible_node(&call).await?;
+    let caller = call.caller()?.clone();
+    let mut listed = stored(&call, move |store| store.list(&node, first_seq)).await?;
+    listed.retain(|it| caller.sees(&it.place));
     let artifacts = listed.into_iter().map(row).collect();
     Reply::json(&ArtifactList { artifacts })
 }
@@ -31,12 +33,13 @@ fn row(record: Record) -> ArtifactRow {
 }
 
 pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
-    let (node, first_seq) = seen(&call).await?;
+    let (node, first_seq) = visible_node(&call).await?;
     let generation = call.path.number("generation").unwrap_or_default();
     let found = stored(&call, move |store| store.read(&node, first_seq, generation)).await?;
-    let Some((record, file)) = found else {
-        let hint = "GET the node's `artifacts` lists those that are there";
-        return Err(Failure::not_found("there is no such artifact", hint));
+    let caller = call.caller()?.clone();
+    let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.place)) else {
+        let text = "there is no such artifact, or it is from before the node came into your scope";
+        return Err(Failure::not_found(text, HintCode::ListArtifacts));
     };
     let place = Arc::new(call.stream_place()?);
     let (out, reply) = Reply::stream(reply::GZIP, &place);
@@ -77,8 +80,13 @@ fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
     }
 }
 
+/// Deletes those of a node that was retired. Where that fails they stay hidden, and go by their age.
+pub(super) async fn forget(call: &Call, node: NodeId) {
+    let _ = stored(call, move |store| store.forget(&node)).await;
+}
+
 /// The node of the path, where the caller sees it, and since when it is that node.
-async fn seen(call: &Call) -> Result<(NodeId, u64), Failure> {
+async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
     let look = call.site.brain.look(move |state| {

@@ -13,7 +13,7 @@ use super::extent::Extent;
 use super::failure::Failure;
 use super::query::kind_of;
 use super::reply::Reply;
-use super::{Call, finished, near};
+use super::{Call, artifacts, finished, near};
 
 /// The longest freeze.
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -130,7 +130,7 @@ async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
         let other = node.requests.errand.as_ref().filter(|errand| errand.what != wanted);
         let waits = other.map(|errand| {
             let text = format!("`{}`, asked for by {}, is not done yet", errand.what, errand.by);
-            Failure::conflict(text, "wait until it is; GET the node says what came of it")
+            Failure::conflict(text, HintCode::WaitForOrder)
         });
         at_work(node).filter(|_| needs_idle).or(waits)
     };
@@ -153,6 +153,7 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
             Some(true) => {
                 let why = reason.into_text();
                 let reply = take(&call, Event::Retired { node: node.clone(), why }).await?;
+                artifacts::forget(&call, node.clone()).await;
                 call.site.stored(move |store| store.free_name(&node)).await?;
                 Ok(reply)
             }

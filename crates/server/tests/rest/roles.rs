@@ -29,7 +29,7 @@ enum Reach {
 const DIAG: &str = r#"{"level":1,"minutes":1}"#;
 const TUNE: &str = r#"{"profile":"shared"}"#;
 
-const CASES: [(&str, &str, &str, Who, Reach); 31] = [
+const CASES: [(&str, &str, &str, Who, Reach); 34] = [
     ("GET", "/api/v1/nodes", "", Who::All, Reach::Cut),
     ("GET", "/api/v1/nodes/a", "", Who::All, Reach::Theirs(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Who::All, Reach::Theirs(404)),
@@ -50,6 +50,10 @@ const CASES: [(&str, &str, &str, Who, Reach); 31] = [
     ("POST", "/api/v1/nodes/a/verify", r#"{"rung":"v1"}"#, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/diag", DIAG, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/tune", TUNE, Who::Operators, Reach::Theirs(404)),
+    ("POST", "/api/v1/nodes/a/logs", "{}", Who::Operators, Reach::Theirs(404)),
+    ("GET", "/api/v1/nodes/a/artifacts", "", Who::Operators, Reach::Theirs(404)),
+    // There is none: whoever may is told so.
+    ("GET", "/api/v1/nodes/a/artifacts/7", "", Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/freezes", "FREEZE", Who::Operators, Reach::Theirs(403)),
     ("POST", "/api/v1/thaws", r#"{"domain":"pool:train"}"#, Who::Operators, Reach::Theirs(403)),
     // Nothing waits there: whoever may is told so.
@@ -108,7 +112,8 @@ async fn each_role_does_what_it_may_where_it_may_and_nothing_else() {
                     Reach::Whole if !is_whole => 403,
                     Reach::Theirs(refused) if !is_inside => refused,
                     // One errand at a time.
-                    _ if path.ends_with("/approve") || path.ends_with("/tune") => 409,
+                    _ if ["/approve", "/tune", "/logs"].iter().any(|it| path.ends_with(it)) => 409,
+                    _ if path.ends_with("/artifacts/7") => 404,
                     // Nobody enrolled over the wire: there is no certificate; and no such token.
                     _ if path.ends_with("a/revoke") || path.contains("/99/") => 404,
                     _ if path.ends_with("/tokens") && method == "POST" => 201,
@@ -140,6 +145,7 @@ async fn no_route_is_left_out_and_without_a_token_there_is_nothing() {
                 continue;
             }
             let shown = path.replace("{node}", "a").replace("{id}", "99");
+            let shown = shown.replace("{generation}", "7");
             let method = method.to_uppercase();
             let is_there =
                 CASES.iter().any(|it| it.0 == method && it.1.split('?').next() == Some(&shown));

@@ -41,7 +41,7 @@ pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     std::fs::set_permissions(to, std::fs::metadata(from).unwrap().permissions()).unwrap();
     for path in files(from, "") {
         let name = path.file_name().unwrap().to_str().unwrap();
-        if !without.contains(&name) {
+        if !without.contains(&name) && path.is_file() {
             std::fs::copy(&path, to.join(name)).unwrap();
         }
     }

@@ -2,15 +2,25 @@
 
 use farrier_facts::node::{NvmlStatus, ReadError};
 
-use super::FormError;
 use super::finding::required;
+use super::{FormError, within};
 use crate::proto;
 use crate::proto::PlainReadError as Plain;
 use crate::proto::read_error::What;
 
+/// How deep a cause may lie in another. Errors of ours have one or two levels; the log is JSON, whose
+/// readers refuse deep nesting, so that a deeper one would make a log that cannot be read.
+const DEPTH_MAX: usize = 4;
+
 pub(super) fn read_error(message: proto::ReadError) -> Result<ReadError, FormError> {
-    let inner =
-        |err: Option<Box<proto::ReadError>>| read_error(*required("err", err)?).map(Box::new);
+    at_depth(message, 1)
+}
+
+fn at_depth(message: proto::ReadError, depth: usize) -> Result<ReadError, FormError> {
+    within("unreadable", depth, DEPTH_MAX)?;
+    let inner = |err: Option<Box<proto::ReadError>>| {
+        at_depth(*required("err", err)?, depth + 1).map(Box::new)
+    };
     Ok(match required("unreadable", message.what)? {
         What::NvmlStatus(status) => ReadError::nvml(status),
         What::MissingCall(it) => ReadError::MissingCall { call: it.call.map(Into::into) },
@@ -58,8 +68,16 @@ fn plain(value: i32) -> Result<ReadError, FormError> {
 }
 
 pub(super) fn read_error_message(err: ReadError) -> proto::ReadError {
+    message_at_depth(err, 1)
+}
+
+fn message_at_depth(err: ReadError, depth: usize) -> proto::ReadError {
     let plain = |plain: Plain| What::Plain(plain.into());
-    let inner = |err: Box<ReadError>| Box::new(read_error_message(*err));
+    let inner = |err: Box<ReadError>| {
+        // What lies deeper goes as its text.
+        let err = if depth + 1 < DEPTH_MAX { *err } else { ReadError::malformed(err.to_string()) };
+        Box::new(message_at_depth(err, depth + 1))
+    };
     let what = match err {
         ReadError::Nvml { status } => What::NvmlStatus(status.0),
         ReadError::MissingCall { call } => {
@@ -105,4 +123,24 @@ pub(super) fn read_error_message(err: ReadError) -> proto::ReadError {
         ReadError::Legacy(text) => What::Legacy(text),
     };
     proto::ReadError { what: Some(what) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_lies_too_deep_is_refused_and_never_sent() {
+        let mut deep = proto::ReadError { what: Some(What::Errno(5)) };
+        for _ in 0..DEPTH_MAX {
+            deep = proto::ReadError { what: Some(What::LinkCount(Box::new(deep))) };
+        }
+        assert!(matches!(read_error(deep), Err(FormError::TooMuch { what: "unreadable", .. })));
+        let mut err = ReadError::NotListed;
+        for place in ["a", "b", "c", "d", "e", "f"] {
+            err = err.at(place);
+        }
+        let text = err.to_string();
+        assert_eq!(read_error(read_error_message(err)).unwrap().to_string(), text);
+    }
 }

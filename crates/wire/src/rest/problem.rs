@@ -38,6 +38,10 @@ pub enum HintCode {
     HoldAndDrain,
     /// Hold the node, or wait for a finding.
     HoldOrWait,
+    /// List what the node has sent.
+    ListArtifacts,
+    /// Wait until what was asked for is done.
+    WaitForOrder,
     /// Read what is expected.
     ReadReference,
     /// A code of a newer server.
@@ -56,6 +60,8 @@ impl HintCode {
             Self::HoldOrWait => {
                 "hold it first: POST `hold`, or wait until something speaks against it"
             }
+            Self::ListArtifacts => "GET the node's `artifacts` lists those that are there",
+            Self::WaitForOrder => "wait until it is; GET the node says what came of it",
             Self::ReadReference => "GET /api/v1/openapi.json says what is expected",
             Self::Unknown => "",
         }

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farrier_hardware::kmsg;
@@ -14,7 +14,7 @@ use flate2::read::GzDecoder;
 use super::super::process::{self, ProcessError};
 use super::super::task::Task;
 use super::{Ended, artifact};
-use crate::artifact::{Bundle, BundleError, SourceError};
+use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private};
 use crate::journal::{Fold, segment};
 
 const KERNEL_BYTES: u64 = 4 << 20;
@@ -23,38 +23,54 @@ const FINDINGS_BYTES: u64 = 4 << 20;
 const JOURNAL_BYTES: u64 = 8 << 20;
 const ORDERS_BYTES: u64 = 1 << 20;
 const BUG_REPORT_BYTES: u64 = 12 << 20;
+/// What is read of a bug report, which is several times as large as its packed form.
+const BUG_REPORT_READ_BYTES: u64 = 64 << 20;
 
 /// `nvidia-smi -q` takes seconds for eight GPUs, and hangs where the driver does.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
 /// The script takes one to three minutes on a node of eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
+/// What the bug report is written with: for this user only, and no larger than 64 MiB.
+const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
+
 /// The end of what a program prints to stderr.
 const STDERR_CHARS: usize = 300;
 
 pub(super) fn collect(task: &Task<'_>) -> Ended {
-    artifact::deliver(task, |task, bundle| gather(task, bundle))
+    artifact::deliver(task, gather)
 }
 
+/// Every source in turn, for as long as the order is wanted: a cordon may wait for it.
 fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
-    let state_dir = task.inner.state_dir();
-    bundle.add("kernel.log", kernel(task), KERNEL_BYTES)?;
-    bundle.add("nvidia-smi-q.txt", nvidia_smi(task), SMI_BYTES)?;
-    bundle.add("agent/findings.json", findings(state_dir), FINDINGS_BYTES)?;
-    bundle.add("agent/journal.jsonl", journal(state_dir), JOURNAL_BYTES)?;
-    let orders = state_dir.join("orders.jsonl");
-    bundle.add("agent/orders.jsonl", tail(&orders, ORDERS_BYTES), ORDERS_BYTES)?;
-    bundle.add("nvidia-bug-report.log", bug_report(task), BUG_REPORT_BYTES)
+    type Source = fn(&Task<'_>) -> Result<Content, SourceError>;
+    let sources: [(&str, Source, u64); 5] = [
+        ("kernel.log", kernel, KERNEL_BYTES),
+        ("nvidia-smi-q.txt", nvidia_smi, SMI_BYTES),
+        ("agent/findings.json", findings, FINDINGS_BYTES),
+        ("agent/journal.jsonl", journal, JOURNAL_BYTES),
+        ("agent/orders.jsonl", orders, ORDERS_BYTES),
+    ];
+    for (name, source, keep_bytes) in sources {
+        if !task.is_wanted() {
+            return Ok(());
+        }
+        bundle.add(name, source(task), keep_bytes)?;
+    }
+    if task.is_wanted() { bug_report(task, bundle) } else { Ok(()) }
 }
 
-fn kernel(task: &Task<'_>) -> Result<Vec<u8>, SourceError> {
+fn kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     let root = &task.inner.paths.root;
     let limit = usize::try_from(KERNEL_BYTES).unwrap_or(usize::MAX);
-    kmsg::dump(root, limit).map_err(|err| SourceError::Read { path: root.join("dev/kmsg"), err })
+    let dumped = kmsg::dump(root, limit);
+    let (bytes, dropped_bytes) =
+        dumped.map_err(|err| SourceError::Read { path: root.join("dev/kmsg"), err })?;
+    Ok(Content { bytes, dropped_bytes })
 }
 
 /// Of this machine; or of the NVML library that the agent was given, which may be a simulated node's.
-fn nvidia_smi(task: &Task<'_>) -> Result<Vec<u8>, SourceError> {
+fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
     const PROGRAM: &str = "nvidia-smi";
     let paths = &task.inner.paths;
     let library = match &paths.nvml {
@@ -63,88 +79,105 @@ fn nvidia_smi(task: &Task<'_>) -> Result<Vec<u8>, SourceError> {
         Some(nvml) => nvml.parent(),
     };
     // The dynamic linker takes the library from there.
-    let mut words: Vec<OsString> = Vec::new();
+    let mut words: Vec<OsString> = vec!["env".into()];
     if let Some(folder) = library {
         let mut variable = OsString::from("LD_LIBRARY_PATH=");
         variable.push(folder);
         words.push(variable);
     }
     words.extend([PROGRAM.into(), "-q".into()]);
-    let (out, _) = ran(task, PROGRAM, words, SMI_DEADLINE)?;
-    Ok(out)
+    output_of(task, PROGRAM, words, SMI_DEADLINE).map(Into::into)
 }
 
-fn bug_report(task: &Task<'_>) -> Result<Vec<u8>, SourceError> {
+fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
+    const NAME: &str = "nvidia-bug-report.log";
     const PROGRAM: &str = "nvidia-bug-report.sh";
     if !is_live(&task.inner.paths.root) {
-        return Err(SourceError::NotThisMachine);
+        bundle.add_gap(NAME, &SourceError::NotThisMachine);
+        return Ok(());
     }
-    // Beside the bundle: what an agent that was killed leaves there is deleted with it.
-    let path = task.inner.state_dir().join("artifacts/nvidia-bug-report");
+    // Beside the bundle, by process: one of an agent that was killed may still write its own.
+    let folder = task.inner.state_dir().join("artifacts");
+    if let Err(err) = make_private(&folder) {
+        return Err(BundleError::Write { path: folder, err });
+    }
+    let path = folder.join(format!("bug-report-{}", std::process::id()));
     // Safe mode leaves out what is known to hang on a GPU that is lost.
-    let words = [PROGRAM.into(), "--safe-mode".into(), "--output-file".into(), path.clone().into()];
-    let ran = ran(task, PROGRAM, words.to_vec(), BUG_REPORT_DEADLINE);
+    let words = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
+    let words = words.into_iter().map(OsString::from).chain([path.clone().into()]).collect();
+    let ran = output_of(task, PROGRAM, words, BUG_REPORT_DEADLINE);
     // The script adds an extension of its own, and packs the report where it finds gzip.
     let written = ["", ".gz", ".log", ".log.gz"].map(|extension| {
         let mut name = path.clone().into_os_string();
         name.push(extension);
-        std::path::PathBuf::from(name)
+        PathBuf::from(name)
     });
-    let found = written.iter().find(|it| it.is_file());
-    let report = found
-        .map(|path| unpacked(path).map_err(|err| SourceError::Read { path: path.clone(), err }));
+    let report = written.iter().find(|it| it.is_file()).map(|path| unpacked(path));
     for path in &written {
         let _ = fs::remove_file(path);
     }
     match (ran, report) {
-        (Err(err @ SourceError::NotInstalled { .. }), _) | (Err(err), None) => Err(err),
-        (_, Some(report)) => report,
-        (Ok((_, stderr)), None) => {
+        (ran, Some(content)) => {
+            bundle.add(NAME, content, BUG_REPORT_BYTES)?;
+            // What is there of it is better than nothing, and says so.
+            if let Err(err) = ran {
+                bundle.add_gap(NAME, &SourceError::Incomplete(Box::new(err)));
+            }
+        }
+        (Err(err), None) => bundle.add_gap(NAME, &err),
+        (Ok(_), None) => {
             let (program, status) = (PROGRAM.to_owned(), "it wrote no report".to_owned());
-            Err(SourceError::Failed { program, status, stderr: end_of(&stderr) })
+            bundle.add_gap(NAME, &SourceError::Failed { program, status, stderr: String::new() });
         }
     }
+    Ok(())
 }
 
-fn unpacked(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut file = File::open(path)?;
+/// A report, also one that was cut off while it was packed.
+fn unpacked(path: &Path) -> Result<Content, SourceError> {
+    let failed = |err| SourceError::Read { path: path.to_owned(), err };
+    let mut file = File::open(path).map_err(failed)?;
     let mut magic = [0; 2];
     let is_packed = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
-    file.rewind()?;
-    if is_packed {
-        GzDecoder::new(file).take(2 * BUG_REPORT_BYTES).read_to_end(&mut bytes)?;
+    file.rewind().map_err(failed)?;
+    let mut bytes = Vec::new();
+    let read = if is_packed {
+        GzDecoder::new(file).take(BUG_REPORT_READ_BYTES).read_to_end(&mut bytes)
     } else {
-        file.take(2 * BUG_REPORT_BYTES).read_to_end(&mut bytes)?;
+        file.take(BUG_REPORT_READ_BYTES).read_to_end(&mut bytes)
+    };
+    match read {
+        Err(err) if bytes.is_empty() => Err(failed(err)),
+        _ => Ok(bytes.into()),
     }
-    Ok(bytes)
 }
 
 fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// Runs a program by way of `env`; gives what it printed on stdout and stderr.
-fn ran(
+/// What a program prints on stdout. The first word starts it.
+fn output_of(
     task: &Task<'_>,
     program: &str,
-    words: Vec<OsString>,
+    mut words: Vec<OsString>,
     after: Duration,
-) -> Result<(Vec<u8>, String), SourceError> {
+) -> Result<Vec<u8>, SourceError> {
     if !process::in_path(program) {
         return Err(SourceError::NotInstalled { program: program.to_owned() });
     }
     let program = program.to_owned();
     let wanted = || task.is_wanted() && task.has_time();
-    let ran = process::while_wanted("env".as_ref(), words, after, &wanted);
-    match ran {
-        Ok((Some(0), out, stderr)) => Ok((out.into_bytes(), stderr)),
+    let first = words.remove(0);
+    match process::while_wanted(&first, words, after, &wanted) {
+        Ok((Some(0), out, _)) => Ok(out.into_bytes()),
         Ok((code, _, stderr)) => {
             let status = code.map_or_else(|| "signal".to_owned(), |code| format!("exit {code}"));
             Err(SourceError::Failed { program, status, stderr: end_of(&stderr) })
         }
-        Err(ProcessError::Late { after, .. }) => Err(SourceError::TimedOut { program, after }),
-        Err(ProcessError::Unwanted { .. }) => Err(SourceError::TimedOut { program, after }),
+        Err(ProcessError::Late { .. } | ProcessError::Unwanted { .. }) => {
+            Err(SourceError::TimedOut { program, after })
+        }
         Err(err) => {
             let (status, stderr) = ("not started".to_owned(), err.to_string());
             Err(SourceError::Failed { program, status, stderr })
@@ -159,7 +192,8 @@ fn end_of(text: &str) -> String {
 }
 
 /// The open findings, as the journal on disk has them.
-fn findings(state_dir: &Path) -> Result<Vec<u8>, SourceError> {
+fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
+    let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
     let mut fold = Fold::default();
     for number in segment::list(state_dir).map_err(failed)? {
@@ -171,34 +205,43 @@ fn findings(state_dir: &Path) -> Result<Vec<u8>, SourceError> {
         }
     }
     let open: Vec<_> = fold.open.values().collect();
-    serde_json::to_vec_pretty(&open).map_err(|err| failed(err.into()))
+    let text = serde_json::to_vec_pretty(&open).map_err(|err| failed(err.into()))?;
+    Ok(text.into())
 }
 
 /// The end of the journal, over as many segments as it takes.
-fn journal(state_dir: &Path) -> Result<Vec<u8>, SourceError> {
+fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
+    let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
-    let (mut parts, mut left) = (Vec::new(), JOURNAL_BYTES);
+    let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), JOURNAL_BYTES, 0);
     for number in segment::list(state_dir).map_err(failed)?.into_iter().rev() {
         let part = tail(&segment::path(state_dir, number), left)?;
-        left = left.saturating_sub(part.len() as u64);
-        parts.push(part);
-        if left == 0 {
-            break;
-        }
+        left = left.saturating_sub(part.bytes.len() as u64 + part.dropped_bytes);
+        dropped_bytes += part.dropped_bytes;
+        parts.push(part.bytes);
     }
     parts.reverse();
-    Ok(parts.concat())
+    Ok(Content { bytes: parts.concat(), dropped_bytes })
 }
 
-/// The last bytes of a file.
-fn tail(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
-    let read = || {
+fn orders(task: &Task<'_>) -> Result<Content, SourceError> {
+    tail(&task.inner.state_dir().join("orders.jsonl"), ORDERS_BYTES)
+}
+
+/// The end of a file, from the beginning of a line: half of a line may have half of a secret.
+fn tail(path: &Path, bytes_max: u64) -> Result<Content, SourceError> {
+    let read = || -> io::Result<Content> {
         let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(bytes_max)))?;
+        let skipped = file.metadata()?.len().saturating_sub(bytes_max);
+        file.seek(SeekFrom::Start(skipped))?;
         let mut bytes = Vec::new();
         file.take(bytes_max).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        if skipped == 0 {
+            return Ok(bytes.into());
+        }
+        let line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+        let dropped_bytes = skipped + line as u64;
+        Ok(Content { bytes: bytes.split_off(line), dropped_bytes })
     };
     read().map_err(|err| SourceError::Read { path: path.to_owned(), err })
 }

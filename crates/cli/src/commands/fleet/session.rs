@@ -232,6 +232,10 @@ fn by_command(problem: &Problem) -> String {
         Some(HintCode::HoldOrWait) => {
             "hold it first (`farrier fleet cordon NODE --reason TEXT`), or wait until something speaks against it"
         }
+        Some(HintCode::ListArtifacts) => "without --last, the node is asked for new ones",
+        Some(HintCode::WaitForOrder) => {
+            "wait until it is; `farrier fleet node NODE` says what came of it"
+        }
         Some(HintCode::ReadReference) => "`--help` says what is expected",
         Some(HintCode::Unknown) | None => &problem.hint,
     };

@@ -106,6 +106,16 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
             ));
         }
     }
+    // Entry numbers are given again after a restore: a node that enrols later must not get the files
+    // of another.
+    let artifacts = args.dir.join("artifacts");
+    let of_node = |it: fs::DirEntry| it.file_name().to_string_lossy().starts_with("node-");
+    if fs::read_dir(&artifacts).into_iter().flatten().flatten().any(of_node) {
+        return Err(Hinted::error(
+            format!("`{}` has files of nodes", artifacts.display()),
+            "they do not belong to the log that is restored: move them away",
+        ));
+    }
     // Whole under its name, or not there: a copy that was cut off is not taken for a log.
     let part = args.dir.join("log.part");
     let _ = fs::remove_file(&part);

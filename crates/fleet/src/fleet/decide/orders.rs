@@ -64,14 +64,17 @@ fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
     look.node.requests.errand.as_ref().filter(|it| ready || it.what.spec().node == NodeUse::Any)
 }
 
-/// The order that must not wait for this one. An operator's order may run on a node under work;
-/// when such a node is taken out of service, it is cordoned at once.
+/// The order that must not wait for this one. A node that is taken out of service is cordoned at
+/// once, whatever an operator asked for; and what an operator asked for on any node does not wait
+/// for hours until a drain has ended.
 fn superseded_by(look: &Look<'_>, what: &OrderKind) -> Option<OrderKind> {
-    if !what.is_errand() || what.spec().node == NodeUse::Idle {
-        return None;
+    let runs_anywhere = |it: &OrderKind| it.is_errand() && it.spec().node == NodeUse::Any;
+    if runs_anywhere(what) {
+        let Some(Wanted::Order(cordon @ OrderKind::Cordon)) = wanted(look) else { return None };
+        return obstacle(look, &cordon).is_none().then_some(cordon);
     }
-    let Some(Wanted::Order(cordon @ OrderKind::Cordon)) = wanted(look) else { return None };
-    obstacle(look, &cordon).is_none().then_some(cordon)
+    let asked = look.node.requests.errand.as_ref().map(|it| &it.what);
+    asked.filter(|it| what.spec().yields && runs_anywhere(it)).cloned()
 }
 
 /// Nothing is changed or measured under work.

@@ -212,7 +212,7 @@ fn paths(after: u64) -> Vec<String> {
             format!("{}?what=log&after={after}", route.path),
             format!("{}?what=state", route.path),
         ],
-        path => vec![path.replace("{node}", OWN)],
+        path => vec![path.replace("{node}", OWN).replace("{generation}", "1")],
     });
     each.collect()
 }
@@ -242,7 +242,9 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
         assert!(seen.contains(OWN), "{seen}");
         world.withdraw(&why).await;
         let seen = world.read(&explanation, "pool:train").await;
-        assert!(seen.contains("the last failed at"), "{seen}");
+        // An order that another took the place of has not failed.
+        let is_failure = !matches!(why.reason, Reason::OrderSuperseded { .. });
+        assert!(!is_failure || seen.contains("the last failed at"), "{seen}");
         assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
     }
     assert!(Reason::CODES.iter().all(|it| codes.contains(*it)), "{codes:?}");
@@ -268,4 +270,43 @@ async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
     let metrics = world.read("/metrics", "pool:train").await;
     assert!(metrics.contains(r#""status":403"#), "{metrics}");
     assert!(world.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
+}
+
+/// Logs that a node sent while it was another pool's stay that pool's when the node moves.
+#[tokio::test]
+async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
+    use std::io::Write as _;
+
+    use crate::artifacts;
+
+    let world = World::two_pools().await;
+    let look = world.site().brain.look(|state| state.nodes[&id(OWN)].first_seq);
+    let first_seq = look.await.unwrap();
+    for (generation, pool) in [(1, FOREIGN_POOL), (2, "train")] {
+        let place = Place::in_pool(pool.parse().unwrap());
+        let at = Timestamp::now();
+        let mut record =
+            artifacts::Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
+        (record.bytes, record.sha256) = (9, "ab".to_owned());
+        let mut incoming = world.site().artifacts.begin(generation).unwrap();
+        incoming.write_all(b"zz-secret").unwrap();
+        world.site().artifacts.finish(&id(OWN), &record, incoming).unwrap();
+    }
+    let list = format!("/api/v1/nodes/{OWN}/artifacts");
+    let generations = |text: &str| {
+        let listed: serde_json::Value = serde_json::from_str(text).unwrap();
+        let listed = listed["artifacts"].as_array().unwrap().clone();
+        listed.iter().map(|it| it["generation"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(generations(&world.read(&list, "fleet").await), [2, 1]);
+    assert_eq!(generations(&world.read(&list, "pool:train").await), [2]);
+    assert_eq!(world.read(&format!("{list}/2"), "pool:train").await, "zz-secret");
+    let hidden = world.read(&format!("{list}/1"), "pool:train").await;
+    assert!(hidden.contains("there is no such artifact"), "{hidden}");
+    // Who has the other pool does not see the node at all, and a retired one has no files.
+    let other = world.read(&list, "pool:zz-secret").await;
+    assert!(other.contains("is not a node of the fleet"), "{other}");
+    let retire = format!("/api/v1/nodes/{OWN}/retire");
+    world.request(&Method::POST, &retire, "fleet", r#"{"reason":"gone"}"#).await.unwrap();
+    assert!(world.site().artifacts.list(&id(OWN), first_seq).unwrap().is_empty());
 }

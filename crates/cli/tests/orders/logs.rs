@@ -1,0 +1,44 @@
+//! Logs of this very machine, with an `nvidia-bug-report.sh` of the test.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use farrier_agent::artifact::Manifest;
+use serde_json::json;
+
+use crate::orders::{Orders, order};
+
+#[test]
+fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let bin = at("bin");
+    fs::create_dir(&bin).unwrap();
+    // As the script does: it packs its report and adds an extension.
+    let script = "#!/bin/sh\n[ \"$1 $2\" = '--safe-mode --output-file' ] || exit 9\n\
+                  printf 'a report\\nAPI_TOKEN=abc\\n' | gzip > \"$3.gz\"\n";
+    fs::write(bin.join("nvidia-bug-report.sh"), script).unwrap();
+    fs::write(bin.join("nvidia-smi"), "#!/bin/sh\necho broken >&2\nexit 9\n").unwrap();
+    for name in ["nvidia-bug-report.sh", "nvidia-smi"] {
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let config = format!(
+        "state_dir = {:?}\n[socket]\npath = {:?}\n[orders]\nscheduler = \"host\"\n",
+        at("state"),
+        at("agent.sock"),
+    );
+    fs::write(at("agent.toml"), config).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let environment = [("PATH", path.as_str())];
+    let mut orders = Orders::start_with(&at("agent.toml"), &at("orders.log"), None, &environment);
+    orders.done(&order(1, json!("collect-logs"), None));
+    assert!(orders.ended().success());
+    let kept: Vec<_> = fs::read_dir(at("state/artifacts")).unwrap().flatten().collect();
+    assert_eq!(kept.len(), 1, "the bundle and nothing else: {kept:?}");
+    let manifest = Manifest::read(fs::File::open(kept[0].path()).unwrap()).unwrap();
+    let report = manifest.files.iter().find(|it| it.name == "nvidia-bug-report.log").unwrap();
+    let text = "a report\nAPI_TOKEN=[redacted]\n";
+    assert_eq!((report.bytes, report.redactions), (text.len() as u64, 1));
+    let smi = manifest.missing.iter().find(|it| it.name == "nvidia-smi-q.txt").unwrap();
+    assert_eq!(smi.text, "`nvidia-smi` failed (exit 9): broken");
+}
