@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::answers::{Neighbours, StatusLine};
 use crate::artifact::{Outbox, Sending};
-use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
+use crate::brain::{Brain, Chain, Clock, ConfigRejected, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
 use crate::crash::Crash;
@@ -426,9 +426,7 @@ async fn signals(
                 for problem in err.lines() {
                     tracing::error!(%problem, "the configuration");
                 }
-                let path = options.config.display();
-                let command = format!("farrier agent --check-config --config {path}");
-                Seen::ConfigBad(format!("{}; `{command}` lists all", err.first()))
+                Seen::ConfigBad(ConfigRejected { path: options.config.clone(), err })
             }
         };
         // The channel may be full for a moment, and for good where the disk hangs.
