@@ -33,7 +33,7 @@ const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 const STDERR_CHARS: usize = 300;
 
 pub(super) fn collect(task: &Task<'_>) -> Ended {
-    artifact::deliver(task, |task, bundle| gather(task, bundle))
+    artifact::deliver(task, gather)
 }
 
 fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
@@ -167,7 +167,9 @@ fn findings(state_dir: &Path) -> Result<Vec<u8>, SourceError> {
         match read {
             // Deleted since it was listed: a later one stands for it.
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            read => drop(read.map_err(failed)?),
+            read => {
+                read.map_err(failed)?;
+            }
         }
     }
     let open: Vec<_> = fold.open.values().collect();
