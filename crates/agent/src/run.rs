@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::answers::{Neighbours, StatusLine};
 use crate::artifact::{Outbox, Sending};
-use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
+use crate::brain::{Brain, Chain, Clock, ConfigRejected, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
 use crate::crash::Crash;
@@ -30,7 +30,8 @@ use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::orders::mark::{self, Wake, Woken};
 use crate::orders::{
-    self, Desk, HandsElsewhere, NodeEyes, NodeHands, OrdersError, RepairWatch, Start, Tuner,
+    self, Desk, HandsElsewhere, InspectorError, NodeEyes, NodeHands, OrdersError, RepairWatch,
+    Start, Tuner,
 };
 use crate::state::Published;
 use crate::status::Status;
@@ -309,7 +310,7 @@ fn desk(
         hands.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, Some(hold), tuner.clone())));
     let (published, board) = (published.clone(), Arc::clone(board));
     let known = move || {
-        let state = published.get().ok_or("the agent has only just started")?;
+        let state = published.get().ok_or(InspectorError::AgentStarting)?;
         Ok(Status::of(&state, board.jobs(), clock::since_boot_ms()))
     };
     let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
@@ -425,9 +426,7 @@ async fn signals(
                 for problem in err.lines() {
                     tracing::error!(%problem, "the configuration");
                 }
-                let path = options.config.display();
-                let command = format!("farrier agent --check-config --config {path}");
-                Seen::ConfigBad(format!("{}; `{command}` lists all", err.first()))
+                Seen::ConfigBad(ConfigRejected { path: options.config.clone(), err })
             }
         };
         // The channel may be full for a moment, and for good where the disk hangs.

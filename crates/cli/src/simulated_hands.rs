@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::path::Path;
 
-use farrier_agent::orders::{Hands, Service, Tuner};
+use farrier_agent::orders::{ActuatorError, Hands, Service, Tuner};
 use farrier_fleet::health::GpuUuid;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
-use farrier_sim::{NodeDir, State, StoreError};
+use farrier_sim::{Host, NodeDir, State, StoreError};
 
 use crate::commands::simulate::now_unix_ms;
 
@@ -23,7 +23,7 @@ pub(crate) fn of_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
     Some(Box::new(SimulatedHands { directory, tuner }))
 }
 
-/// Why a simulated node is not changed.
+/// Why a simulated node is not changed, or not read.
 #[derive(Debug, thiserror::Error)]
 enum ChangeError {
     #[error("failed to use the simulated node")]
@@ -34,27 +34,35 @@ enum ChangeError {
     Host(#[from] HostFaultError),
     #[error("there is no GPU `{0}` in the node")]
     NoGpu(GpuUuid),
+    #[error("no service `{0}` runs")]
+    NoService(String),
+}
+
+impl From<ChangeError> for ActuatorError {
+    fn from(err: ChangeError) -> Self {
+        Self::Simulated(Box::new(err))
+    }
 }
 
 impl SimulatedHands {
+    fn host(&self) -> Result<Host, ActuatorError> {
+        self.directory.host().map_err(|err| ActuatorError::Simulated(Box::new(err)))
+    }
+
     fn change(
         &self,
         change: impl FnOnce(&mut State, u64) -> Result<(), ChangeError>,
-    ) -> Result<(), String> {
-        self.directory.edit(now_unix_ms(), change).map_err(|err| said(&err))
+    ) -> Result<(), ActuatorError> {
+        Ok(self.directory.edit(now_unix_ms(), change)?)
     }
-}
-
-fn said(err: &dyn std::error::Error) -> String {
-    farrier_agent::brain::Chain(err).to_string()
 }
 
 impl Hands for SimulatedHands {
-    fn boot(&self) -> Result<String, String> {
-        self.directory.host().map(|host| host.boot_id).map_err(|err| said(&err))
+    fn boot(&self) -> Result<String, ActuatorError> {
+        Ok(self.host()?.boot_id)
     }
 
-    fn reset_gpu(&self, gpu: &GpuUuid, _alive: File) -> Result<(), String> {
+    fn reset_gpu(&self, gpu: &GpuUuid, _alive: File) -> Result<(), ActuatorError> {
         self.change(|state, now| {
             let own = state.gpus.values_mut().find(|it| it.uuid == gpu.0);
             let own = own.ok_or_else(|| ChangeError::NoGpu(gpu.clone()))?;
@@ -65,7 +73,7 @@ impl Hands for SimulatedHands {
     }
 
     /// A reboot is the end of whoever runs on the node, and so of this process.
-    fn reboot(&self, _alive: File) -> Result<(), String> {
+    fn reboot(&self, _alive: File) -> Result<(), ActuatorError> {
         self.change(|state, now| Ok(fault::apply_to_host(state, &HostFault::Reboot, now)?))?;
         tracing::warn!(
             "the simulated node was rebooted: its agent ends, and is to be started anew"
@@ -73,19 +81,19 @@ impl Hands for SimulatedHands {
         std::process::exit(0);
     }
 
-    fn service(&self, unit: &str) -> Result<Service, String> {
-        let host = self.directory.host().map_err(|err| said(&err))?;
-        let task = host.service(unit).ok_or_else(|| format!("no service `{unit}` runs"))?;
+    fn service(&self, unit: &str) -> Result<Service, ActuatorError> {
+        let host = self.host()?;
+        let task = host.service(unit).ok_or_else(|| ChangeError::NoService(unit.to_owned()))?;
         let run = Some(format!("{}@{}", task.pid, task.started_unix_ms));
         Ok(Service { is_active: true, state: "active (running)".to_owned(), run })
     }
 
-    fn restart_service(&self, unit: &str, _alive: File) -> Result<(), String> {
+    fn restart_service(&self, unit: &str, _alive: File) -> Result<(), ActuatorError> {
         let fault = HostFault::ServiceRestarted(unit.to_owned());
         self.change(|state, now| Ok(fault::apply_to_host(state, &fault, now)?))
     }
 
-    fn tune(&self, profile: &str, alive: File) -> Result<String, String> {
-        self.tuner.apply(profile, alive)
+    fn tune(&self, profile: &str, alive: File) -> Result<String, ActuatorError> {
+        Ok(self.tuner.apply(profile, alive)?)
     }
 }

@@ -252,6 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::cast_ptr_alignment, reason = "a caller's pointer need not be aligned")]
     fn padding_stays_as_the_caller_had_it() {
         let mut room = [0xaa_u8; size_of::<PlatformInfo>()];
         let info = PlatformInfo {

@@ -201,17 +201,13 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let lock = take(&options.dir)?;
     let authority = Arc::new(authority_of(&options)?);
     let store = Arc::new(Store::open(&options.dir)?);
-    let unusable = |err| ServerError::Folder { dir: options.dir.clone(), err };
-    let artifacts = Arc::new(ArtifactStore::open(&options.dir).map_err(unusable)?);
+    let artifacts = artifacts_of(&options.dir)?;
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let is_plain = options.plain_pool.is_some();
     let noted = served::note(&options.dir, &options.names, address, is_plain);
-    let tls = match &options.plain_pool {
-        Some(_) => None,
-        None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
-    };
+    let tls = tls_of(&options, &authority)?;
     let path = log_path(&options.dir);
     let core = opened(path.clone(), Arc::clone(&store), authority.fingerprint(), &options).await?;
     let audited = core.state().access;
@@ -260,8 +256,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     };
     let rest = Rest::new(site, options.rate);
     let life = options.certificate_life;
-    let service =
-        Service::new(desk, Arc::clone(&audit), authority, options.plain_pool, artifacts, life);
+    let audited_by = Arc::clone(&audit);
+    let service = Service::new(desk, audited_by, authority, options.plain_pool, artifacts, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(serve::run(
         listener,
@@ -295,6 +291,19 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tasks,
         _lock: lock,
     })
+}
+
+/// `None` where the server listens without TLS.
+fn tls_of(options: &Options, authority: &Arc<Authority>) -> Result<Option<Arc<Tls>>, TlsError> {
+    if options.plain_pool.is_some() {
+        return Ok(None);
+    }
+    Tls::new(Arc::clone(authority), names(options)).map(|tls| Some(Arc::new(tls)))
+}
+
+fn artifacts_of(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
+    let opened = ArtifactStore::open(dir);
+    opened.map(Arc::new).map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
 }
 
 fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {

@@ -14,6 +14,7 @@ pub mod client;
 pub mod codec;
 pub mod file_mode;
 pub mod form;
+pub mod hex;
 pub mod hidden;
 pub mod identity;
 pub mod limits;

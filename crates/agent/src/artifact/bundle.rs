@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use farrier_wire::hex::hex;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -367,10 +368,6 @@ fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
     let kept = &content[content.len() - keep..];
     let line = kept.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     if line == kept.len() { kept } else { &kept[line..] }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn patterns() -> Vec<String> {
         r#"(?i)((?:proxy-)?authorization\\*["']?\s*[:=]\s*\\*["']?)[^"'\r\n]+"#.to_owned(),
         r#"(?i)((?:set-)?cookie\\*["']?\s*[:=]\s*\\*["']?)[^"'\r\n]+"#.to_owned(),
         format!(r#"(?i)(\b{NAME}\\*["']?\s*[:=]\s*){VALUE}"#),
-        format!(r#"(?i)(--{NAME}[\s=]+){VALUE}"#),
+        format!(r"(?i)(--{NAME}[\s=]+){VALUE}"),
         format!(r"(?i)(\bpass\s*[:=]\s*){VALUE}"),
         format!(r"(?i)(\bsshpass\s+-p\s*){VALUE}"),
         format!(r"(?i)(\bcurl\b.*?\s(?:-u|--user)[\s=]*){VALUE}"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use farrier_fleet::health::{Batch, KernelEvent, Moment, NvmlXid};
 use farrier_hardware::kmsg::KernelLog;
 
+use super::own::KernelLogState;
 use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
 use crate::orders::{RepairNote, RepairWatch};
@@ -37,7 +38,7 @@ impl Brain {
                 self.own.ended.extend(collectors);
             }
             Seen::Reloaded(config) => self.reload(now, &config),
-            Seen::ConfigBad(why) => self.own.config = Err(why),
+            Seen::ConfigBad(err) => self.own.config = Err(err),
             Seen::Repaired(note) => self.take_repair(now, &note),
             Seen::Stop => (),
         }
@@ -69,9 +70,9 @@ impl Brain {
     /// Where the kernel log does not tell of an Xid NVML is the only one who does.
     pub(super) fn take_told(&mut self, now: Moment, batch: &mut Batch) {
         let log = match &self.own.kernel_log {
-            None => Log::Untried,
-            Some(Ok(())) => Log::Read,
-            Some(Err(_)) => Log::Unreadable,
+            KernelLogState::Untried => Log::Untried,
+            KernelLogState::Read => Log::Read,
+            KernelLogState::Unreadable { .. } => Log::Unreadable,
         };
         for (gpu, xid) in self.told.due(now, log) {
             let Ok(code) = u32::try_from(xid) else {
@@ -94,7 +95,7 @@ impl Brain {
         let from = batch.kernel.len();
         match said {
             KernelLog::Record { seq, since_boot_us, text, .. } => {
-                self.own.kernel_log = Some(Ok(()));
+                self.own.kernel_log = KernelLogState::Read;
                 self.kernel.record(now, seq, since_boot_us, &text, &mut batch.kernel);
             }
             KernelLog::Lost { lines } => {
@@ -107,9 +108,9 @@ impl Brain {
             }
             KernelLog::Unreadable { why } => {
                 tracing::warn!(%why, "the kernel log is not read");
-                self.own.kernel_log = Some(Err(why));
+                self.own.kernel_log = KernelLogState::Unreadable { why };
             }
-            KernelLog::CaughtUp => self.own.kernel_log = Some(Ok(())),
+            KernelLog::CaughtUp => self.own.kernel_log = KernelLogState::Read,
         }
         // What is listed now is what the engine will know when it judges the line.
         let listed = batch.inventory.as_deref().unwrap_or_default();

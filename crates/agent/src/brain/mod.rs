@@ -30,14 +30,14 @@ use crate::journal::Journal;
 use crate::orders::{RepairWatch, repair_note};
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
-use own::Own;
+use own::{Own, WriteError};
 use passing::Passing;
 use pending::Pending;
 use told::Told;
 
 pub use inventory::Inventory;
 pub use own::{Blindness, CollectorState};
-pub use seen::{Collector, Held, Report, Seen, Unseen};
+pub use seen::{Collector, ConfigRejected, Held, Report, Seen, Unseen};
 
 /// The agent looks at itself this often.
 const TICK_MS: i64 = 1000;
@@ -162,7 +162,7 @@ impl Brain {
         let passing = Passing::new(config.sink.file.clone(), fold.seq);
         let mut own = Own::new(&config, now);
         if !journal.is_open() {
-            own.writable = Err("the disk takes nothing".to_owned());
+            own.writable = Err(WriteError::NotOpen);
         }
         Self {
             own,
@@ -288,11 +288,10 @@ impl Brain {
                 self.passing.keep(records);
             }
             Err(err) => {
-                let why = err.to_string();
                 if self.own.writable.is_ok() {
-                    tracing::error!(%why, "findings cannot be written to disk");
+                    tracing::error!(why = %err, "findings cannot be written to disk");
                 }
-                self.own.writable = Err(why);
+                self.own.writable = Err(err.into());
             }
         }
         due

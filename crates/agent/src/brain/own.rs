@@ -1,12 +1,13 @@
 //! What the agent knows of itself: clocks, collectors, the log, the disk. All of it are signals like others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Moment, Sample, Signal, Subject};
 use serde::{Deserialize, Serialize};
 
-use super::seen::Collector;
+use super::seen::{Collector, ConfigRejected};
 use crate::config::{Config, Tiers, duration};
 
 /// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
@@ -41,6 +42,31 @@ pub struct Blindness {
     pub why: String,
 }
 
+/// Whether the kernel log is read.
+#[derive(Debug)]
+pub(super) enum KernelLogState {
+    /// It has not been tried yet.
+    Untried,
+    /// It is read.
+    Read,
+    /// It cannot be read.
+    Unreadable {
+        /// The reader's words, for `farrier status`.
+        why: String,
+    },
+}
+
+/// Why findings are not written to disk.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    /// The journal could not be opened for writing.
+    #[error("the disk takes nothing")]
+    NotOpen,
+    /// A write failed.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
 /// What is known.
 #[derive(Debug)]
 pub(super) struct Own {
@@ -58,12 +84,11 @@ pub(super) struct Own {
     pub(super) nvml_blind: Option<String>,
     /// It was said to be blind, and not that it is back.
     pub(super) nvml_is_ill: bool,
-    /// None: it has not been tried yet.
-    pub(super) kernel_log: Option<Result<(), String>>,
+    pub(super) kernel_log: KernelLogState,
     pub(super) lines_lost: u64,
-    pub(super) writable: Result<(), String>,
+    pub(super) writable: Result<(), WriteError>,
     /// What is wrong with the file, where the one before it is in force.
-    pub(super) config: Result<(), String>,
+    pub(super) config: Result<(), ConfigRejected>,
     pub(super) sink_good: bool,
     pub(super) messages_dropped: u64,
     pub(super) findings_dropped: u64,
@@ -83,7 +108,7 @@ impl Own {
             ended: BTreeSet::new(),
             nvml_blind: Some("it has not answered yet".to_owned()),
             nvml_is_ill: false,
-            kernel_log: None,
+            kernel_log: KernelLogState::Untried,
             lines_lost: 0,
             writable: Ok(()),
             config: Ok(()),
@@ -132,11 +157,15 @@ impl Own {
             (Signal::AgentConfigGood, flag(self.config.is_ok())),
             (Signal::AgentSinkGood, flag(self.sink_good)),
         ];
-        if let Some(log) = &self.kernel_log {
-            values.push((Signal::AgentKernelLog, flag(log.is_ok())));
+        match &self.kernel_log {
+            KernelLogState::Untried => {}
+            KernelLogState::Read => values.push((Signal::AgentKernelLog, flag(true))),
+            KernelLogState::Unreadable { .. } => {
+                values.push((Signal::AgentKernelLog, flag(false)));
+            }
         }
         let note = |signal| match &self.config {
-            Err(why) if signal == Signal::AgentConfigGood => Some(why.clone()),
+            Err(err) if signal == Signal::AgentConfigGood => Some(err.to_string()),
             _ => None,
         };
         let sample = |(signal, reading)| Sample {
@@ -183,7 +212,7 @@ impl Own {
 
     /// Whether NVML and the kernel log are seen.
     pub(super) fn sees(&self) -> (bool, bool) {
-        (self.nvml_blind.is_none(), matches!(self.kernel_log, Some(Ok(()))))
+        (self.nvml_blind.is_none(), matches!(self.kernel_log, KernelLogState::Read))
     }
 
     /// What the agent does not see now.
@@ -195,12 +224,14 @@ impl Own {
             add("nvml", format!("NVML: {why}"));
         }
         match &self.kernel_log {
-            None => add("kernel-log", "the kernel log has not been read yet".to_owned()),
-            Some(Err(why)) => add("kernel-log", why.clone()),
-            Some(Ok(())) => (),
+            KernelLogState::Untried => {
+                add("kernel-log", "the kernel log has not been read yet".to_owned());
+            }
+            KernelLogState::Unreadable { why } => add("kernel-log", why.clone()),
+            KernelLogState::Read => {}
         }
-        if let Err(why) = &self.writable {
-            add("journal", format!("findings cannot be written to disk: {why}"));
+        if let Err(err) = &self.writable {
+            add("journal", format!("findings cannot be written to disk: {err}"));
         }
         let stalled: Vec<String> = self.stalled(now).map(|it| it.to_string()).collect();
         if !stalled.is_empty() {

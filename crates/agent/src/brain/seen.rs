@@ -1,6 +1,7 @@
 //! What reaches the brain.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use farrier_fleet::health::{CheckItem, GpuIdentity, GpuUuid, Sample};
@@ -8,7 +9,7 @@ use farrier_hardware::kmsg::KernelLog;
 use farrier_hardware::nvml::watch;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Tiers, duration};
+use crate::config::{Config, ConfigError, Tiers, duration};
 use crate::orders::RepairNote;
 
 /// One of those who look. Each tier is one: a tier that stands still is seen.
@@ -146,6 +147,16 @@ pub struct Unseen {
     pub why: String,
 }
 
+/// Why a configuration that was read again is not in force: what is wrong, and how to see all of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}; `farrier agent --check-config --config {}` lists all", err.first(), path.display())]
+pub struct ConfigRejected {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub err: ConfigError,
+}
+
 /// What a message says.
 #[derive(Debug)]
 pub enum Seen {
@@ -173,8 +184,8 @@ pub enum Seen {
     Ended(&'static [Collector]),
     /// A new configuration is in force.
     Reloaded(Box<Config>),
-    /// The configuration on disk is wrong, and the old one stays: what is wrong, and how to see all of it.
-    ConfigBad(String),
+    /// The configuration on disk is wrong, and the old one stays.
+    ConfigBad(ConfigRejected),
     /// A person has repaired the node, as the server told the thread that carries out orders.
     Repaired(RepairNote),
     /// It is time to end.

@@ -388,7 +388,15 @@ fn a_rule_that_is_turned_off_takes_its_findings_along() {
     assert_eq!(world.count("gpu.xid"), Some(1));
     let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
     world.config.rules.insert("gpu.xid".to_owned(), off);
-    world.turn(vec![Seen::ConfigBad("line 3".to_owned())], false);
+    let path = std::path::PathBuf::from("/etc/agent.toml");
+    let err = crate::config::ConfigError::TooLarge { path: path.clone() };
+    let rejected = ConfigRejected { path, err };
+    assert_eq!(
+        rejected.to_string(),
+        "`/etc/agent.toml` is larger than 1 MiB; \
+         `farrier agent --check-config --config /etc/agent.toml` lists all"
+    );
+    world.turn(vec![Seen::ConfigBad(rejected)], false);
     let state = world.tick();
     assert_eq!(signal(&state, Signal::AgentConfigGood), Some(Reading::Value(0.0)));
     let config = Box::new(world.config.clone());

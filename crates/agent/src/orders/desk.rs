@@ -18,7 +18,7 @@ use super::ledger::Ledger;
 use super::ledger::{Current, Note};
 use super::offer::{self, Limits, Verdict};
 use super::repair_note::RepairNote;
-use super::scheduler::Scheduler;
+use super::scheduler::{Scheduler, SchedulerError};
 use super::task::Task;
 use crate::artifact::{self, Outbox};
 use crate::crash::{Crash, Point};
@@ -161,7 +161,7 @@ impl Desk {
         let boot = self.inner.hands.boot();
         let mut books = self.inner.lock();
         books.crash.reach(Point::OrderOffered);
-        let known = boot.as_ref().map(String::as_str).map_err(String::as_str);
+        let known = boot.as_ref().map(String::as_str);
         let verdict = offer::judge(books.book.ledger(), &self.inner.limits, order, known, now);
         let at = (self.inner.now)();
         let generation = order.generation;
@@ -408,9 +408,9 @@ impl Inner {
     }
 
     /// Whether the node takes new work, by the scheduler and the journal.
-    pub(super) fn cordon(&self) -> Result<Cordon, String> {
+    pub(super) fn cordon(&self) -> Result<Cordon, SchedulerError> {
         let mark = self.lock().book.ledger().mark.clone();
-        self.scheduler.state(mark.as_deref()).map_err(|err| err.to_string())
+        self.scheduler.state(mark.as_deref())
     }
 }
 

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::examine;
 use super::hands::{Eyes, GpuSeen, Held, Proof};
+use super::node_error::InspectorError;
 use crate::brain::Collector;
 use crate::collect::check::{COHERENCE, today};
 use crate::config::Config;
@@ -26,7 +27,7 @@ use crate::status::Status;
 const NVML_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What the watching agent knows, or why nobody can say.
-pub type Known = Box<dyn Fn() -> Result<Status, String> + Send + Sync>;
+pub type Known = Box<dyn Fn() -> Result<Status, InspectorError> + Send + Sync>;
 
 /// The eyes of a node with an agent.
 pub struct NodeEyes {
@@ -94,20 +95,21 @@ impl NodeEyes {
 }
 
 impl Eyes for NodeEyes {
-    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, String> {
+    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, InspectorError> {
         let reading = self.ask();
-        let silent = || reading.why_silent().unwrap_or_default();
-        let nvml = reading.answered().ok_or_else(silent)?;
+        let Some(nvml) = reading.answered() else {
+            return Err(InspectorError::NvmlSilent(Box::new(reading)));
+        };
         let status = (self.known)().ok();
         let known = status.iter().flat_map(|it| &it.gpus).find(|it| it.identity.uuid == *gpu);
         gpu_seen(nvml, gpu, known.map(|it| it.identity.index))
     }
 
-    fn processes(&self, since: Timestamp) -> Result<Vec<Held>, String> {
+    fn processes(&self, since: Timestamp) -> Result<Vec<Held>, InspectorError> {
         processes(&(self.known)()?, since)
     }
 
-    fn finding_against(&self) -> Result<Option<String>, String> {
+    fn finding_against(&self) -> Result<Option<String>, InspectorError> {
         let status = (self.known)()?;
         let mut found = status.findings.iter().map(|it| &it.finding);
         Ok(found.find(|it| speaks_against(it)).map(|it| format!("{} {}", it.severity, it.code)))
@@ -122,7 +124,7 @@ impl Eyes for NodeEyes {
                 // What the agent found says most, and stands first.
                 match (self.known)() {
                     Ok(status) => watched(&status, &mut proof),
-                    Err(why) => proof.unknown.push(why),
+                    Err(err) => proof.unknown.push(err.to_string()),
                 }
                 self.checked(&reading, true, &mut proof);
                 counted(&reading, (self.known)().ok().as_ref(), self.gpus_expected, &mut proof);
@@ -259,13 +261,13 @@ fn counted(
 }
 
 /// How a GPU is. One that waits for a reset may not say who it is; the agent knows by which number it was.
-fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, String> {
+fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, InspectorError> {
     let is_it = |device: &&NvmlDevice| match &device.uuid {
         Reading::Value(uuid) => *uuid == gpu.0,
         Reading::Absent | Reading::Unreadable(_) => index == Some(device.index),
     };
     let device = nvml.devices.iter().find(is_it);
-    let device = device.ok_or_else(|| format!("NVML does not list {gpu}"))?;
+    let device = device.ok_or_else(|| InspectorError::GpuNotListed { gpu: gpu.clone() })?;
     let mut wrong = Vec::new();
     if let Reading::Unreadable(why) = &device.handle {
         wrong.push(format!("NVML cannot open it: {why}"));
@@ -294,9 +296,9 @@ fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, S
 const DEAD: [&str; 2] = ["gpu.lost", "gpu.reset-required"];
 
 /// Who holds GPUs, by a look of the agent that is younger than `since`.
-fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
+fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, InspectorError> {
     if status.agent.is_none() {
-        return Err("no agent watches who holds the GPUs".to_owned());
+        return Err(InspectorError::GpusNotWatched);
     }
     if status.driver_loaded == Some(false) {
         return Ok(Vec::new());
@@ -307,7 +309,7 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
         at.checked_sub(SignedDuration::try_from_secs_f64(age_s).ok()?).ok()
     });
     if looked.is_none_or(|looked| looked <= since) {
-        return Err("who holds the GPUs has not been looked at since".to_owned());
+        return Err(InspectorError::ProcessesOutdated);
     }
     let is_dead = |gpu: &GpuUuid| {
         let of = |finding: &Finding| matches!(&finding.subject, Subject::Gpu(uuid) if uuid == gpu);
@@ -324,7 +326,9 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
                 command: it.command.clone().unwrap_or_else(|| "unknown".to_owned()),
             })),
             None if is_dead(uuid) => {}
-            None => return Err(format!("who holds GPU {} is not known", gpu.identity.index)),
+            None => {
+                return Err(InspectorError::ProcessesUnknown { index: gpu.identity.index });
+            }
         }
     }
     Ok(held)
@@ -404,10 +408,12 @@ mod tests {
     fn who_holds_a_gpu_is_known_only_from_a_look_that_is_young_enough() {
         let mut status = status();
         assert_eq!(processes(&status, at(994)).unwrap(), []);
-        assert!(processes(&status, at(995)).is_err(), "before the order");
+        let err = processes(&status, at(995)).unwrap_err();
+        assert!(matches!(err, InspectorError::ProcessesOutdated), "before the order: {err:?}");
         status.gpus[0].processes = None;
-        let why = processes(&status, at(900)).unwrap_err();
-        assert_eq!(why, "who holds GPU 0 is not known");
+        let err = processes(&status, at(900)).unwrap_err();
+        assert!(matches!(err, InspectorError::ProcessesUnknown { index: 0 }), "{err:?}");
+        assert_eq!(err.to_string(), "who holds GPU 0 is not known");
         for code in DEAD {
             status.findings = vec![finding(code, "fatal", "reboot-node")];
             assert_eq!(processes(&status, at(900)).unwrap(), [], "{code}");
@@ -417,7 +423,8 @@ mod tests {
         status.driver_loaded = Some(false);
         assert_eq!(processes(&status, at(0)).unwrap(), [], "without a driver nothing holds a GPU");
         status.agent = None;
-        assert!(processes(&status, at(0)).is_err());
+        let err = processes(&status, at(0)).unwrap_err();
+        assert!(matches!(err, InspectorError::GpusNotWatched), "{err:?}");
     }
 
     #[test]

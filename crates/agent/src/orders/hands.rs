@@ -7,26 +7,28 @@ use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::health::GpuUuid;
 use jiff::Timestamp;
 
+use super::node_error::{ActuatorError, InspectorError};
+
 /// Changes the node. Each call returns when it is known whether the change was made.
 pub trait Hands: Send + Sync {
     /// The boot that is now.
-    fn boot(&self) -> Result<String, String>;
+    fn boot(&self) -> Result<String, ActuatorError>;
 
     /// Resets a GPU on which nothing runs. `alive` is to stay open in whatever makes the change, for as long as it runs: a lock
     /// on it tells an agent that was started anew that the change still goes on.
-    fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), String>;
+    fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), ActuatorError>;
 
     /// Asks for a reboot. The node may be gone before this returns.
-    fn reboot(&self, alive: File) -> Result<(), String>;
+    fn reboot(&self, alive: File) -> Result<(), ActuatorError>;
 
     /// How a service is.
-    fn service(&self, unit: &str) -> Result<Service, String>;
+    fn service(&self, unit: &str) -> Result<Service, ActuatorError>;
 
     /// Starts a service anew.
-    fn restart_service(&self, unit: &str, alive: File) -> Result<(), String>;
+    fn restart_service(&self, unit: &str, alive: File) -> Result<(), ActuatorError>;
 
     /// Makes the node as a profile wants it, which may be done twice; what came of it, in words.
-    fn tune(&self, profile: &str, alive: File) -> Result<String, String>;
+    fn tune(&self, profile: &str, alive: File) -> Result<String, ActuatorError>;
 }
 
 /// How a service is.
@@ -43,13 +45,13 @@ pub struct Service {
 /// Looks at the node.
 pub trait Eyes: Send + Sync {
     /// How a GPU is, asked now.
-    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, String>;
+    fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, InspectorError>;
 
     /// The processes on GPUs, in words, as seen after `since`; an error: nobody knows.
-    fn processes(&self, since: Timestamp) -> Result<Vec<Held>, String>;
+    fn processes(&self, since: Timestamp) -> Result<Vec<Held>, InspectorError>;
 
     /// An open finding that keeps the node out of service; none: there is none. An error: nobody knows.
-    fn finding_against(&self) -> Result<Option<String>, String>;
+    fn finding_against(&self) -> Result<Option<String>, InspectorError>;
 
     /// How far the node is proven. What takes long ends when it is no longer wanted.
     fn prove(&self, rung: Rung, wanted: &dyn Fn() -> bool) -> Proof;

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::hands::Eyes;
-use super::scheduler::{Job, OWNER, Scheduler, SchedulerError, whose};
+use super::scheduler::{Job, MarkAction, OWNER, Scheduler, SchedulerError, whose};
 
 /// The mark's name below the state folder.
 pub(crate) const MARK: &str = "cordon.json";
@@ -45,12 +45,7 @@ impl HostScheduler {
     }
 
     fn read(&self) -> Result<Option<Mark>, SchedulerError> {
-        let failed = |err: io::Error| {
-            SchedulerError::Unknown(format!(
-                "failed to read the mark `{}`: {err}",
-                self.path.display()
-            ))
-        };
+        let failed = |err| self.failed(MarkAction::Read, err);
         match fs::metadata(&self.path) {
             Ok(meta) if meta.len() > MARK_BYTES_MAX => return Ok(Some(self.unreadable())),
             Ok(_) => {}
@@ -89,6 +84,10 @@ impl HostScheduler {
         self.sync()
     }
 
+    fn failed(&self, action: MarkAction, err: io::Error) -> SchedulerError {
+        SchedulerError::Mark { action, path: self.path.clone(), err }
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     }
@@ -109,28 +108,18 @@ impl Scheduler for HostScheduler {
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
         let since = Some(Timestamp::now());
         let mark = Mark { owner: OWNER.to_owned(), reason: reason.to_owned(), since };
-        self.write(&mark).map_err(|err| {
-            SchedulerError::Refused(format!(
-                "failed to write the mark `{}`: {err}",
-                self.path.display()
-            ))
-        })
+        self.write(&mark).map_err(|err| self.failed(MarkAction::Write, err))
     }
 
     fn uncordon(&self) -> Result<(), SchedulerError> {
         let gone = fs::remove_file(&self.path);
         let gone =
             gone.or_else(|err| if err.kind() == ErrorKind::NotFound { Ok(()) } else { Err(err) });
-        gone.and_then(|()| self.sync()).map_err(|err| {
-            SchedulerError::Refused(format!(
-                "failed to remove the mark `{}`: {err}",
-                self.path.display()
-            ))
-        })
+        gone.and_then(|()| self.sync()).map_err(|err| self.failed(MarkAction::Remove, err))
     }
 
     fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
-        let held = self.eyes.processes(since).map_err(SchedulerError::Unknown)?;
+        let held = self.eyes.processes(since)?;
         let mut jobs: Vec<Job> = held
             .iter()
             .map(|held| Job { id: held.pid.to_string(), text: held.to_string(), is_ending: false })
@@ -142,8 +131,6 @@ impl Scheduler for HostScheduler {
     }
 
     fn requeue(&self, _job: &Job) -> Result<(), SchedulerError> {
-        Err(SchedulerError::Refused(
-            "without a scheduler nothing can start it elsewhere".to_owned(),
-        ))
+        Err(SchedulerError::NoScheduler)
     }
 }

@@ -1,6 +1,7 @@
 //! What the agent knows of its orders: a fold over the lines of `orders.jsonl`. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use farrier_fleet::fleet::order::{Answer, Order};
 use farrier_fleet::health::GpuUuid;
@@ -45,7 +46,7 @@ pub(super) enum Note {
         generation: u64,
         /// Why not; none: it was made.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        failed: Option<String>,
+        failed: Option<FailureText>,
     },
     /// An order has ended.
     Answered {
@@ -105,6 +106,23 @@ pub(super) enum Effect {
     },
 }
 
+/// The text of an error that the journal keeps for the answer. Nothing is decided by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct FailureText(String);
+
+impl FailureText {
+    pub(super) fn new(err: &impl fmt::Display) -> Self {
+        Self(err.to_string())
+    }
+}
+
+impl fmt::Display for FailureText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
 /// An order that is being carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -135,7 +153,7 @@ pub(super) struct Begun {
     pub(super) ended: bool,
     /// Why it was not made, where it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) failed: Option<String>,
+    pub(super) failed: Option<FailureText>,
 }
 
 impl Current {
@@ -218,7 +236,7 @@ impl Ledger {
         }
     }
 
-    fn ended(&mut self, generation: u64, failed: Option<&String>) {
+    fn ended(&mut self, generation: u64, failed: Option<&FailureText>) {
         let Some(current) = self.of(generation) else { return };
         let Some(last) = current.begun.last_mut() else { return };
         last.ended = true;

@@ -12,6 +12,7 @@ use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::Hold;
 
 use super::hands::{Hands, Service};
+use super::node_error::ActuatorError;
 use super::process;
 use super::tuner::Tuner;
 
@@ -25,8 +26,6 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
-const NOT_OURS: &str = "the node that is watched is not this machine: nothing is changed";
 
 /// The hands of a real node.
 pub struct NodeHands {
@@ -67,73 +66,72 @@ impl NodeHands {
         words: &[&str],
         deadline: Duration,
         alive: File,
-    ) -> Result<(), String> {
+    ) -> Result<(), ActuatorError> {
         if !self.is_live {
-            return Err(NOT_OURS.to_owned());
+            return Err(ActuatorError::NotThisMachine);
         }
-        let ran = process::run(program, words, deadline, Some(alive));
-        ran.map(drop).map_err(|err| err.to_string())
+        process::run(program, words, deadline, Some(alive))?;
+        Ok(())
     }
 }
 
 impl Hands for NodeHands {
-    fn boot(&self) -> Result<String, String> {
+    fn boot(&self) -> Result<String, ActuatorError> {
         boot(&Root::unrecorded(&self.root))
     }
 
-    fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), String> {
-        let _held =
-            match &self.hold {
-                Some(hold) => Some(Hold::take(hold, self.hold_patience).ok_or(
-                    "the agent's own child does not let go of NVML: a call of it is stuck",
-                )?),
-                None => None,
-            };
+    fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), ActuatorError> {
+        let _held = match &self.hold {
+            Some(hold) => {
+                Some(Hold::take(hold, self.hold_patience).ok_or(ActuatorError::NvmlHeld)?)
+            }
+            None => None,
+        };
         self.change(&self.nvidia_smi, &["--gpu-reset", "-i", &gpu.0], RESET_DEADLINE, alive)
     }
 
-    fn reboot(&self, alive: File) -> Result<(), String> {
+    fn reboot(&self, alive: File) -> Result<(), ActuatorError> {
         self.change(&self.systemctl, &["reboot"], ASK_DEADLINE, alive)
     }
 
-    fn service(&self, unit: &str) -> Result<Service, String> {
+    fn service(&self, unit: &str) -> Result<Service, ActuatorError> {
         let words = ["show", "--property=LoadState,ActiveState,SubState,InvocationID", "--", unit];
-        let told = process::run(&self.systemctl, words, ASK_DEADLINE, None);
-        service(&told.map_err(|err| err.to_string())?)
+        service(&process::run(&self.systemctl, words, ASK_DEADLINE, None)?)
     }
 
-    fn restart_service(&self, unit: &str, alive: File) -> Result<(), String> {
+    fn restart_service(&self, unit: &str, alive: File) -> Result<(), ActuatorError> {
         self.change(&self.systemctl, &["restart", "--", unit], RESTART_DEADLINE, alive)
     }
 
-    fn tune(&self, profile: &str, alive: File) -> Result<String, String> {
+    fn tune(&self, profile: &str, alive: File) -> Result<String, ActuatorError> {
         if !self.is_live {
-            return Err(NOT_OURS.to_owned());
+            return Err(ActuatorError::NotThisMachine);
         }
-        self.tuner.apply(profile, alive)
+        Ok(self.tuner.apply(profile, alive)?)
     }
 }
 
 /// The boot of the node with this root.
-pub(crate) fn boot(root: &Root) -> Result<String, String> {
-    match root.word(BOOT_ID) {
+fn boot(root: &Root) -> Result<String, ActuatorError> {
+    let path = BOOT_ID;
+    match root.word(path) {
         Reading::Value(boot) if !boot.is_empty() => Ok(boot),
-        Reading::Value(_) | Reading::Absent => Err(format!("`{BOOT_ID}` says nothing")),
-        Reading::Unreadable(why) => Err(format!("`{BOOT_ID}` cannot be read: {why}")),
+        Reading::Value(_) | Reading::Absent => Err(ActuatorError::BootIdEmpty { path }),
+        Reading::Unreadable(err) => Err(ActuatorError::BootIdUnreadable { path, err }),
     }
 }
 
 /// What `systemctl show` says (`org.freedesktop.systemd1(5)`): an invocation is one run of a unit.
-fn service(told: &str) -> Result<Service, String> {
+fn service(told: &str) -> Result<Service, ActuatorError> {
     let value = |key: &str| {
         told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
     };
     if value("LoadState") != "loaded" {
-        return Err(format!("systemd does not know it (`{}`)", value("LoadState")));
+        return Err(ActuatorError::UnitNotLoaded { load_state: value("LoadState").to_owned() });
     }
     let (active, sub) = (value("ActiveState"), value("SubState"));
     if active.is_empty() {
-        return Err("systemd does not say how it is".to_owned());
+        return Err(ActuatorError::NoActiveState);
     }
     let run = Some(value("InvocationID")).filter(|run| !run.is_empty()).map(str::to_owned);
     Ok(Service { is_active: active == "active", state: format!("{active} ({sub})"), run })
@@ -141,6 +139,7 @@ fn service(told: &str) -> Result<Service, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::process::ProcessError;
     use super::*;
     use crate::config::Config;
 
@@ -153,8 +152,11 @@ mod tests {
         let told = "LoadState=loaded\nActiveState=failed\nSubState=failed\nInvocationID=\n";
         let seen = service(told).unwrap();
         assert!(!seen.is_active && seen.run.is_none());
-        assert!(service("LoadState=not-found\nActiveState=inactive\nSubState=dead\n").is_err());
-        assert!(service("").is_err());
+        let err = service("LoadState=not-found\nActiveState=inactive\n").unwrap_err();
+        assert!(matches!(err, ActuatorError::UnitNotLoaded { .. }), "{err:?}");
+        assert_eq!(err.to_string(), "systemd does not know it (`not-found`)");
+        assert!(matches!(service(""), Err(ActuatorError::UnitNotLoaded { .. })));
+        assert!(matches!(service("LoadState=loaded\n"), Err(ActuatorError::NoActiveState)));
     }
 
     fn tuner() -> Tuner {
@@ -185,8 +187,15 @@ mod tests {
             ["--gpu-reset -i GPU-1", "reboot", "restart -- nvidia-fabricmanager.service"]
         );
         let ill = hands(folder.path(), "echo 'GPU 00000000:1B:00.0 is in use' >&2; exit 19", None);
-        let why = ill.reset_gpu(&gpu, alive()).unwrap_err();
-        assert!(why.ends_with("(exit status: 19): GPU 00000000:1B:00.0 is in use"), "{why}");
+        let err = ill.reset_gpu(&gpu, alive()).unwrap_err();
+        let ActuatorError::Process(ProcessError::Failed { how, said, .. }) = &err else {
+            panic!("{err:?}")
+        };
+        assert_eq!(
+            (how.as_str(), said.as_str()),
+            ("exit status: 19", "GPU 00000000:1B:00.0 is in use")
+        );
+        assert!(err.to_string().ends_with(&format!(" failed ({how}): {said}")), "{err}");
         let show =
             "printf 'LoadState=loaded\\nActiveState=active\\nSubState=running\\nInvocationID=a\\n'";
         let seen = hands(folder.path(), show, None).service("x.service").unwrap();
@@ -201,8 +210,8 @@ mod tests {
         let hold = Arc::new(Hold::default());
         let mut hands = hands(folder.path(), "", Some(Arc::clone(&hold)));
         hands.hold_patience = Duration::from_millis(10);
-        let why = hands.reset_gpu(&GpuUuid("GPU-1".to_owned()), alive()).unwrap_err();
-        assert!(why.contains("does not let go of NVML"), "{why}");
+        let err = hands.reset_gpu(&GpuUuid("GPU-1".to_owned()), alive()).unwrap_err();
+        assert!(matches!(err, ActuatorError::NvmlHeld), "{err:?}");
         assert!(!folder.path().join("calls").exists());
     }
 
@@ -216,10 +225,16 @@ mod tests {
         let hands =
             NodeHands::new(folder.path(), None, tuner()).with_programs(program.clone(), program);
         let gpu = GpuUuid("GPU-1".to_owned());
-        assert!(hands.reset_gpu(&gpu, alive()).is_err());
-        assert!(hands.reboot(alive()).unwrap_err().contains("not this machine"));
-        assert!(hands.restart_service("x.service", alive()).is_err());
+        for refused in [
+            hands.reset_gpu(&gpu, alive()),
+            hands.reboot(alive()),
+            hands.restart_service("x.service", alive()),
+            hands.tune("training", alive()).map(drop),
+        ] {
+            assert!(matches!(refused, Err(ActuatorError::NotThisMachine)), "{refused:?}");
+        }
         assert!(!called.exists());
-        assert!(hands.boot().is_err(), "which boot it is cannot be read");
+        let err = hands.boot().unwrap_err();
+        assert_eq!(err.to_string(), "`/proc/sys/kernel/random/boot_id` says nothing");
     }
 }

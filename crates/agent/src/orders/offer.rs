@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::carry::{Permission, executor};
 use super::ledger::Ledger;
+use super::node_error::ActuatorError;
 
 /// Answers that may wait for the server. One that gives orders and takes no answers is not one to obey.
 const ANSWERS_MAX: usize = 64;
@@ -45,7 +46,7 @@ pub(super) fn judge(
     ledger: &Ledger,
     limits: &Limits,
     order: &Order,
-    boot: Result<&str, &str>,
+    boot: Result<&str, &ActuatorError>,
     now: Timestamp,
 ) -> Verdict {
     if let Some(node) = limits.node.as_ref().filter(|node| **node != order.node) {
@@ -186,8 +187,9 @@ mod tests {
         assert!(why(late).contains("its lease ended"));
         let rebooted = judge(&ledger, &limits(), &cordon, Ok("second"), at(50));
         assert_eq!(why(rebooted), "it is for boot first, and this is boot second");
-        let blind = judge(&ledger, &limits(), &cordon, Err("no /proc"), at(50));
-        assert!(why(blind).contains("cannot be read: no /proc"));
+        let unread = ActuatorError::BootIdEmpty { path: "/proc/boot" };
+        let blind = judge(&ledger, &limits(), &cordon, Err(&unread), at(50));
+        assert_eq!(why(blind), "which boot this is cannot be read: `/proc/boot` says nothing");
         let anywhere = Order { boot: None, ..cordon.clone() };
         assert_eq!(judge(&ledger, &limits(), &anywhere, Ok("second"), at(50)), Verdict::Accepted);
         let other = Order { node: "node-2".parse().unwrap(), ..cordon };

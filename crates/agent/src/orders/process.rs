@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -20,16 +20,40 @@ const LOOK: Duration = Duration::from_millis(5);
 const OUTPUT_WAIT: Duration = Duration::from_millis(500);
 
 /// Why a program did not do it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ProcessError {
-    #[error("`{program}` did not start: {why}")]
-    DidNotStart { program: String, why: String },
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The system did not start it.
+    #[error("`{program}` did not start: {err}")]
+    DidNotStart {
+        /// The program.
+        program: String,
+        /// Why.
+        err: io::Error,
+    },
+    /// It ran into its deadline.
     #[error("`{program}` has not ended after {} s and was killed", .after.as_secs())]
-    Late { program: String, after: Duration },
+    Late {
+        /// The program.
+        program: String,
+        /// The deadline.
+        after: Duration,
+    },
+    /// It was killed because the order is not wanted any longer.
     #[error("`{program}` was ended: nobody wants it any longer")]
-    Unwanted { program: String },
+    Unwanted {
+        /// The program.
+        program: String,
+    },
+    /// It ended with an error.
     #[error("`{program}` failed ({how}): {said}")]
-    Failed { program: String, how: String, said: String },
+    Failed {
+        /// The program.
+        program: String,
+        /// Its exit status, or the signal.
+        how: String,
+        /// What it printed, abridged, in one line.
+        said: String,
+    },
 }
 
 /// Runs a program to its end; gives what it printed. `alive` stays open in it while it runs, as its input, of which it reads
@@ -94,9 +118,8 @@ fn whole(
 ) -> Result<(ExitStatus, String, String), ProcessError> {
     let program = command.get_program().to_owned();
     let name = || program.to_string_lossy().into_owned();
-    let mut child = command
-        .spawn()
-        .map_err(|err| ProcessError::DidNotStart { program: name(), why: err.to_string() })?;
+    let mut child =
+        command.spawn().map_err(|err| ProcessError::DidNotStart { program: name(), err })?;
     // The command has the input open as well.
     drop(command);
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
@@ -169,7 +192,7 @@ mod tests {
         let err = shell("echo fine; echo 'GPU is in use' >&2; exit 3", 300_000).unwrap_err();
         assert_eq!(err.to_string(), "`sh` failed (exit status: 3): GPU is in use");
         let err = run(OsStr::new("/nonexistent"), [""; 0], Duration::from_secs(1), None);
-        assert!(err.unwrap_err().to_string().contains("did not start"));
+        assert!(matches!(err, Err(ProcessError::DidNotStart { .. })), "{err:?}");
     }
 
     #[test]

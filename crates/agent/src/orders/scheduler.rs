@@ -1,7 +1,13 @@
 //! Who gives work to the node: whether it gives new work, whose mark keeps it from that, and what runs.
 
+use std::path::PathBuf;
+use std::{fmt, io};
+
 use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
+
+use super::node_error::InspectorError;
+use super::process::ProcessError;
 
 /// What a reason of ours begins with, wherever it is written.
 pub(super) const PREFIX: &str = "farrier: ";
@@ -44,15 +50,60 @@ pub struct Job {
     pub is_ending: bool,
 }
 
-/// Why a scheduler did not do it, or does not say.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a scheduler did not do it, or does not say. `Display` holds the causes: it has no `source`.
+#[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// It does not answer, or not so that it can be understood.
-    #[error("{0}")]
-    Unknown(String),
-    /// It refuses.
-    #[error("{0}")]
-    Refused(String),
+    /// A program of the scheduler failed: it refuses, or its controller does not answer.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A program of the scheduler printed what does not parse.
+    #[error("what `{program}` says of `{node}` is not understood")]
+    NotUnderstood {
+        /// The program.
+        program: &'static str,
+        /// The node by its name in the scheduler.
+        node: String,
+    },
+    /// The file with the mark of a node without a scheduler could not be used.
+    #[error("failed to {action} the mark `{}`: {err}", path.display())]
+    Mark {
+        /// What was to be done with it.
+        action: MarkAction,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        err: io::Error,
+    },
+    /// Whether the node takes new work could not be found out.
+    #[error("whether the node takes new work is not known")]
+    CordonUnknown,
+    /// Without a scheduler the processes on the GPUs are the jobs, and they are not known.
+    #[error(transparent)]
+    Processes(#[from] InspectorError),
+    /// Without a scheduler a job cannot be requeued.
+    #[error("without a scheduler nothing can start it elsewhere")]
+    NoScheduler,
+}
+
+/// What was to be done with the file that holds a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MarkAction {
+    /// Read it.
+    Read,
+    /// Write it.
+    Write,
+    /// Remove it.
+    Remove,
+}
+
+impl fmt::Display for MarkAction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Remove => "remove",
+        })
+    }
 }
 
 /// The reason that stands in a mark of ours: one line, not too long, and nothing in it that a mark's reader trips over.

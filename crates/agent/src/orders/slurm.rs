@@ -71,24 +71,20 @@ impl Slurm {
         process::run(OsStr::new("scontrol"), words, DEADLINE, None)
     }
 
-    fn scontrol(words: &[&str]) -> Result<String, SchedulerError> {
-        Self::run(words).map_err(|err| SchedulerError::Unknown(err.to_string()))
-    }
-
     fn update(&self, words: &[&str]) -> Result<(), SchedulerError> {
         let node = format!("NodeName={}", self.node);
         let words: Vec<&str> = ["update", &node].into_iter().chain(words.iter().copied()).collect();
-        Self::scontrol(&words).map(drop).map_err(|err| SchedulerError::Refused(err.to_string()))
+        Self::run(&words)?;
+        Ok(())
     }
 
     fn look(&self) -> Result<Seen, SchedulerError> {
-        let text = Self::scontrol(&["show", "node", &self.node])?;
-        seen(&text).ok_or_else(|| {
-            SchedulerError::Unknown(format!(
-                "what `scontrol` says of `{}` is not understood",
-                self.node
-            ))
-        })
+        let text = Self::run(&["show", "node", &self.node])?;
+        seen(&text).ok_or_else(|| self.not_understood("scontrol"))
+    }
+
+    fn not_understood(&self, program: &'static str) -> SchedulerError {
+        SchedulerError::NotUnderstood { program, node: self.node.clone() }
     }
 }
 
@@ -111,20 +107,13 @@ impl Scheduler for Slurm {
 
     fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
         let words = ["--noheader", "--nodelist", &self.node, "--states=all", "--format", FORMAT];
-        let text = process::run(OsStr::new("squeue"), words, DEADLINE, None);
-        let text = text.map_err(|err| SchedulerError::Unknown(err.to_string()))?;
-        jobs(&text).ok_or_else(|| {
-            SchedulerError::Unknown(format!(
-                "what `squeue` says of `{}` is not understood",
-                self.node
-            ))
-        })
+        let text = process::run(OsStr::new("squeue"), words, DEADLINE, None)?;
+        jobs(&text).ok_or_else(|| self.not_understood("squeue"))
     }
 
     fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
-        Self::scontrol(&["requeue", &job.id])
-            .map(drop)
-            .map_err(|err| SchedulerError::Refused(err.to_string()))
+        Self::run(&["requeue", &job.id])?;
+        Ok(())
     }
 }
 

@@ -1,14 +1,14 @@
 //! An order while it is carried out: its time, its journal, and changes that are on disk before and after they are made.
 
 use std::fs::{self, File};
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use farrier_fleet::fleet::order::Order;
 use jiff::{SignedDuration, Timestamp};
 
 use super::desk::Inner;
-use super::ledger::{Begun, Current, Effect, Note};
+use super::ledger::{Begun, Current, Effect, FailureText, Note};
 use crate::crash::Point;
 
 /// Locked by whatever makes a change, while it runs.
@@ -27,8 +27,8 @@ pub(super) enum Break {
 }
 
 impl Break {
-    pub(super) fn because(why: impl Into<String>) -> Self {
-        Self::Because(why.into())
+    pub(super) fn because(why: impl fmt::Display) -> Self {
+        Self::Because(why.to_string())
     }
 }
 
@@ -103,11 +103,14 @@ impl<'d> Task<'d> {
     }
 
     /// Looks until there is something to see, for as long as there is time.
-    pub(super) fn look<T>(&self, mut look: impl FnMut() -> Result<T, String>) -> Result<T, Break> {
+    pub(super) fn look<T, E: fmt::Display>(
+        &self,
+        mut look: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, Break> {
         loop {
             match look() {
                 Ok(seen) => return Ok(seen),
-                Err(why) if !self.has_time() => return Err(Break::Because(why)),
+                Err(why) if !self.has_time() => return Err(Break::because(why)),
                 Err(why) => {
                     tracing::debug!(%why, "looked in vain");
                     self.pause(1)?;
@@ -118,12 +121,12 @@ impl<'d> Task<'d> {
 
     /// Makes a change: on disk that it is begun, then the change, then on disk how it ended. Nothing is begun after the lease, nor
     /// where that cannot be written.
-    pub(super) fn act(
+    pub(super) fn act<E: fmt::Display>(
         &mut self,
         effect: Effect,
         boot: &str,
-        act: impl FnOnce(File) -> Result<(), String>,
-    ) -> Result<Result<(), String>, Break> {
+        act: impl FnOnce(File) -> Result<(), E>,
+    ) -> Result<Result<(), E>, Break> {
         let generation = self.current.order.generation;
         if !self.inner.is_wanted(generation) {
             return Err(Break::Unwanted);
@@ -152,7 +155,7 @@ impl<'d> Task<'d> {
         self.inner.reach(Point::OrderBegun);
         let made = act(alive);
         self.inner.reach(Point::OrderActed);
-        let failed = made.as_ref().err().cloned();
+        let failed = made.as_ref().err().map(FailureText::new);
         if let Some(last) = self.current.begun.last_mut() {
             (last.ended, last.failed) = (true, failed.clone());
         }

@@ -3,17 +3,44 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Standing, Step};
 
-use super::process;
+use super::process::{self, ProcessError};
 use crate::config::Config;
 
 /// NVML may take a minute to start and two for the one setting at which it is lost, and a service a minute to start.
 const DEADLINE: Duration = Duration::from_secs(540);
+
+/// Why a profile is not set.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// `farrier tune` did not start or did not end.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// It ended with an error.
+    #[error("{stderr}")]
+    Failed {
+        /// What it printed, in one line, without `error: `.
+        stderr: String,
+    },
+    /// Its report is of another version of farrier.
+    #[error("the report of `farrier tune` has version {found}")]
+    ReportVersion {
+        /// The version of the report.
+        found: u32,
+    },
+    /// Its report is not in the form of one.
+    #[error("the report of `farrier tune` does not read: {0}")]
+    ReportUnreadable(serde_json::Error),
+    /// Settings are not as the profile wants them.
+    #[error("{}", Incomplete(.0))]
+    Incomplete(Box<ApplyReport>),
+}
 
 /// Makes a node as a profile wants it.
 #[derive(Debug, Clone)]
@@ -31,52 +58,68 @@ impl Tuner {
     }
 
     /// Applies a profile; what came of it, in words.
-    pub fn apply(&self, profile: &str, alive: File) -> Result<String, String> {
+    pub fn apply(&self, profile: &str, alive: File) -> Result<String, TuneError> {
         let mut words: Vec<OsString> =
             ["tune", "apply", "--yes", "--output", "json"].map(Into::into).into();
         for (flag, path) in [("--root", &self.root), ("--nvml", &self.nvml)] {
             words.extend(path.iter().flat_map(|path| [flag.into(), path.into()]));
         }
         words.extend(["--".into(), profile.into()]);
-        match process::ended(self.program.as_os_str(), words, DEADLINE, Some(alive)) {
-            Ok((Some(0 | 1), out, _)) => match serde_json::from_str::<ApplyReport>(&out) {
+        match process::ended(self.program.as_os_str(), words, DEADLINE, Some(alive))? {
+            (Some(0 | 1), out, _) => match serde_json::from_str::<ApplyReport>(&out) {
                 Ok(report) if report.v != REPORT_VERSION => {
-                    Err(format!("the report of `farrier tune` has version {}", report.v))
+                    Err(TuneError::ReportVersion { found: report.v })
                 }
-                Ok(report) => judged(&report),
-                Err(err) => Err(format!("the report of `farrier tune` does not read: {err}")),
+                Ok(report) => judged(report),
+                Err(err) => Err(TuneError::ReportUnreadable(err)),
             },
-            Ok((_, _, said)) => {
-                let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-                Err(said.trim_start_matches("error: ").to_owned())
+            (_, _, stderr) => {
+                let line = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+                let stderr = line.trim_start_matches("error: ").to_owned();
+                Err(TuneError::Failed { stderr })
             }
-            Err(err) => Err(err.to_string()),
         }
     }
 }
 
-fn judged(report: &ApplyReport) -> Result<String, String> {
-    let failed = report.failed().map(|it| told(&it.step, it.outcome.words()));
-    let open = report.open().map(|step| {
-        let words = step.standing.words();
-        told(step, (step.standing.name(), &words))
-    });
-    let wrong: BTreeSet<String> = failed.chain(open).collect();
-    let waits = report.steps.iter().filter(|it| matches!(it.standing, Standing::Waits(_))).count();
-    let made = report.applied.iter().filter(|it| it.outcome.is_made()).count();
-    let made = match report.applied.len() {
-        0 => "nothing was to be changed".to_owned(),
-        1 => format!("{made} of 1 change made"),
-        all => format!("{made} of {all} changes made"),
-    };
-    if !wrong.is_empty() {
-        return Err(format!("{made}; {}", wrong.into_iter().collect::<Vec<_>>().join("; ")));
+fn judged(report: ApplyReport) -> Result<String, TuneError> {
+    if !report.is_done() {
+        return Err(TuneError::Incomplete(Box::new(report)));
     }
+    let made = changes_made(&report);
+    let waits = report.steps.iter().filter(|it| matches!(it.standing, Standing::Waits(_))).count();
     Ok(match waits {
         0 => made,
         1 => format!("{made}; 1 setting waits for a reset or a reboot"),
         waits => format!("{made}; {waits} settings wait for a reset or a reboot"),
     })
+}
+
+fn changes_made(report: &ApplyReport) -> String {
+    let made = report.applied.iter().filter(|it| it.outcome.is_made()).count();
+    match report.applied.len() {
+        0 => "nothing was to be changed".to_owned(),
+        1 => format!("{made} of 1 change made"),
+        all => format!("{made} of {all} changes made"),
+    }
+}
+
+/// How many changes were made, and each setting that is not as wanted.
+struct Incomplete<'r>(&'r ApplyReport);
+
+impl fmt::Display for Incomplete<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(report) = self;
+        let failed = report.failed().map(|it| told(&it.step, it.outcome.words()));
+        let open = report.open().map(|step| {
+            let words = step.standing.words();
+            told(step, (step.standing.name(), &words))
+        });
+        // A setting of several GPUs is named once.
+        let settings: BTreeSet<String> = failed.chain(open).collect();
+        formatter.write_str(&changes_made(report))?;
+        settings.iter().try_for_each(|setting| write!(formatter, "; {setting}"))
+    }
 }
 
 /// `gpu.ecc (unknown: why)`
@@ -119,7 +162,7 @@ mod tests {
         let of = |standing, outcomes| {
             // As it comes out of the other process.
             let text = serde_json::to_string(&report(standing, outcomes)).unwrap();
-            judged(&serde_json::from_str(&text).unwrap())
+            judged(serde_json::from_str(&text).unwrap())
         };
         let change = || Standing::Change(Vec::new());
         assert_eq!(of(change(), vec![Outcome::Done]).unwrap(), "1 of 1 change made");
@@ -130,8 +173,10 @@ mod tests {
         );
         let failed = Outcome::Failed { why: "NVML refused".to_owned(), permission: false };
         let unknown = Standing::Unknown("nobody says".to_owned());
+        let err = of(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err();
+        assert!(matches!(err, TuneError::Incomplete(_)), "{err:?}");
         assert_eq!(
-            of(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err(),
+            err.to_string(),
             "0 of 2 changes made; gpu.ecc (failed: NVML refused); gpu.ecc (otherwise: 640 W); \
              gpu.ecc (unknown: nobody says)"
         );

@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Context;
 use farrier_agent::config;
-use farrier_agent::orders::{self, Desk, NodeEyes, NodeHands, OrdersError, Start, Tuner};
+use farrier_agent::orders::{
+    self, Desk, InspectorError, NodeEyes, NodeHands, OrdersError, Start, Tuner,
+};
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{Answer, Order};
 use serde::{Deserialize, Serialize};
@@ -78,8 +80,8 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
     let socket = config.socket.path.clone();
     let known = move || match status::ask(&socket) {
         Ok(Some(status)) => Ok(status),
-        Ok(None) => Err(format!("no agent answers at `{}`", socket.display())),
-        Err(err) => Err(format!("{err:#}")),
+        Ok(None) => Err(InspectorError::NoAgent { socket: socket.clone() }),
+        Err(err) => Err(InspectorError::Status(err.into())),
     };
     let eyes = NodeEyes::new(&config, "/proc/self/exe".into(), agent::facts(), Box::new(known));
     let start = Start {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farrier_fleet::fleet::NodeId;
+use farrier_wire::hex::hex;
 use farrier_wire::limits::{ARTIFACT_BYTES_MAX, ARTIFACT_CHUNK_BYTES};
 use farrier_wire::proto::{ArtifactHeader, ArtifactPart, artifact_part};
 use hyper::body::Bytes;
@@ -177,7 +178,7 @@ impl Receiver {
                 return Err(Refusal::Mismatch);
             }
             record.bytes = content.bytes;
-            record.sha256 = content.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+            record.sha256 = hex(&content.sha256);
             store.finish(&node, &record, incoming).map_err(Refusal::Store)
         });
         (send, written)

@@ -201,7 +201,9 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
         match read {
             // Deleted since it was listed: a later one stands for it.
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-            read => drop(read.map_err(failed)?),
+            read => {
+                read.map_err(failed)?;
+            }
         }
     }
     let open: Vec<_> = fold.open.values().collect();

@@ -7,8 +7,8 @@ use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::Answer;
 use jiff::Timestamp;
 
-use super::super::ledger::Effect;
-use super::super::scheduler::Job;
+use super::super::ledger::{Effect, FailureText};
+use super::super::scheduler::{Job, SchedulerError};
 use super::super::task::{Break, Task};
 use super::mark::look;
 use super::{Ended, boot, done, failed, listed};
@@ -28,7 +28,7 @@ pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Ended {
             _ => {}
         }
         if !task.has_time() {
-            return late(task, jobs.map_err(|err| err.to_string()));
+            return late(task, jobs);
         }
         let next = if task.now() < requeue_from { requeue_from } else { task.deadline() };
         task.pause(looks_apart(task.now(), task.accepted(), next.min(task.deadline())))?;
@@ -55,8 +55,7 @@ fn requeue(task: &mut Task<'_>, jobs: &[Job], boot: &str) -> Result<(), Break> {
             continue;
         }
         let inner = task.inner;
-        let made = task
-            .act(effect, boot, |_| inner.scheduler.requeue(job).map_err(|err| err.to_string()))?;
+        let made = task.act(effect, boot, |_| inner.scheduler.requeue(job))?;
         if let Err(why) = made {
             tracing::warn!(job = %job.text, %why, "a job is left where it is");
         }
@@ -76,14 +75,14 @@ fn emptied(task: &Task<'_>) -> String {
 }
 
 /// The jobs that were asked to start anew elsewhere, and why they were not.
-fn requeued<'t>(task: &'t Task<'_>) -> impl Iterator<Item = (&'t str, Option<&'t String>)> {
+fn requeued<'t>(task: &'t Task<'_>) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {
     task.begun().iter().filter_map(|begun| match &begun.effect {
         Effect::Requeue { job } => Some((job.as_str(), begun.failed.as_ref())),
         _ => None,
     })
 }
 
-fn late(task: &Task<'_>, jobs: Result<Vec<Job>, String>) -> Result<Answer, Break> {
+fn late(task: &Task<'_>, jobs: Result<Vec<Job>, SchedulerError>) -> Result<Answer, Break> {
     let jobs = match jobs {
         Ok(jobs) => jobs,
         Err(why) => return failed(format!("what runs on the node is not known: {why}")),

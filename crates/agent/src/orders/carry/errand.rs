@@ -47,8 +47,7 @@ pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Ended {
     let mut said = String::new();
     let effect = Effect::Tune { profile: profile.to_owned() };
     let made = task.act(effect, &boot, |alive| {
-        said = inner.hands.tune(profile, alive)?;
-        Ok(())
+        inner.hands.tune(profile, alive).map(|evidence| said = evidence)
     })?;
     match made {
         Ok(()) => done(said),

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::Cordon;
 
 use super::super::ledger::Effect;
-use super::super::scheduler::reason;
+use super::super::scheduler::{SchedulerError, reason};
 use super::super::task::{Break, Task};
 use super::{Ended, boot, done, failed};
 
@@ -18,7 +18,7 @@ pub(super) fn cordon(task: &mut Task<'_>) -> Ended {
     let reason = reason(&task.order().reason.to_string(), task.order().generation);
     let inner = task.inner;
     let made = task.act(Effect::Cordon { reason: reason.clone() }, &boot, |_| {
-        inner.scheduler.cordon(&reason).map_err(|err| err.to_string())
+        inner.scheduler.cordon(&reason)
     })?;
     match look(task)? {
         Cordon::Ours => done(format!("{scheduler} gives no new work: \"{reason}\"")),
@@ -39,9 +39,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Ended {
     }
     let boot = boot(task)?;
     let inner = task.inner;
-    let made = task.act(Effect::Uncordon, &boot, |_| {
-        inner.scheduler.uncordon().map_err(|err| err.to_string())
-    })?;
+    let made = task.act(Effect::Uncordon, &boot, |_| inner.scheduler.uncordon())?;
     match look(task)? {
         Cordon::None => done(format!("{scheduler} gives new work: our mark is gone")),
         seen => failed(format!("{} {}", told(made), words(scheduler, &seen))),
@@ -51,7 +49,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Ended {
 /// Whether the node takes new work; that nobody knows is no answer to go by.
 pub(super) fn look(task: &Task<'_>) -> Result<Cordon, Break> {
     task.look(|| match task.inner.cordon()? {
-        Cordon::Unknown => Err("whether the node takes new work is not known".to_owned()),
+        Cordon::Unknown => Err(SchedulerError::CordonUnknown),
         known => Ok(known),
     })
 }
@@ -62,7 +60,7 @@ fn others(scheduler: &str, owner: &str, reason: &str) -> Break {
     ))
 }
 
-fn told(made: Result<(), String>) -> String {
+fn told(made: Result<(), SchedulerError>) -> String {
     made.map_or_else(
         |why| format!("{why};"),
         |()| "it was done, and did not come about:".to_owned(),

@@ -17,6 +17,8 @@ mod mark;
 mod repair;
 mod verify;
 
+use std::fmt;
+
 use farrier_fleet::fleet::order::{Answer, OrderKind};
 
 use super::task::{Break, Task};
@@ -100,8 +102,8 @@ fn done(evidence: impl Into<String>) -> Ended {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "each way to end has this form")]
-fn failed(why: impl Into<String>) -> Ended {
-    Ok(Answer::Failed { why: why.into() })
+fn failed(why: impl fmt::Display) -> Ended {
+    Ok(Answer::Failed { why: why.to_string() })
 }
 
 /// The boot that is now. An order that must not outlive a reboot is not begun in another.

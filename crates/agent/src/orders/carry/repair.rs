@@ -53,7 +53,7 @@ fn reset_seen(task: &Task<'_>, gpu: &GpuUuid) -> Ended {
                 return done(format!("it was reset; {}", seen.text));
             }
             Ok(seen) => last = listed(&seen.wrong),
-            Err(why) => last = why,
+            Err(err) => last = err.to_string(),
         }
         if !task.has_time() {
             break;
@@ -167,7 +167,7 @@ fn service_seen(task: &Task<'_>, unit: &str, before: Option<&String>) -> Ended {
                 return done(format!("`{unit}` was started anew and is {}", seen.state));
             }
             Ok(seen) => last = seen.state,
-            Err(why) => last = why,
+            Err(err) => last = err.to_string(),
         }
         if !task.has_time() {
             break;
@@ -185,7 +185,7 @@ pub(super) fn emptied(task: &Task<'_>) -> Result<(), Break> {
         ));
     }
     let since = task.since();
-    let jobs = task.look(|| task.inner.scheduler.jobs(since).map_err(|err| err.to_string()))?;
+    let jobs = task.look(|| task.inner.scheduler.jobs(since))?;
     if jobs.is_empty() {
         return Ok(());
     }

@@ -45,7 +45,7 @@ fn what_cannot_be_moved_is_asked_once_named_and_left() {
     let before = world.now();
     let Answer::Failed { why } = world.carry(DRAIN) else { panic!() };
     assert!(
-        why.ends_with("still runs on the node: job 8 (not moved: it cannot be requeued)"),
+        why.ends_with("still runs on the node: job 8 (not moved: `program` failed (exit status: 1): it cannot be requeued)"),
         "{why}"
     );
     assert_eq!(world.state().requeues, ["7", "8"], "each is asked for once");

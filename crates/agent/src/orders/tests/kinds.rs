@@ -73,7 +73,10 @@ fn anothers_mark_is_left_as_it_is() {
 fn a_scheduler_that_does_not_answer_is_asked_again_until_the_lease_is_over() {
     let world = World::new();
     world.state().mark_unreadable = true;
-    assert_eq!(why(world.carry(OrderKind::Cordon)), "refused: the controller does not answer");
+    assert_eq!(
+        why(world.carry(OrderKind::Cordon)),
+        "refused: `program` failed (exit status: 1): the controller does not answer"
+    );
     assert_eq!(world.desk().cordon(), Cordon::Unknown);
     assert_eq!(world.state().cordons, 0);
 }
@@ -135,7 +138,10 @@ fn a_reset_that_fails_or_does_not_help_is_told() {
         "failed: it was reset, and still: the driver asks for a reset"
     );
     world.state().reset_fails = Some("in use by another client".to_owned());
-    assert_eq!(why(world.carry(what)), "failed: in use by another client");
+    assert_eq!(
+        why(world.carry(what)),
+        "failed: `program` failed (exit status: 1): in use by another client"
+    );
     assert_eq!(world.state().resets, 2);
 }
 

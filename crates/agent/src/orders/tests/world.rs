@@ -91,6 +91,11 @@ pub(super) fn gpu() -> GpuUuid {
     GpuUuid("GPU-1".to_owned())
 }
 
+fn process_failed(stderr: &str) -> ProcessError {
+    let (program, how) = ("program".to_owned(), "exit status: 1".to_owned());
+    ProcessError::Failed { program, how, said: stderr.to_owned() }
+}
+
 pub(super) fn job(id: &str) -> Job {
     Job { id: id.to_owned(), text: format!("job {id}"), is_ending: false }
 }
@@ -233,20 +238,20 @@ pub(super) fn dies<T>(what: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Hands for World {
-    fn boot(&self) -> Result<String, String> {
+    fn boot(&self) -> Result<String, ActuatorError> {
         let state = self.state();
         if state.boot_unreadable {
-            return Err("nobody knows".to_owned());
+            return Err(ActuatorError::BootIdEmpty { path: "boot_id" });
         }
         Ok(format!("boot-{}", state.boot))
     }
 
-    fn reset_gpu(&self, _gpu: &GpuUuid, _alive: File) -> Result<(), String> {
+    fn reset_gpu(&self, _gpu: &GpuUuid, _alive: File) -> Result<(), ActuatorError> {
         let mut state = self.state();
         state.needs_empty();
         state.resets += 1;
-        if let Some(why) = state.reset_fails.clone() {
-            return Err(why);
+        if let Some(stderr) = &state.reset_fails {
+            return Err(process_failed(stderr).into());
         }
         if state.reset_mends {
             state.gpu_wrong.clear();
@@ -254,7 +259,7 @@ impl Hands for World {
         Ok(())
     }
 
-    fn reboot(&self, _alive: File) -> Result<(), String> {
+    fn reboot(&self, _alive: File) -> Result<(), ActuatorError> {
         let mut state = self.state();
         state.needs_empty();
         state.reboots += 1;
@@ -262,14 +267,14 @@ impl Hands for World {
         Ok(())
     }
 
-    fn service(&self, _unit: &str) -> Result<Service, String> {
+    fn service(&self, _unit: &str) -> Result<Service, ActuatorError> {
         let state = self.state();
         let is_active = state.service_starts || state.restarts == 0;
         let word = if is_active { "active" } else { "failed" };
         Ok(Service { is_active, state: word.to_owned(), run: Some(format!("run-{}", state.run)) })
     }
 
-    fn restart_service(&self, _unit: &str, _alive: File) -> Result<(), String> {
+    fn restart_service(&self, _unit: &str, _alive: File) -> Result<(), ActuatorError> {
         let mut state = self.state();
         state.needs_empty();
         state.restarts += 1;
@@ -277,24 +282,27 @@ impl Hands for World {
         Ok(())
     }
 
-    fn tune(&self, profile: &str, _alive: File) -> Result<String, String> {
+    fn tune(&self, profile: &str, _alive: File) -> Result<String, ActuatorError> {
         let mut state = self.state();
         state.needs_empty();
         state.tunes += 1;
-        state.tune_fails.clone().map_or_else(|| Ok(format!("it is as {profile} wants it")), Err)
+        match state.tune_fails.clone() {
+            None => Ok(format!("it is as {profile} wants it")),
+            Some(stderr) => Err(TuneError::Failed { stderr }.into()),
+        }
     }
 }
 
 impl Eyes for World {
-    fn gpu(&self, _gpu: &GpuUuid) -> Result<GpuSeen, String> {
+    fn gpu(&self, _gpu: &GpuUuid) -> Result<GpuSeen, InspectorError> {
         Ok(GpuSeen { wrong: self.state().gpu_wrong.clone(), text: "it answers".to_owned() })
     }
 
-    fn processes(&self, _since: Timestamp) -> Result<Vec<Held>, String> {
+    fn processes(&self, _since: Timestamp) -> Result<Vec<Held>, InspectorError> {
         Ok(self.state().held.clone())
     }
 
-    fn finding_against(&self) -> Result<Option<String>, String> {
+    fn finding_against(&self) -> Result<Option<String>, InspectorError> {
         Ok(self.state().finding_against.clone())
     }
 
@@ -315,7 +323,7 @@ impl Scheduler for World {
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
         let state = self.state();
         if state.mark_unreadable {
-            return Err(SchedulerError::Unknown("the controller does not answer".to_owned()));
+            return Err(process_failed("the controller does not answer").into());
         }
         Ok(match &state.mark {
             None => Cordon::None,
@@ -351,7 +359,7 @@ impl Scheduler for World {
         let mut state = self.state();
         state.requeues.push(job.id.clone());
         if state.cannot_move.contains(&job.id) {
-            return Err(SchedulerError::Refused("it cannot be requeued".to_owned()));
+            return Err(process_failed("it cannot be requeued").into());
         }
         state.jobs.retain(|other| other.id != job.id);
         Ok(())

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use farrier_agent::artifact::Manifest;
 use farrier_fleet::fleet::NodeId;
+use farrier_wire::hex::hex;
 use farrier_wire::rest::{ArtifactList, ArtifactRow, Done, ErrandView, NodeDetail};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -97,7 +98,7 @@ fn request(
         let running = found.order.as_ref().map(|it| it.what.clone());
         if let Some(ended) = ended(found, order.code).filter(|it| Some(it.at) > before) {
             take_back(printer)?;
-            return done(node, ended);
+            return done(node, &ended);
         }
         if begin.elapsed() >= wait {
             take_back(printer)?;
@@ -133,7 +134,7 @@ fn ended(detail: NodeDetail, code: &str) -> Option<ErrandView> {
     detail.errands_ended.into_iter().find(|it| it.code == code)
 }
 
-fn done(node: &NodeId, ended: ErrandView) -> anyhow::Result<()> {
+fn done(node: &NodeId, ended: &ErrandView) -> anyhow::Result<()> {
     if ended.how == "done" {
         return Ok(());
     }
@@ -166,7 +167,7 @@ fn download(
                 file.write_all(piece).with_context(failed)
             },
         )?;
-        let sha256: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = hex(&hash.finalize());
         if bytes != row.bytes || sha256 != row.sha256 {
             let text = "what was received is not what the server describes";
             return Err(Hinted::error(text, "try again with --last"));
