@@ -405,10 +405,7 @@ mod tests {
         assert!(!part_path(&path).exists());
         let found = files(&path);
         assert_eq!(found[0].0, "farrier-logs-n1/kernel.log");
-        assert_eq!(
-            found[0].1, "second\ntoken=[redacted]\n",
-            "the last lines, whole, without secrets"
-        );
+        assert_eq!(found[0].1, "token=[redacted]\n", "the last lines, whole, without secrets");
         assert_eq!(found[2].0, "farrier-logs-n1/manifest.json");
         let manifest: Manifest = serde_json::from_str(&found[2].1).unwrap();
         assert_eq!(Manifest::read(File::open(&path).unwrap()).unwrap(), manifest);
