@@ -227,4 +227,24 @@ mod tests {
         run(OsStr::new("sh"), ["-c", &script], PATIENCE, Some(held)).unwrap();
         open().try_lock().unwrap();
     }
+
+    #[test]
+    fn what_a_script_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let script =
+            format!("sleep 3600 & echo $! > {0}.new; mv {0}.new {0}; wait", path.display());
+        let wanted = || !path.exists();
+        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &wanted);
+        assert!(matches!(ran, Err(ProcessError::Unwanted { .. })), "{ran:?}");
+        let pid = std::fs::read_to_string(&path).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        // Killed, and perhaps not collected yet by whoever inherits it.
+        let is_over = || std::fs::read_to_string(&stat).map_or(true, |it| it.contains(") Z "));
+        let until = Instant::now() + PATIENCE;
+        while !is_over() {
+            assert!(Instant::now() < until, "it still runs");
+            std::thread::sleep(LOOK);
+        }
+    }
 }
