@@ -111,7 +111,7 @@ impl Desk {
             let (generation, what) = (current.order.generation, &current.order.what);
             tracing::info!(generation, %what, begun = current.begun.len(), "an order is carried on");
         }
-        // What an order that has ended left there; without a server bundles are for whoever fetches them.
+        // What an order that has ended left there; without a server a bundle is the result.
         if outbox.is_some() {
             let current = book.ledger().current.as_ref().map(|it| it.order.generation);
             artifact::clear(&state_dir, current);

@@ -239,7 +239,7 @@ mod tests {
         assert!(matches!(ran, Err(ProcessError::Unwanted { .. })), "{ran:?}");
         let pid = std::fs::read_to_string(&path).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
-        // Killed, and perhaps not collected yet by whoever inherits it.
+        // Killed, and perhaps not reaped yet.
         let is_over = || std::fs::read_to_string(&stat).map_or(true, |it| it.contains(") Z "));
         let until = Instant::now() + PATIENCE;
         while !is_over() {

@@ -85,7 +85,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     let lacks = "lacks    nvidia-bug-report.log: the node that is watched is not this machine";
     assert!(fetched.stdout.contains(lacks), "{}", fetched.stdout);
     let mode = fs::metadata(world.path("a.tar.gz")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "it is for whoever asked");
+    assert_eq!(mode & 0o777, 0o600, "only its owner may read it");
     let folder = unpack(&world, "a.tar.gz");
     assert!(text(&folder, "kernel.log").contains("Xid (PCI:"));
     let smi = text(&folder, "nvidia-smi-q.txt");

@@ -93,7 +93,7 @@ pub enum ReadError {
     /// The GPU is left alone after a call about it did not return.
     #[error("it is not asked: a call about it did not return{}", left_alone(*avoid_s))]
     CallStuck {
-        /// For how long, where whoever decides it tells.
+        /// For how long; `None` where the collector does not report it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         avoid_s: Option<u64>,
     },

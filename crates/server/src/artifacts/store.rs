@@ -91,8 +91,10 @@ impl ArtifactStore {
             _ => make_dir(&incoming)?,
         }
         for folder in node_folders(&dir)? {
-            let records = records(&folder)?;
-            delete_but(&folder, &records)?;
+            // A folder that cannot be tidied must not keep the server from starting.
+            if let Err(err) = delete_orphans(&folder) {
+                tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
+            }
         }
         Ok(Self { dir, changes: Mutex::default() })
     }
@@ -119,11 +121,8 @@ impl ArtifactStore {
         let content = folder.join(record.content_name());
         fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
-        let described = describe(&folder, record);
-        if described.is_err() {
-            let _ = fs::remove_file(&content);
-        }
-        described?;
+        // Where this fails, the content has no record, and goes with the next one or the next start.
+        describe(&folder, record)?;
         // It is received: what is beyond the limits is deleted with the next one.
         if let Err(err) = self.prune(&folder, record.at) {
             tracing::warn!(%err, "cannot delete old artifacts");
@@ -172,9 +171,10 @@ impl ArtifactStore {
 
     /// Deletes what is beyond the limits: of this node, then of all.
     fn prune(&self, folder: &Path, now: Timestamp) -> io::Result<()> {
-        let mut own = records(folder)?;
-        own.truncate(PER_NODE);
-        delete_but(folder, &own)?;
+        for record in records(folder)?.iter().skip(PER_NODE) {
+            delete(folder, record)?;
+        }
+        delete_orphans(folder)?;
         let mut all = Vec::new();
         for folder in node_folders(&self.dir)? {
             all.extend(records(&folder)?.into_iter().map(|record| (folder.clone(), record)));
@@ -235,15 +235,23 @@ fn describe(folder: &Path, record: &Record) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Deletes everything of a folder but for these.
-fn delete_but(folder: &Path, records: &[Record]) -> io::Result<()> {
+/// Deletes content that no record describes. A record that cannot be read, or of a newer version,
+/// keeps its content.
+fn delete_orphans(folder: &Path) -> io::Result<()> {
+    let records = records(folder)?;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_kept = |it: &Record| {
-            name == it.content_name() || name == format!("{}.json", it.generation).as_str()
+        let Some((generation, _)) = name.strip_suffix(".bin").and_then(|it| it.split_once('-'))
+        else {
+            continue;
         };
-        if !records.iter().any(is_kept) {
+        let known = records.iter().find(|it| it.generation.to_string() == generation);
+        let is_orphan = match known {
+            Some(record) => record.content_name() != name,
+            None => !folder.join(format!("{generation}.json")).exists(),
+        };
+        if is_orphan {
             fs::remove_file(&path)?;
         }
     }
@@ -319,8 +327,13 @@ mod tests {
         fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
         let store = ArtifactStore::open(dir.path()).unwrap();
         assert!(!orphan.exists());
+        // One of a newer version is not shown, and not deleted.
+        let newer = store.folder(&node).join("8-ef.bin");
+        fs::write(&newer, "x").unwrap();
+        fs::write(store.folder(&node).join("8.json"), r#"{"v":2}"#).unwrap();
         put(&store, "a", 7, 10);
         assert_eq!(store.list(&node, 10).unwrap().len(), 4);
+        assert!(newer.exists());
         store.forget(&node).unwrap();
         assert!(store.list(&node, 10).unwrap().is_empty() && !store.folder(&node).exists());
     }

@@ -33,7 +33,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
     reset_seen(task, gpu)
 }
 
-/// A person's repair: on disk first, so that an agent that starts anew has it, then to the one that
+/// A person's repair: on disk first, so that an agent that restarts has it, then to the one that
 /// runs. Noted twice it is the same note: it is dated by when the order was accepted.
 pub(super) fn note(task: &Task<'_>, what: String) -> Ended {
     let note = RepairNote { at: task.accepted(), what };
