@@ -218,6 +218,8 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
         &format!("touch {mark}; while [ -e {mark} ]; do sleep 0.05; done"),
     );
     let agent = world.agent_with(|it| with_programs(&world, it)).ready();
+    // Without TLS there is no enrolment: a node is of the fleet from its first session on.
+    until("the node has joined", || ann.run(&["fleet", "node", "gpu-1"]).code == 0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let try_send = |parts| runtime.block_on(send(&url, parts)).map_err(|status| status.code());
     let garbage = b"this is no tar".as_slice();

@@ -322,13 +322,21 @@ async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right
         site.wall_clock.set_offset(SignedDuration::from_hours(24 * wrong_days));
         site.start(None).await;
         assert_eq!(is_trusted(&site, &member).await, is_trusted_meanwhile, "{wrong_days} d");
-        let is_right = |it: &Entry| match it.event {
+        let stepped_to = |it: &Entry, hours: i64| match it.event {
             Event::ClockStepped { to, .. } => {
-                to.duration_since(Timestamp::now()).abs() < SignedDuration::from_hours(1)
+                let wanted = Timestamp::now() + SignedDuration::from_hours(hours);
+                to.duration_since(wanted).abs() < SignedDuration::from_hours(1)
             }
             _ => false,
         };
+        // A clock behind the log is a step back as soon as the controller runs. One that is right
+        // again before that never was wrong for it.
+        if wrong_days < 0 {
+            let is_wrong = |it: &Entry| stepped_to(it, 24 * wrong_days);
+            site.wait_for("the step back", |all| all.iter().any(is_wrong)).await;
+        }
         site.wall_clock.set_offset(SignedDuration::ZERO);
+        let is_right = |it: &Entry| stepped_to(it, 0);
         site.wait_for("the step", |all| all.iter().any(is_right)).await;
         assert!(is_trusted(&site, &member).await, "{wrong_days} d");
         member.connect(&site);
