@@ -463,7 +463,7 @@ pub fn hostname(config: &Config) -> String {
 }
 
 /// When the node started, as `/proc/stat` says.
-fn boot_time(root: &Root) -> Option<Timestamp> {
+pub(crate) fn boot_time(root: &Root) -> Option<Timestamp> {
     let text = root.text("/proc/stat");
     let line = text.value()?.lines().find_map(|line| line.strip_prefix("btime "))?;
     Timestamp::from_second(line.trim().parse().ok()?).ok()

@@ -38,6 +38,9 @@ pub struct Manifest {
     pub node: String,
     /// When gathering began, by the node's clock.
     pub at: Timestamp,
+    /// When the node booted, from which the kernel log counts; none where that cannot be read.
+    #[serde(default)]
+    pub booted_at: Option<Timestamp>,
     /// The agent's version.
     pub agent: String,
     /// Files that are in it.
@@ -110,8 +113,8 @@ pub enum SourceError {
         /// Why.
         err: io::Error,
     },
-    /// The program was ended before it had written all.
-    #[error("it is not whole: {0}")]
+    /// What is in the bundle is not all of it.
+    #[error("it is not complete: {0}")]
     Incomplete(Box<SourceError>),
     /// The bundle has reached its limit.
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
@@ -191,16 +194,18 @@ impl Manifest {
 }
 
 /// What a source gave.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
     /// Bytes before them that the source left out because of a limit.
     pub(crate) dropped_bytes: u64,
+    /// Why there may be more than this, where something went wrong after it.
+    pub(crate) cut_off_by: Option<SourceError>,
 }
 
 impl From<Vec<u8>> for Content {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, dropped_bytes: 0 }
+        Self { bytes, ..Self::default() }
     }
 }
 
@@ -229,7 +234,7 @@ impl Bundle {
     pub(crate) fn create(
         path: &Path,
         node: &str,
-        at: Timestamp,
+        (at, booted_at): (Timestamp, Option<Timestamp>),
         limit_bytes: u64,
     ) -> Result<Self, BundleError> {
         let failed = |err| BundleError::Write { path: path.to_owned(), err };
@@ -249,18 +254,28 @@ impl Bundle {
             path: path.to_owned(),
             folder: format!("farrier-logs-{node}"),
             archive: tar::Builder::new(encoder),
-            manifest: Manifest { v: VERSION, node: node.to_owned(), at, agent, files, missing },
+            manifest: Manifest {
+                v: VERSION,
+                node: node.to_owned(),
+                at,
+                booted_at,
+                agent,
+                files,
+                missing,
+            },
             left_bytes: limit_bytes,
             limit_bytes,
         })
     }
 
-    /// Adds what a source gave, without secrets: the last `keep_bytes` of it.
+    /// Adds what a source gave, without secrets: the last `keep_bytes` of it. Nothing is added to one
+    /// that is no longer wanted.
     pub(crate) fn add(
         &mut self,
         name: &str,
         content: Result<Content, SourceError>,
         keep_bytes: u64,
+        wanted: &dyn Fn() -> bool,
     ) -> Result<(), BundleError> {
         let content = content.and_then(|content| match self.left_bytes {
             0 => Err(SourceError::BundleFull { limit_bytes: self.limit_bytes }),
@@ -274,7 +289,7 @@ impl Bundle {
             }
         };
         // Before it is cut: a secret of which only the end is left could not be recognised.
-        let (whole, redactions) = redact(&content.bytes);
+        let Some((whole, redactions)) = redact(&content.bytes, wanted) else { return Ok(()) };
         let text = last(&whole, keep_bytes.min(self.left_bytes));
         let dropped_bytes = content.dropped_bytes + (whole.len() - text.len()) as u64;
         self.left_bytes = self.left_bytes.saturating_sub(text.len() as u64);
@@ -285,13 +300,17 @@ impl Bundle {
             dropped_bytes,
             redactions,
         });
+        // What is there of it is better than nothing, and says so.
+        if let Some(err) = content.cut_off_by {
+            self.add_gap(name, &SourceError::Incomplete(Box::new(err)));
+        }
         self.append(name, text)
     }
 
     /// Notes that something is not there, or not whole.
     pub(crate) fn add_gap(&mut self, name: &str, err: &SourceError) {
         // What a program printed may have secrets too.
-        let (text, _) = redact(err.to_string().as_bytes());
+        let (text, _) = redact(err.to_string().as_bytes(), &|| true).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let code = err.code().to_owned();
         self.manifest.missing.push(Gap { name: name.to_owned(), code, text });
@@ -393,12 +412,14 @@ mod tests {
     fn a_bundle_says_what_is_in_it_and_what_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("artifacts/7.tar.gz");
-        let mut bundle = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
-        bundle.add("kernel.log", Ok(b"first\nsecond\ntoken=abc\n".to_vec().into()), 18).unwrap();
+        let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        bundle
+            .add("kernel.log", Ok(b"first\nsecond\ntoken=abc\n".to_vec().into()), 18, &|| true)
+            .unwrap();
         let absent = SourceError::NotInstalled { program: "nvidia-smi".to_owned() };
-        bundle.add("nvidia-smi.txt", Err(absent), 18).unwrap();
-        bundle.add("big", Ok(vec![b'x'; 200].into()), 1000).unwrap();
-        bundle.add("late", Ok(b"x".to_vec().into()), 10).unwrap();
+        bundle.add("nvidia-smi.txt", Err(absent), 18, &|| true).unwrap();
+        bundle.add("big", Ok(vec![b'x'; 200].into()), 1000, &|| true).unwrap();
+        bundle.add("late", Ok(b"x".to_vec().into()), 10, &|| true).unwrap();
         assert!(!path.exists(), "not before it is whole");
         let finished = bundle.finish().unwrap();
         assert_eq!(finished, Finished::read(&path).unwrap());
@@ -419,6 +440,29 @@ mod tests {
     }
 
     #[test]
+    fn what_was_cut_off_is_in_it_and_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("7.tar.gz");
+        let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        let failed = SourceError::Failed {
+            program: "nvidia-smi".to_owned(),
+            status: "exit 15".to_owned(),
+            stderr: "token=abc".to_owned(),
+        };
+        let content = Content { cut_off_by: Some(failed), ..Content::from(b"GPU 0\n".to_vec()) };
+        bundle.add("a", Ok(content), 100, &|| true).unwrap();
+        bundle.add("unwanted", Ok(b"x".to_vec().into()), 100, &|| false).unwrap();
+        bundle.finish().unwrap();
+        let found = files(&path);
+        assert_eq!((found.len(), found[0].1.as_str()), (2, "GPU 0\n"));
+        let manifest = Manifest::read(File::open(&path).unwrap()).unwrap();
+        let gap = &manifest.missing[0];
+        assert_eq!((gap.name.as_str(), gap.code.as_str()), ("a", "incomplete"));
+        let text = "it is not complete: `nvidia-smi` failed (exit 15): token=[redacted]";
+        assert_eq!(gap.text, text);
+    }
+
+    #[test]
     fn what_is_no_bundle_is_said_to_be_none() {
         assert!(matches!(Manifest::read(&b"garbage"[..]), Err(ManifestError::Archive(_))));
         let mut empty = GzEncoder::new(Vec::new(), Compression::default());
@@ -431,12 +475,12 @@ mod tests {
     fn one_that_was_cut_off_is_begun_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.tar.gz");
-        drop(Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap());
-        let mut bundle = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
-        bundle.add("a", Ok(b"b".to_vec().into()), 10).unwrap();
+        drop(Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap());
+        let mut bundle = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
+        bundle.add("a", Ok(b"b".to_vec().into()), 10, &|| true).unwrap();
         bundle.finish().unwrap();
         assert_eq!(files(&path).len(), 2);
-        let other = Bundle::create(&path, "n1", Timestamp::UNIX_EPOCH, 100).unwrap();
+        let other = Bundle::create(&path, "n1", (Timestamp::UNIX_EPOCH, None), 100).unwrap();
         other.discard();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -70,7 +70,7 @@ impl NodeHands {
         if !self.is_live {
             return Err(ActuatorError::NotThisMachine);
         }
-        process::run(program, words, deadline, Some(alive))?;
+        process::change(program, words, deadline, alive)?;
         Ok(())
     }
 }
@@ -96,7 +96,7 @@ impl Hands for NodeHands {
 
     fn service(&self, unit: &str) -> Result<Service, ActuatorError> {
         let words = ["show", "--property=LoadState,ActiveState,SubState,InvocationID", "--", unit];
-        service(&process::run(&self.systemctl, words, ASK_DEADLINE, None)?)
+        service(&process::run(&self.systemctl, words, ASK_DEADLINE)?)
     }
 
     fn restart_service(&self, unit: &str, alive: File) -> Result<(), ActuatorError> {

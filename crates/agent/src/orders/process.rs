@@ -6,18 +6,21 @@ use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 /// So much of what a program prints is kept.
-const OUTPUT_BYTES_MAX: u64 = 4 << 20;
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// So much of it is repeated where it failed.
 const SAID_CHARS_MAX: usize = 300;
 /// How often its end is looked for.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long what it printed is waited for after its end: a child of its own may hold the pipe.
-const OUTPUT_WAIT: Duration = Duration::from_millis(500);
+/// How long a program that was killed is waited for; one that is stuck in the kernel does not end.
+const KILL_WAIT: Duration = Duration::from_millis(500);
+/// How long the end of its output is waited for after its own: a child of it may hold the pipe.
+const OUTPUT_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a program did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +28,14 @@ pub enum ProcessError {
     /// The system did not start it.
     #[error("`{program}` did not start: {err}")]
     DidNotStart {
+        /// The program.
+        program: String,
+        /// Why.
+        err: io::Error,
+    },
+    /// It has ended, and the system does not say how.
+    #[error("`{program}` has no exit status: {err}")]
+    NoStatus {
         /// The program.
         program: String,
         /// Why.
@@ -44,6 +55,14 @@ pub enum ProcessError {
         /// The program.
         program: String,
     },
+    /// It ended well, and not all that it printed was read: what is missing must not count as empty.
+    #[error(
+        "the output of `{program}` is not complete: a process that it started still has it open, or it is longer than {OUTPUT_BYTES_MAX} bytes"
+    )]
+    Incomplete {
+        /// The program.
+        program: String,
+    },
     /// It ended with an error.
     #[error("`{program}` failed ({how}): {said}")]
     Failed {
@@ -56,114 +75,241 @@ pub enum ProcessError {
     },
 }
 
-/// Runs a program to its end; gives what it printed. `alive` stays open in it while it runs, as its input, of which it reads
-/// nothing.
+/// How a program ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Exited(ExitStatus),
+    /// It ran into its deadline, and was killed.
+    Late,
+    /// It was killed because nobody wants it any longer.
+    Unwanted,
+}
+
+/// A program that has ended, and what it printed until then.
+#[derive(Debug)]
+pub(super) struct Ran {
+    program: String,
+    deadline: Duration,
+    pub(super) end: End,
+    pub(super) stdout: Printed,
+    pub(super) stderr: Printed,
+}
+
+/// What a program printed.
+#[derive(Debug)]
+pub(super) struct Printed {
+    pub(super) bytes: Vec<u8>,
+    /// Whether this is all of it.
+    pub(super) is_whole: bool,
+}
+
+impl Printed {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+impl Ran {
+    fn status(&self) -> Result<ExitStatus, ProcessError> {
+        let program = self.program.clone();
+        match self.end {
+            End::Exited(status) => Ok(status),
+            End::Late => Err(ProcessError::Late { program, after: self.deadline }),
+            End::Unwanted => Err(ProcessError::Unwanted { program }),
+        }
+    }
+
+    fn success(&self) -> Result<(), ProcessError> {
+        let status = self.status()?;
+        if status.success() {
+            return Ok(());
+        }
+        let (err, out) = (self.stderr.text(), self.stdout.text());
+        let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
+        let said = said.unwrap_or("it said nothing").split_whitespace();
+        let said = said.collect::<Vec<_>>().join(" ").chars().take(SAID_CHARS_MAX).collect();
+        Err(ProcessError::Failed { program: self.program.clone(), how: status.to_string(), said })
+    }
+
+    fn whole_stdout(&self) -> Result<String, ProcessError> {
+        let program = || self.program.clone();
+        let whole = self.stdout.is_whole.then(|| self.stdout.text());
+        whole.ok_or_else(|| ProcessError::Incomplete { program: program() })
+    }
+
+    /// Its exit code and what it printed on stdout and stderr, whichever code that is.
+    pub(super) fn ended(&self) -> Result<(Option<i32>, String, String), ProcessError> {
+        let status = self.status()?;
+        Ok((status.code(), self.whole_stdout()?, self.stderr.text()))
+    }
+}
+
+/// Runs a program to its end; gives what it printed, all of it.
 pub(super) fn run<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
-    alive: Option<File>,
 ) -> Result<String, ProcessError> {
-    let mut command = made(program, words);
-    command.stdin(alive.map_or_else(Stdio::null, Stdio::from));
-    let (status, out, err) = whole(command, deadline, &|| true)?;
-    if status.success() {
-        return Ok(out);
-    }
-    let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
-    let said = said.unwrap_or("it said nothing").split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = said.chars().take(SAID_CHARS_MAX).collect();
-    let program = program.to_string_lossy().into_owned();
-    Err(ProcessError::Failed { program, how: status.to_string(), said })
+    let ran = whole(made(program, words), &Limits::of(deadline), &|| true)?;
+    ran.success()?;
+    ran.whole_stdout()
 }
 
-/// Runs a program to its end, whichever that is; gives its exit code and what it printed on stdout and stderr. `alive` as above.
-pub(super) fn ended<A: AsRef<OsStr>>(
+/// Runs a program that changes something to its end. `alive` stays open in it while it runs, as its input, of which it reads
+/// nothing. It may leave a process behind that holds its output.
+pub(super) fn change<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
-    alive: Option<File>,
-) -> Result<(Option<i32>, String, String), ProcessError> {
+    alive: File,
+) -> Result<(), ProcessError> {
     let mut command = made(program, words);
-    command.stdin(alive.map_or_else(Stdio::null, Stdio::from));
-    let (status, out, err) = whole(command, deadline, &|| true)?;
-    Ok((status.code(), out, err))
+    command.stdin(alive);
+    // What it printed is repeated only where it failed.
+    let limits = Limits { output_wait: KILL_WAIT, ..Limits::of(deadline) };
+    whole(command, &limits, &|| true)?.success()
 }
 
-/// The same for a program that changes nothing: it is ended when it is no longer wanted.
+/// The same for one of which the exit code and the output count.
+pub(super) fn change_and_tell<A: AsRef<OsStr>>(
+    program: &OsStr,
+    words: impl IntoIterator<Item = A>,
+    deadline: Duration,
+    alive: File,
+) -> Result<(Option<i32>, String, String), ProcessError> {
+    let mut command = made(program, words);
+    command.stdin(alive);
+    whole(command, &Limits::of(deadline), &|| true)?.ended()
+}
+
+/// Runs a program that changes nothing: it is ended when it is no longer wanted, with all that it has started.
 pub(super) fn while_wanted<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
     wanted: &dyn Fn() -> bool,
-) -> Result<(Option<i32>, String, String), ProcessError> {
+) -> Result<Ran, ProcessError> {
     let mut command = made(program, words);
-    // A group of its own: a script ends with all that it has started.
-    command.stdin(Stdio::null()).process_group(0);
-    let (status, out, err) = whole(command, deadline, wanted)?;
-    Ok((status.code(), out, err))
+    command.process_group(0);
+    whole(command, &Limits { group: Group::ItsOwn, ..Limits::of(deadline) }, wanted)
 }
 
 fn made<A: AsRef<OsStr>>(program: &OsStr, words: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(program);
     command.args(words).env("LC_ALL", "C");
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// The process group of a program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Ours,
+    ItsOwn,
+}
+
+struct Limits {
+    deadline: Duration,
+    output_wait: Duration,
+    group: Group,
+}
+
+impl Limits {
+    fn of(deadline: Duration) -> Self {
+        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Ours }
+    }
 }
 
 fn whole(
     mut command: Command,
-    deadline: Duration,
+    limits: &Limits,
     wanted: &dyn Fn() -> bool,
-) -> Result<(ExitStatus, String, String), ProcessError> {
-    let program = command.get_program().to_owned();
-    let name = || program.to_string_lossy().into_owned();
+) -> Result<Ran, ProcessError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let spawned = command.spawn();
     let mut child =
-        command.spawn().map_err(|err| ProcessError::DidNotStart { program: name(), err })?;
+        spawned.map_err(|err| ProcessError::DidNotStart { program: program.clone(), err })?;
     // The command has the input open as well.
     drop(command);
-    let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let Some(status) = wait(&mut child, deadline, wanted) else {
-        // Of a program without a group of its own there is no such group.
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+    let (out, err) = (Reader::start(child.stdout.take()), Reader::start(child.stderr.take()));
+    let has_exited = wait(&child, limits.deadline, wanted);
+    // Before it is reaped: until then its number, which is the group's, is not given again.
+    if let (Group::ItsOwn, Some(pid)) = (limits.group, pid(&child)) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    let end = if has_exited {
+        let status = child.wait();
+        End::Exited(status.map_err(|err| ProcessError::NoStatus { program: program.clone(), err })?)
+    } else {
         let _ = child.kill();
-        wait(&mut child, OUTPUT_WAIT, &|| true);
-        return Err(if wanted() {
-            ProcessError::Late { program: name(), after: deadline }
-        } else {
-            ProcessError::Unwanted { program: name() }
-        });
+        if wait(&child, KILL_WAIT, &|| true) {
+            let _ = child.wait();
+        }
+        if wanted() { End::Late } else { End::Unwanted }
     };
-    let printed = |from: Receiver<Vec<u8>>| {
-        let bytes = from.recv_timeout(OUTPUT_WAIT).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    Ok((status, printed(out), printed(err)))
+    let output_wait = if has_exited { limits.output_wait } else { KILL_WAIT };
+    let (stdout, stderr) = (out.printed(output_wait), err.printed(output_wait));
+    Ok(Ran { program, deadline: limits.deadline, end, stdout, stderr })
 }
 
 /// Reads in the background: a program that prints much must not wait for us, nor we for one that prints for ever.
-fn reader<R: Read + Send + 'static>(from: Option<R>) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(from) = from {
-            let _ = from.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-        }
-        let _ = sender.send(bytes);
-    });
-    receiver
+struct Reader {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Told at the end of the output, and dropped without that at the limit.
+    ended: Receiver<()>,
 }
 
-fn wait(child: &mut Child, deadline: Duration, wanted: &dyn Fn() -> bool) -> Option<ExitStatus> {
+impl Reader {
+    fn start<R: Read + Send + 'static>(from: Option<R>) -> Self {
+        let (sender, ended) = channel();
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&bytes);
+        std::thread::spawn(move || {
+            let Some(mut from) = from else { return };
+            let mut piece = [0; 16 << 10];
+            loop {
+                let count = match from.read(&mut piece) {
+                    Ok(0) => {
+                        let _ = sender.send(());
+                        return;
+                    }
+                    Ok(count) => count,
+                    Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(_) => return,
+                };
+                let mut bytes = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = OUTPUT_BYTES_MAX - bytes.len();
+                bytes.extend_from_slice(&piece[..count.min(room)]);
+                if count > room {
+                    return;
+                }
+            }
+        });
+        Self { bytes, ended }
+    }
+
+    fn printed(self, patience: Duration) -> Printed {
+        let is_whole = self.ended.recv_timeout(patience).is_ok();
+        let bytes = std::mem::take(&mut *self.bytes.lock().unwrap_or_else(PoisonError::into_inner));
+        Printed { bytes, is_whole }
+    }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+/// Whether it has exited by then. It is not reaped.
+fn wait(child: &Child, deadline: Duration, wanted: &dyn Fn() -> bool) -> bool {
     let until = Instant::now() + deadline;
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        if let Ok(Some(status)) = child.try_wait() {
-            return Some(status);
+        let exited = pid(child).map(|pid| waitid(WaitId::Pid(pid), look));
+        if matches!(exited, Some(Ok(Some(_)) | Err(rustix::io::Errno::CHILD))) {
+            return true;
         }
         if Instant::now() >= until || !wanted() {
-            return None;
+            return false;
         }
         std::thread::sleep(LOOK);
     }
@@ -183,7 +329,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(300);
 
     fn shell(script: &str, deadline_ms: u64) -> Result<String, ProcessError> {
-        run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms), None)
+        run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms))
     }
 
     #[test]
@@ -191,7 +337,7 @@ mod tests {
         assert_eq!(shell("echo well", 300_000).unwrap(), "well\n");
         let err = shell("echo fine; echo 'GPU is in use' >&2; exit 3", 300_000).unwrap_err();
         assert_eq!(err.to_string(), "`sh` failed (exit status: 3): GPU is in use");
-        let err = run(OsStr::new("/nonexistent"), [""; 0], Duration::from_secs(1), None);
+        let err = run(OsStr::new("/nonexistent"), [""; 0], Duration::from_secs(1));
         assert!(matches!(err, Err(ProcessError::DidNotStart { .. })), "{err:?}");
     }
 
@@ -210,8 +356,8 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() < 3
         };
-        let err = while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, &wanted).unwrap_err();
-        assert!(matches!(err, ProcessError::Unwanted { .. }), "{err}");
+        let ran = while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, &wanted).unwrap();
+        assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
         assert!(begun.elapsed() < PATIENCE);
     }
 
@@ -224,20 +370,17 @@ mod tests {
         held.lock().unwrap();
         let path = path.display().to_string();
         let script = format!("! flock --nonblock {path} true");
-        run(OsStr::new("sh"), ["-c", &script], PATIENCE, Some(held)).unwrap();
+        change(OsStr::new("sh"), ["-c", &script], PATIENCE, held).unwrap();
         open().try_lock().unwrap();
     }
 
-    #[test]
-    fn what_a_script_has_started_ends_with_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pid");
-        let script =
-            format!("sleep 3600 & echo $! > {0}.new; mv {0}.new {0}; wait", path.display());
-        let wanted = || !path.exists();
-        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &wanted);
-        assert!(matches!(ran, Err(ProcessError::Unwanted { .. })), "{ran:?}");
-        let pid = std::fs::read_to_string(&path).unwrap();
+    /// Starts a process that lives on, and notes its number.
+    fn leaves_a_child(path: &std::path::Path, then: &str) -> String {
+        format!("sleep 3600 & echo $! > {0}.new; mv {0}.new {0}; {then}", path.display())
+    }
+
+    fn until_it_is_over(path: &std::path::Path) {
+        let pid = std::fs::read_to_string(path).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         // Killed, and perhaps not reaped yet.
         let is_over = || std::fs::read_to_string(&stat).map_or(true, |it| it.contains(") Z "));
@@ -246,5 +389,46 @@ mod tests {
             assert!(Instant::now() < until, "it still runs");
             std::thread::sleep(LOOK);
         }
+    }
+
+    #[test]
+    fn what_a_script_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let wanted = || !path.exists();
+        let script = leaves_a_child(&path, "echo so far; wait");
+        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &wanted).unwrap();
+        assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
+        until_it_is_over(&path);
+        std::fs::remove_file(&path).unwrap();
+        let script = leaves_a_child(&path, "echo all; exit 3");
+        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &|| true).unwrap();
+        assert_eq!(ran.ended().unwrap(), (Some(3), "all\n".to_owned(), String::new()));
+        until_it_is_over(&path);
+    }
+
+    /// An output that is cut off must not be taken for one that says nothing: by `squeue` no job runs then.
+    #[test]
+    fn output_that_is_not_read_to_its_end_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let script = leaves_a_child(&path, "echo '4711|RUNNING'");
+        let command = made("sh".as_ref(), ["-c", &script]);
+        let limits = Limits { output_wait: Duration::ZERO, ..Limits::of(PATIENCE) };
+        let ran = whole(command, &limits, &|| true).unwrap();
+        ran.success().unwrap();
+        let err = ran.whole_stdout().unwrap_err();
+        assert!(matches!(err, ProcessError::Incomplete { .. }), "{err}");
+        let pid = std::fs::read_to_string(&path).unwrap();
+        shell(&format!("kill {pid}"), 300_000).unwrap();
+        // A program that is asked to change something may leave one behind.
+        let null = File::open("/dev/null").unwrap();
+        let script = leaves_a_child(&path, "exit 0");
+        change(OsStr::new("sh"), ["-c", &script], PATIENCE, null).unwrap();
+        let pid = std::fs::read_to_string(&path).unwrap();
+        shell(&format!("kill {pid}"), 300_000).unwrap();
+        // One that prints more than is kept is ended by SIGPIPE.
+        let err = shell("exec head -c 5000000 /dev/zero", 300_000).unwrap_err();
+        assert!(matches!(err, ProcessError::Failed { .. }), "{err}");
     }
 }

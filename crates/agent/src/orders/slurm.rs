@@ -40,7 +40,7 @@ impl Slurm {
     /// The node by its name in Slurm.
     pub fn new(node: String) -> Self {
         // Who sets a reason is told by name, and so by the program that knows names.
-        let user = process::run(OsStr::new("id"), ["--user", "--name"], DEADLINE, None);
+        let user = process::run(OsStr::new("id"), ["--user", "--name"], DEADLINE);
         let user = user.ok().map(|user| user.trim().to_owned()).filter(|user| !user.is_empty());
         Self { node, user }
     }
@@ -68,7 +68,7 @@ impl Slurm {
     }
 
     fn run(words: &[&str]) -> Result<String, ProcessError> {
-        process::run(OsStr::new("scontrol"), words, DEADLINE, None)
+        process::run(OsStr::new("scontrol"), words, DEADLINE)
     }
 
     fn update(&self, words: &[&str]) -> Result<(), SchedulerError> {
@@ -107,7 +107,7 @@ impl Scheduler for Slurm {
 
     fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
         let words = ["--noheader", "--nodelist", &self.node, "--states=all", "--format", FORMAT];
-        let text = process::run(OsStr::new("squeue"), words, DEADLINE, None)?;
+        let text = process::run(OsStr::new("squeue"), words, DEADLINE)?;
         jobs(&text).ok_or_else(|| self.not_understood("squeue"))
     }
 

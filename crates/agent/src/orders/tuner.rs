@@ -65,7 +65,7 @@ impl Tuner {
             words.extend(path.iter().flat_map(|path| [flag.into(), path.into()]));
         }
         words.extend(["--".into(), profile.into()]);
-        match process::ended(self.program.as_os_str(), words, DEADLINE, Some(alive))? {
+        match process::change_and_tell(self.program.as_os_str(), words, DEADLINE, alive)? {
             (Some(0 | 1), out, _) => match serde_json::from_str::<ApplyReport>(&out) {
                 Ok(report) if report.v != REPORT_VERSION => {
                     Err(TuneError::ReportVersion { found: report.v })

@@ -2,10 +2,12 @@
 //! again, or sends what the one before it had gathered.
 
 use farrier_fleet::fleet::order::Answer;
+use farrier_hardware::Root;
 
 use super::super::task::{Break, Task};
 use super::{Ended, done, failed};
 use crate::artifact::{self, Bundle, BundleError, Finished, SendError};
+use crate::run::boot_time;
 
 /// Bytes in a bundle before compression: below what the server takes, also where nothing shrinks.
 const CONTENT_BYTES_MAX: u64 = 30 << 20;
@@ -20,10 +22,11 @@ pub(super) fn deliver(
 ) -> Ended {
     let (state_dir, generation) = (task.inner.state_dir(), task.order().generation);
     artifact::clear(state_dir, Some(generation));
-    let ended = bundle(task, gather).and_then(|file| match file {
+    let ended = match bundle(task, gather) {
         Ok(file) => send(task, &file),
-        Err(err) => failed(err.to_string()),
-    });
+        Err(NoBundle::Failed(err)) => failed(err.to_string()),
+        Err(NoBundle::Unwanted) => Err(Break::Unwanted),
+    };
     // Without a server the bundle is the result; an agent that ends carries on with it.
     let is_over = !matches!(ended, Err(Break::Unwanted));
     let is_sent = task.inner.outbox.is_some() || !matches!(ended, Ok(Answer::Done { .. }));
@@ -33,28 +36,39 @@ pub(super) fn deliver(
     ended
 }
 
+/// Why there is no bundle.
+enum NoBundle {
+    Failed(BundleError),
+    /// The order was withdrawn, or the agent ends.
+    Unwanted,
+}
+
+impl From<BundleError> for NoBundle {
+    fn from(err: BundleError) -> Self {
+        Self::Failed(err)
+    }
+}
+
 /// The bundle on disk: that of an agent before this one, or a new one.
 fn bundle(
     task: &Task<'_>,
     gather: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
-) -> Result<Result<Finished, BundleError>, Break> {
+) -> Result<Finished, NoBundle> {
     let order = task.order();
     let path = artifact::path_of(task.inner.state_dir(), order.generation);
     if let Ok(file) = Finished::read(&path) {
-        return Ok(Ok(file));
+        return Ok(file);
     }
-    let begun = Bundle::create(&path, order.node.as_str(), task.now(), CONTENT_BYTES_MAX);
-    let mut bundle = match begun {
-        Ok(bundle) => bundle,
-        Err(err) => return Ok(Err(err)),
-    };
+    let times = (task.now(), boot_time(&Root::unrecorded(&task.inner.paths.root)));
+    let mut bundle = Bundle::create(&path, order.node.as_str(), times, CONTENT_BYTES_MAX)?;
     let gathered = gather(task, &mut bundle);
     // Sources end early then: half of it must not be taken for the whole after a restart.
     if !task.is_wanted() {
         bundle.discard();
-        return Err(Break::Unwanted);
+        return Err(NoBundle::Unwanted);
     }
-    Ok(gathered.and_then(|()| bundle.finish()))
+    gathered?;
+    Ok(bundle.finish()?)
 }
 
 fn send(task: &Task<'_>, file: &Finished) -> Ended {

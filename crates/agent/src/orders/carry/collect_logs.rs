@@ -1,4 +1,4 @@
-//! What an engineer asks for first: the kernel log, `nvidia-smi -q`, the agent's journal and open
+//! What an engineer asks for first: the kernel log of this boot and the one before, `nvidia-smi -q`, the agent's journal and open
 //! findings, its orders, and `nvidia-bug-report.sh`. Each source has a limit in bytes and time; what
 //! cannot be gathered is named in the manifest.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use farrier_hardware::kmsg;
 use flate2::read::GzDecoder;
 
-use super::super::process::{self, ProcessError};
+use super::super::process::{self, End, Ran};
 use super::super::task::Task;
 use super::{Ended, artifact};
 use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private};
@@ -23,9 +23,14 @@ const FINDINGS_BYTES: u64 = 4 << 20;
 const JOURNAL_BYTES: u64 = 8 << 20;
 const ORDERS_BYTES: u64 = 1 << 20;
 const BUG_REPORT_BYTES: u64 = 12 << 20;
-/// What is read of a bug report, which is several times as large as its packed form.
-const BUG_REPORT_READ_BYTES: u64 = 64 << 20;
+/// What is unpacked of a bug report at most, and what is kept of that until it is redacted.
+const BUG_REPORT_READ_BYTES: u64 = 1 << 30;
+const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
+/// A busy machine with a large journal takes a few seconds.
+const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
+/// The last lines of the previous boot: of 100 bytes each they fill about half of what is kept.
+const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
 /// `nvidia-smi -q` takes seconds for eight GPUs, and hangs where the driver does.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
 /// The script takes one to three minutes on a node of eight GPUs.
@@ -44,8 +49,9 @@ pub(super) fn collect(task: &Task<'_>) -> Ended {
 /// Every source in turn, for as long as the order is wanted: a cordon may wait for it.
 fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     type Source = fn(&Task<'_>) -> Result<Content, SourceError>;
-    let sources: [(&str, Source, u64); 5] = [
+    let sources: [(&str, Source, u64); 6] = [
         ("kernel.log", kernel, KERNEL_BYTES),
+        ("kernel-previous-boot.log", previous_kernel, KERNEL_BYTES),
         ("nvidia-smi-q.txt", nvidia_smi, SMI_BYTES),
         ("agent/findings.json", findings, FINDINGS_BYTES),
         ("agent/journal.jsonl", journal, JOURNAL_BYTES),
@@ -55,7 +61,7 @@ fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         if !task.is_wanted() {
             return Ok(());
         }
-        bundle.add(name, source(task), keep_bytes)?;
+        bundle.add(name, source(task), keep_bytes, &|| task.is_wanted())?;
     }
     if task.is_wanted() { bug_report(task, bundle) } else { Ok(()) }
 }
@@ -66,7 +72,19 @@ fn kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     let dumped = kmsg::dump(root, limit);
     let (bytes, dropped_bytes) =
         dumped.map_err(|err| SourceError::Read { path: root.join("dev/kmsg"), err })?;
-    Ok(Content { bytes, dropped_bytes })
+    Ok(Content { bytes, dropped_bytes, cut_off_by: None })
+}
+
+/// Of the boot before this one: a node that was rebooted for a fault has it there.
+fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
+    const PROGRAM: &str = "journalctl";
+    if !is_live(&task.inner.paths.root) {
+        return Err(SourceError::NotThisMachine);
+    }
+    let mut words = vec![OsString::from(PROGRAM)];
+    words.extend(["--dmesg", "--boot=-1", "--no-pager", "--quiet"].map(OsString::from));
+    words.extend(["--output=short-iso-precise", PREVIOUS_KERNEL_LINES].map(OsString::from));
+    output_of(task, PROGRAM, words, JOURNALCTL_DEADLINE)
 }
 
 /// Of this machine; or of the NVML library that the agent was given, which may be a simulated node's.
@@ -86,7 +104,7 @@ fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
         words.push(variable);
     }
     words.extend([PROGRAM.into(), "-q".into()]);
-    output_of(task, PROGRAM, words, SMI_DEADLINE).map(Into::into)
+    output_of(task, PROGRAM, words, SMI_DEADLINE)
 }
 
 fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
@@ -116,21 +134,21 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     for path in &written {
         let _ = fs::remove_file(path);
     }
-    match (ran, report) {
-        (ran, Some(content)) => {
-            bundle.add(NAME, content, BUG_REPORT_BYTES)?;
-            // What is there of it is better than nothing, and says so.
-            if let Err(err) = ran {
-                bundle.add_gap(NAME, &SourceError::Incomplete(Box::new(err)));
-            }
+    let problem = match ran {
+        Ok(content) => content.cut_off_by,
+        Err(err) => Some(err),
+    };
+    let no_report = || {
+        let (program, status) = (PROGRAM.to_owned(), "it wrote no report".to_owned());
+        SourceError::Failed { program, status, stderr: String::new() }
+    };
+    let content = match (report, problem) {
+        (Some(report), problem) => {
+            report.map(|content| Content { cut_off_by: problem.or(content.cut_off_by), ..content })
         }
-        (Err(err), None) => bundle.add_gap(NAME, &err),
-        (Ok(_), None) => {
-            let (program, status) = (PROGRAM.to_owned(), "it wrote no report".to_owned());
-            bundle.add_gap(NAME, &SourceError::Failed { program, status, stderr: String::new() });
-        }
-    }
-    Ok(())
+        (None, problem) => Err(problem.unwrap_or_else(no_report)),
+    };
+    bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_wanted())
 }
 
 /// A report, also one that was cut off while it was packed.
@@ -140,48 +158,88 @@ fn unpacked(path: &Path) -> Result<Content, SourceError> {
     let mut magic = [0; 2];
     let is_packed = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
     file.rewind().map_err(failed)?;
-    let mut bytes = Vec::new();
-    let read = if is_packed {
-        GzDecoder::new(file).take(BUG_REPORT_READ_BYTES).read_to_end(&mut bytes)
-    } else {
-        file.take(BUG_REPORT_READ_BYTES).read_to_end(&mut bytes)
-    };
-    match read {
-        Err(err) if bytes.is_empty() => Err(failed(err)),
-        _ => Ok(bytes.into()),
+    let from: Box<dyn Read> =
+        if is_packed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
+    let content = last_of(from.take(BUG_REPORT_READ_BYTES), BUG_REPORT_REDACT_BYTES, path);
+    match content {
+        Content { bytes, cut_off_by: Some(err), .. } if bytes.is_empty() => Err(err),
+        content => Ok(content),
     }
+}
+
+/// The last bytes of what can be read, from the beginning of a line.
+fn last_of(mut from: impl Read, keep_bytes: usize, path: &Path) -> Content {
+    let (mut content, mut piece) = (Content::default(), vec![0; 64 << 10]);
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => content.bytes.extend_from_slice(&piece[..count]),
+            Err(err) => {
+                content.cut_off_by = Some(SourceError::Read { path: path.to_owned(), err });
+                break;
+            }
+        }
+        // Not with each piece: all that is kept is moved.
+        if content.bytes.len() >= 2 * keep_bytes {
+            drop_first(&mut content, keep_bytes);
+        }
+    }
+    if content.bytes.len() > keep_bytes || content.dropped_bytes > 0 {
+        drop_first(&mut content, keep_bytes);
+        let line = content.bytes.iter().position(|byte| *byte == b'\n');
+        let after = line.map_or(0, |at| content.bytes.len() - at - 1);
+        drop_first(&mut content, after);
+    }
+    content
+}
+
+fn drop_first(content: &mut Content, keep_bytes: usize) {
+    let count = content.bytes.len().saturating_sub(keep_bytes);
+    content.bytes.drain(..count);
+    content.dropped_bytes += count as u64;
 }
 
 fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// What a program prints on stdout. The first word starts it.
+/// What a program prints on stdout, also where it fails or hangs after that: with a lost GPU
+/// `nvidia-smi` prints the others and exits with an error. The first word starts it.
 fn output_of(
     task: &Task<'_>,
     program: &str,
     mut words: Vec<OsString>,
     after: Duration,
-) -> Result<Vec<u8>, SourceError> {
+) -> Result<Content, SourceError> {
     if !process::in_path(program) {
         return Err(SourceError::NotInstalled { program: program.to_owned() });
     }
     let program = program.to_owned();
     let wanted = || task.is_wanted() && task.has_time();
     let first = words.remove(0);
-    match process::while_wanted(&first, words, after, &wanted) {
-        Ok((Some(0), out, _)) => Ok(out.into_bytes()),
-        Ok((code, _, stderr)) => {
-            let status = code.map_or_else(|| "signal".to_owned(), |code| format!("exit {code}"));
-            Err(SourceError::Failed { program, status, stderr: end_of(&stderr) })
+    let Ran { end, stdout, stderr, .. } = process::while_wanted(&first, words, after, &wanted)
+        .map_err(|err| {
+            let (program, status) = (program.clone(), "not started".to_owned());
+            SourceError::Failed { program, status, stderr: err.to_string() }
+        })?;
+    let failed = |status: String| {
+        let (program, stderr) = (program.clone(), end_of(&stderr.text()));
+        SourceError::Failed { program, status, stderr }
+    };
+    let problem = match end {
+        End::Exited(status) if status.success() && stdout.is_whole => None,
+        End::Exited(status) if status.success() => Some(failed("output not complete".to_owned())),
+        End::Exited(status) => {
+            let signal = || "signal".to_owned();
+            Some(failed(status.code().map_or_else(signal, |code| format!("exit {code}"))))
         }
-        Err(ProcessError::Late { .. } | ProcessError::Unwanted { .. }) => {
-            Err(SourceError::TimedOut { program, after })
+        End::Late | End::Unwanted => {
+            Some(SourceError::TimedOut { program: program.clone(), after })
         }
-        Err(err) => {
-            let (status, stderr) = ("not started".to_owned(), err.to_string());
-            Err(SourceError::Failed { program, status, stderr })
-        }
+    };
+    match problem {
+        Some(err) if stdout.bytes.is_empty() => Err(err),
+        cut_off_by => Ok(Content { cut_off_by, ..Content::from(stdout.bytes) }),
     }
 }
 
@@ -223,7 +281,7 @@ fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
         parts.push(part.bytes);
     }
     parts.reverse();
-    Ok(Content { bytes: parts.concat(), dropped_bytes })
+    Ok(Content { dropped_bytes, ..Content::from(parts.concat()) })
 }
 
 fn orders(task: &Task<'_>) -> Result<Content, SourceError> {
@@ -243,7 +301,44 @@ fn tail(path: &Path, bytes_max: u64) -> Result<Content, SourceError> {
         }
         let line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
         let dropped_bytes = skipped + line as u64;
-        Ok(Content { bytes: bytes.split_off(line), dropped_bytes })
+        Ok(Content { dropped_bytes, ..Content::from(bytes.split_off(line)) })
     };
     read().map_err(|err| SourceError::Read { path: path.to_owned(), err })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_report_is_kept_and_the_rest_is_counted() {
+        let text: String = (0..1000).map(|number| format!("line {number}\n")).collect();
+        let content = last_of(text.as_bytes(), 100, Path::new("report"));
+        let kept = String::from_utf8(content.bytes).unwrap();
+        assert!(text.ends_with(&kept) && kept.starts_with("line ") && kept.len() <= 100, "{kept}");
+        assert_eq!(content.dropped_bytes as usize + kept.len(), text.len());
+        let whole = last_of(text.as_bytes(), text.len(), Path::new("report"));
+        assert_eq!((whole.bytes.len(), whole.dropped_bytes), (text.len(), 0));
+    }
+
+    #[test]
+    fn a_report_that_was_cut_off_while_it_was_packed_is_not_called_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.gz");
+        let mut packed = GzEncoder::new(Vec::new(), Compression::none());
+        packed.write_all(&[b'x'; 1000]).unwrap();
+        let packed = packed.finish().unwrap();
+        fs::write(&path, &packed).unwrap();
+        assert!(unpacked(&path).unwrap().cut_off_by.is_none());
+        fs::write(&path, &packed[..500]).unwrap();
+        let cut = unpacked(&path).unwrap();
+        assert!(!cut.bytes.is_empty() && cut.cut_off_by.is_some(), "{cut:?}");
+        fs::write(&path, &packed[..4]).unwrap();
+        assert!(unpacked(&path).is_err(), "nothing of it can be read");
+    }
 }
