@@ -37,7 +37,7 @@ use told::Told;
 
 pub use inventory::Inventory;
 pub use own::{Blindness, CollectorState};
-pub use seen::{Collector, ConfigRejected, Held, Report, Seen, Unseen};
+pub use seen::{Collector, ConfigRejected, Held, NvmlBlindness, Report, Seen, Unseen};
 
 /// The agent looks at itself this often.
 const TICK_MS: i64 = 1000;

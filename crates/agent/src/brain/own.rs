@@ -7,7 +7,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{Moment, Sample, Signal, Subject};
 use serde::{Deserialize, Serialize};
 
-use super::seen::{Collector, ConfigRejected};
+use super::seen::{Collector, ConfigRejected, NvmlBlindness};
 use crate::config::{Config, Tiers, duration};
 
 /// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
@@ -81,7 +81,7 @@ pub(super) struct Own {
     /// Those whose thread is no more.
     pub(super) ended: BTreeSet<Collector>,
     /// Why NVML says nothing; while that is known its collectors are not also stalled.
-    pub(super) nvml_blind: Option<String>,
+    pub(super) nvml_blind: Option<NvmlBlindness>,
     /// It was said to be blind, and not that it is back.
     pub(super) nvml_is_ill: bool,
     pub(super) kernel_log: KernelLogState,
@@ -106,7 +106,7 @@ impl Own {
             stepped_ms: None,
             heard_ms: BTreeMap::new(),
             ended: BTreeSet::new(),
-            nvml_blind: Some("it has not answered yet".to_owned()),
+            nvml_blind: Some(NvmlBlindness::NotYet),
             nvml_is_ill: false,
             kernel_log: KernelLogState::Untried,
             lines_lost: 0,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use farrier_facts::node::NvmlStatus;
 use farrier_fleet::health::{CheckItem, GpuIdentity, GpuUuid, Sample};
 use farrier_hardware::kmsg::KernelLog;
 use farrier_hardware::nvml::watch;
@@ -157,6 +158,36 @@ pub struct ConfigRejected {
     pub err: ConfigError,
 }
 
+/// Why NVML does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NvmlBlindness {
+    /// The probe has not reported since the agent started.
+    #[error("it has not answered yet")]
+    NotYet,
+    /// This machine's own library would report other GPUs than those of the watched root.
+    #[error("another root is watched and no NVML library was named")]
+    NoLibraryNamed,
+    /// A call has not returned.
+    #[error("a call has not returned for {after_s} s: {during} ({stuck} stuck)")]
+    Hung {
+        /// The call, and the GPU that it is about.
+        during: String,
+        /// How long the agent has waited for it.
+        after_s: u64,
+        /// Child processes that are stuck in a call, this one included.
+        stuck: u32,
+    },
+    /// The child process that calls NVML has died.
+    #[error("the child that asks it died: {0}")]
+    Died(String),
+    /// There is no library.
+    #[error("there is no library: {0}")]
+    NoLibrary(String),
+    /// The library returned this at initialisation.
+    #[error("it refused to start: {0}")]
+    Refused(NvmlStatus),
+}
+
 /// What a message says.
 #[derive(Debug)]
 pub enum Seen {
@@ -164,8 +195,8 @@ pub enum Seen {
     Report(Report),
     /// NVML does not answer, or not for all GPUs, and why; reports may go on to come for others.
     NvmlBlind {
-        /// In words.
-        why: String,
+        /// Why.
+        why: NvmlBlindness,
     },
     /// NVML answers for all again.
     NvmlBack,

@@ -460,7 +460,7 @@ fn nothing_is_healthy_before_it_was_seen() {
     assert_eq!(blind, ["kernel-log"]);
     world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
     assert!(world.tick().blind.is_empty());
-    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    world.turn(vec![Seen::NvmlBlind { why: NvmlBlindness::Died("it hangs".to_owned()) }], false);
     let state = world.tick();
     assert_eq!(state.blind[0].what, "nvml");
     assert_eq!(state.values.processes, None);
@@ -474,7 +474,7 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
     assert_eq!(world.start_blind(), Some(1));
     // Before NVML has said anything, and after it was said to hang.
     world.line(2, XID_48);
-    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    world.turn(vec![Seen::NvmlBlind { why: NvmlBlindness::Died("it hangs".to_owned()) }], false);
     world.line(3, XID_48);
     world.tick();
     let state = world.tick();
@@ -696,7 +696,7 @@ fn blindness_is_shown_at_once() {
     let mut world = World::new();
     world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
     assert!(world.tick().blind.is_empty());
-    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    world.turn(vec![Seen::NvmlBlind { why: NvmlBlindness::Died("it hangs".to_owned()) }], false);
     assert_eq!(world.published.get().unwrap().blind.len(), 1, "without waiting for a tick");
 }
 

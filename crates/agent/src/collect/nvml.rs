@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
@@ -14,7 +15,7 @@ use farrier_hardware::nvml::watch::{
 };
 
 use super::{Known, Surroundings, rss_bytes};
-use crate::brain::{Collector, Held, Report, Seen};
+use crate::brain::{Collector, Held, NvmlBlindness, Report, Seen};
 use crate::config::duration;
 
 pub(super) fn run(surroundings: &Surroundings, known: &Known) {
@@ -23,8 +24,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
         Some(path) => path.clone().into_os_string(),
         None if config.is_live() => LIBRARY.into(),
         None => {
-            // This machine's own library would speak of other GPUs.
-            let why = "another root is watched and no NVML library was named".to_owned();
+            let why = NvmlBlindness::NoLibraryNamed;
             let _ = surroundings.inbox.send(Seen::NvmlBlind { why });
             known.change(|known| known.settled = true);
             return;
@@ -62,12 +62,12 @@ fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
         ProbeSaid::Report(report) => return Seen::Report(take(report, known, holders)),
         ProbeSaid::Back => return Seen::NvmlBack,
         ProbeSaid::Hung { during, after, stuck } => {
-            let after_s = after.as_secs_f64();
-            format!("a call has not returned for {after_s:.0} s: {during} ({stuck} stuck)")
+            let after_s = (after + Duration::from_millis(500)).as_secs();
+            NvmlBlindness::Hung { during, after_s, stuck }
         }
-        ProbeSaid::Died { why } => format!("the child that asks it died: {why}"),
-        ProbeSaid::NoLibrary { why } => format!("there is no library: {why}"),
-        ProbeSaid::Refused { error } => format!("it refused to start: {error}"),
+        ProbeSaid::Died { why } => NvmlBlindness::Died(why),
+        ProbeSaid::NoLibrary { why } => NvmlBlindness::NoLibrary(why),
+        ProbeSaid::Refused { error } => NvmlBlindness::Refused(error),
     };
     Seen::NvmlBlind { why }
 }
