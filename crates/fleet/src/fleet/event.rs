@@ -411,6 +411,9 @@ pub enum DecodeError {
         /// Which.
         found: u32,
     },
+    /// Versions count from 1.
+    #[error("the event is of version 0, which there is not")]
+    NoVersion,
     /// They do not read.
     #[error("the event does not read")]
     Unreadable(#[from] serde_json::Error),
@@ -449,6 +452,9 @@ impl Entry {
         let Header { v } = serde_json::from_slice(bytes)?;
         if v > VERSION {
             return Err(DecodeError::Newer { found: v });
+        }
+        if v == 0 {
+            return Err(DecodeError::NoVersion);
         }
         if v == 1 {
             let InV1 { mut entry } = serde_json::from_slice(bytes)?;

@@ -338,6 +338,34 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
     assert_eq!(ended.iter().map(|it| it.what.clone()).collect::<Vec<_>>(), [logs]);
 }
 
+/// In a large incident these are the nodes whose logs are asked for.
+#[test]
+fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases_end() {
+    let mut world = World::new();
+    world.everybody_answers();
+    let none = [(DomainKind::Fleet, Breaker { share: 0.0, nodes: Some(0) })];
+    world.set_policy(Policy { breakers: none.into(), ..Policy::default() });
+    world.act(&reboot(1));
+    let waits = held_back(&world, 1);
+    assert!(standing(&world, 1).in_service() && !waits.is_empty(), "{waits}");
+    ask_of(&mut world, 1, &OrderKind::CollectLogs);
+    assert_eq!(order(&world, 1), Some(OrderKind::CollectLogs));
+    assert_eq!(held_back(&world, 1), waits, "it is told all the same");
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), None);
+    // What must not run on a node in service does not run there.
+    ask_of(&mut world, 1, &OrderKind::Diag { level: 2, minutes: 0 });
+    assert_eq!((order(&world, 1), held_back(&world, 1)), (None, waits.clone()));
+    ask_of(&mut world, 1, &OrderKind::CollectLogs);
+    let lease_until = world.state.nodes[&node(1)].orders.pending().unwrap().order.lease_until;
+    let left_s = lease_until.duration_since(world.now).as_secs();
+    world.act(&Act::Wait(u32::try_from(left_s).unwrap() + 1));
+    assert_eq!((order(&world, 1), held_back(&world, 1)), (None, waits));
+    let ended = world.state.nodes[&node(1)].requests.errands_ended.last().cloned().unwrap();
+    assert!(matches!(ended.withdrawn, Some(Reason::OrderExpired { .. })), "{ended:?}");
+    world.replay();
+}
+
 fn ask_of(world: &mut World, index: usize, what: &OrderKind) {
     world.ask(Ask::Errand { node: node(index), what: what.clone() });
 }

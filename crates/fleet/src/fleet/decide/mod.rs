@@ -27,7 +27,10 @@ pub use complaint::speaks_against;
 ///
 /// 2: a drain that is reported after the cordon went does not count as one, and a repair of which a
 /// state before format 3 does not say for which fault it was counts for all.
-pub const LOGIC_VERSION: u32 = 2;
+///
+/// 3: a node that the disruption budget keeps in service has its logs collected when an operator asks
+/// for them, and its orders expire.
+pub const LOGIC_VERSION: u32 = 3;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;
@@ -88,7 +91,12 @@ struct Look<'a> {
 impl Look<'_> {
     /// First where it stands, then what is overdue, then what to order. What is not done is said once.
     fn next_step(&self, budget: &Budget<'_>) -> Option<Event> {
-        let step = standing::step(self, budget).or_else(|| orders::step(self));
+        let step = match standing::step(self, budget) {
+            Some(Event::HeldBack { node, why }) => {
+                orders::step_in_any_standing(self).or(Some(Event::HeldBack { node, why }))
+            }
+            other => other.or_else(|| orders::step(self)),
+        };
         match step {
             Some(Event::HeldBack { why, .. }) if self.node.phase.deferred() == Some(&why) => None,
             other => other,

@@ -7,39 +7,17 @@ use crate::fleet::event::Event;
 use crate::fleet::order::{NodeUse, Order, OrderKind};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{OrderFailure, Reason, RepairsTried, UnblockedBy, Why, bounded};
-use crate::fleet::state::{Errand, Hold, Scheduling, Standing, Symptom, later};
+use crate::fleet::state::{Errand, Hold, Pending, Scheduling, Standing, Symptom, later};
 use crate::fleet::window;
 use crate::health::Action;
 
 /// The next order; or that one is not waited for any longer; or why there is none though there should be.
 pub(super) fn step(look: &Look<'_>) -> Option<Event> {
     if let Some(pending) = look.node.orders.pending() {
-        let order = &pending.order;
-        let (node, generation) = (look.id.clone(), order.generation);
-        let (what, lease_until) = (order.what.brief(), order.lease_until);
-        let over =
-            (lease_until <= look.now).then_some(Reason::OrderExpired { order: what, lease_until });
-        let stopped = || stopped(look).filter(|_| order.what.is_repair());
-        let unfit = || {
-            let is_unfit = look.complaint.weight == super::complaint::Weight::Serious;
-            (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.reason())
-        };
-        let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
-        let superseded =
-            || superseded_by(look, &order.what).map(|by| Reason::OrderSuperseded { by });
-        let why = over.or_else(stopped).or_else(superseded);
-        return why.map(|why| Event::Withdrawn { node, generation, why });
+        return withdrawal(look, pending);
     }
-    let errand = errand(look).filter(|it| superseded_by(look, &it.what).is_none());
-    if let Some(Errand { what, by }) = errand {
-        let needs_idle = what.spec().node == NodeUse::Idle;
-        let in_use = at_work(look).filter(|_| needs_idle);
-        let waits = in_use.or_else(|| frozen(look).filter(|_| what.changes()));
-        let reason = Reason::OperatorRequest { by: by.clone() };
-        return Some(match waits {
-            Some(why) => look.held_back(why),
-            None => Event::Ordered { order: Order { reason, ..order(look, what.clone()) } },
-        });
+    if let Some(errand) = errand(look) {
+        return Some(errand_step(look, errand));
     }
     let wanted = wanted(look)?;
     let what = match wanted {
@@ -53,6 +31,47 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
     }
 }
 
+/// What does not depend on the node's standing: the end of a lease, and what an operator asked for
+/// on any node. A node that the disruption budget keeps in service needs these too.
+pub(super) fn step_in_any_standing(look: &Look<'_>) -> Option<Event> {
+    if let Some(pending) = look.node.orders.pending() {
+        return withdrawal(look, pending);
+    }
+    let errand = errand(look).filter(|it| it.what.spec().node == NodeUse::Any)?;
+    let step = errand_step(look, errand);
+    matches!(step, Event::Ordered { .. }).then_some(step)
+}
+
+/// That the pending order is not waited for any longer.
+fn withdrawal(look: &Look<'_>, pending: &Pending) -> Option<Event> {
+    let order = &pending.order;
+    let (node, generation) = (look.id.clone(), order.generation);
+    let (what, lease_until) = (order.what.brief(), order.lease_until);
+    let over =
+        (lease_until <= look.now).then_some(Reason::OrderExpired { order: what, lease_until });
+    let stopped = || stopped(look).filter(|_| order.what.is_repair());
+    let unfit = || {
+        let is_unfit = look.complaint.weight == super::complaint::Weight::Serious;
+        (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.reason())
+    };
+    let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
+    let superseded = || superseded_by(look, &order.what).map(|by| Reason::OrderSuperseded { by });
+    let why = over.or_else(stopped).or_else(superseded);
+    why.map(|why| Event::Withdrawn { node, generation, why })
+}
+
+/// The order that an operator asked for, or what it waits for.
+fn errand_step(look: &Look<'_>, Errand { what, by }: &Errand) -> Event {
+    let needs_idle = what.spec().node == NodeUse::Idle;
+    let in_use = at_work(look).filter(|_| needs_idle);
+    let waits = in_use.or_else(|| frozen(look).filter(|_| what.changes()));
+    let reason = Reason::OperatorRequest { by: by.clone() };
+    match waits {
+        Some(why) => look.held_back(why),
+        None => Event::Ordered { order: Order { reason, ..order(look, what.clone()) } },
+    }
+}
+
 /// What a person wants done there. A node that is being emptied is emptied first.
 fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
     let cordoned = look.node.scheduling.is_cordoned();
@@ -61,7 +80,9 @@ fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
         Standing::Quarantined => look.node.scheduling.is_drained(),
         _ => true,
     };
-    look.node.requests.errand.as_ref().filter(|it| ready || it.what.spec().node == NodeUse::Any)
+    let wanted = look.node.requests.errand.as_ref();
+    let wanted = wanted.filter(|it| ready || it.what.spec().node == NodeUse::Any);
+    wanted.filter(|it| superseded_by(look, &it.what).is_none())
 }
 
 /// The order that must not wait for this one. A node that is taken out of service is cordoned at

@@ -98,6 +98,9 @@ pub struct Errand {
 pub struct ErrandEnded {
     /// What.
     pub what: OrderKind,
+    /// The generation of the order; none in a state that an older server wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
     /// When.
     pub at: Timestamp,
     /// What the node answered in the end; refused, without a text, where it was withdrawn.
@@ -249,10 +252,10 @@ impl Node {
             return self.orders.accept(generation);
         }
         let Some(Pending { order, faults, .. }) = self.orders.take(generation) else { return };
-        let what = order.what;
-        if what.is_errand() {
-            return self.end_errand(what, answer, None, at);
+        if order.what.is_errand() {
+            return self.end_errand(order, answer, None, at);
         }
+        let what = order.what;
         match (answer, &what) {
             (Answer::Done { evidence }, _) => {
                 self.orders.end_failures();
@@ -298,21 +301,21 @@ impl Node {
     /// Whatever came of it, it is not tried again: a person sees it, and asks anew.
     fn end_errand(
         &mut self,
-        what: OrderKind,
+        order: Order,
         answer: &Answer,
         withdrawn: Option<Reason>,
         at: Timestamp,
     ) {
-        if what.changes() {
+        if order.what.changes() {
             self.verification.discard_results();
         }
         // A test that ran counts as the proof that it is; one that was refused says nothing of the GPUs.
-        match (what.proves(), answer) {
+        match (order.what.proves(), answer) {
             (Some(rung), Answer::Done { evidence }) => self.verification.pass(rung, at, evidence),
             (Some(rung), Answer::Failed { why }) => self.verification.fail(rung, at, why),
             _ => {}
         }
-        self.requests.change(|it| it.end_errand(what, answer.clone(), withdrawn, at));
+        self.requests.change(|it| it.end_errand(order, answer.clone(), withdrawn, at));
     }
 
     /// What was verified before a repair says nothing of the node any longer, and what failed may
@@ -329,12 +332,12 @@ impl Node {
         if matches!(why, Reason::OrderSuperseded { .. }) {
             return;
         }
-        let what = pending.order.what;
-        if what.is_errand() {
+        let order = pending.order;
+        if order.what.is_errand() {
             let refused = Answer::Refused { why: String::new() };
-            return self.end_errand(what, &refused, Some(why.clone()), at);
+            return self.end_errand(order, &refused, Some(why.clone()), at);
         }
-        self.orders.fail(what, OrderFailure::Withdrawn(Box::new(why.clone())), at);
+        self.orders.fail(order.what, OrderFailure::Withdrawn(Box::new(why.clone())), at);
     }
 
     pub(super) fn asked(&mut self, what: &Ask, entry: &Entry) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::node::{Errand, ErrandEnded, Hold};
 use super::sparse::Empty;
-use crate::fleet::order::{Answer, OrderKind};
+use crate::fleet::order::{Answer, Order};
 use crate::fleet::reason::Reason;
 
 /// What people want of a node. Each of these stands for itself.
@@ -35,15 +35,22 @@ impl OperatorRequests {
     /// requests it again.
     pub(super) fn end_errand(
         &mut self,
-        what: OrderKind,
+        order: Order,
         answer: Answer,
         withdrawn: Option<Reason>,
         at: Timestamp,
     ) {
+        let Order { what, generation, .. } = order;
         // Another may have been requested meanwhile.
         self.errand.take_if(|errand| errand.what == what);
         self.errands_ended.retain(|it| !it.what.same_kind(&what));
-        self.errands_ended.push(ErrandEnded { what, at, answer, withdrawn });
+        self.errands_ended.push(ErrandEnded {
+            what,
+            generation: Some(generation),
+            at,
+            answer,
+            withdrawn,
+        });
     }
 
     /// After the clock was set back: nothing lies in the future.
@@ -56,6 +63,12 @@ impl OperatorRequests {
 mod tests {
     use super::*;
     use crate::fleet::identity::Actor;
+    use crate::fleet::order::OrderKind;
+
+    fn order(generation: u64, what: OrderKind) -> Order {
+        let (node, reason) = ("a".parse().unwrap(), Reason::Enrolled);
+        Order { node, generation, what, boot: None, lease_until: Timestamp::UNIX_EPOCH, reason }
+    }
 
     #[test]
     fn the_last_end_of_each_kind_is_kept() {
@@ -67,12 +80,13 @@ mod tests {
             errand: Some(Errand { what: diag(2), by: Actor::Server }),
             ..OperatorRequests::default()
         };
-        requests.end_errand(diag(1), done(), None, at);
-        requests.end_errand(tune.clone(), done(), None, at);
+        requests.end_errand(order(1, diag(1)), done(), None, at);
+        requests.end_errand(order(2, tune.clone()), done(), None, at);
         assert!(requests.errand.is_some(), "another was requested");
-        requests.end_errand(diag(2), done(), None, at);
+        requests.end_errand(order(3, diag(2)), done(), None, at);
         assert!(requests.errand.is_none());
-        let kinds: Vec<_> = requests.errands_ended.into_iter().map(|it| it.what).collect();
-        assert_eq!(kinds, [tune, diag(2)]);
+        let ended: Vec<_> =
+            requests.errands_ended.into_iter().map(|it| (it.generation, it.what)).collect();
+        assert_eq!(ended, [(Some(2), tune), (Some(3), diag(2))]);
     }
 }
