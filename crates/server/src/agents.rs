@@ -283,8 +283,14 @@ impl Agents for Service {
         &self,
         request: Request<Streaming<ArtifactPart>>,
     ) -> Result<Response<ArtifactReceipt>, Status> {
-        let Speaker { node, .. } = self.speaker(&request).await?;
-        self.artifacts.receive(&self.desk.brain, &node, request.into_inner()).await?;
+        let Speaker { node, certificate } = self.speaker(&request).await?;
+        // Where the store cannot be read nobody is admitted.
+        let is_admitted = || match &certificate {
+            Some(peer) => self.store.admits(&peer.identity).unwrap_or(false),
+            None => true,
+        };
+        let parts = request.into_inner();
+        self.artifacts.receive(&self.desk.brain, &node, is_admitted, parts).await?;
         Ok(Response::new(ArtifactReceipt {}))
     }
 

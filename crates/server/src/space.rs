@@ -52,6 +52,12 @@ impl Space {
         self.is_known.load(Ordering::Relaxed).then_some(bytes)
     }
 
+    /// Whether the disk of a folder has room for so many bytes above the reserve, by a look of its own.
+    pub(crate) fn has_room(&self, folder: &Path, bytes: u64) -> io::Result<bool> {
+        let found = disk_use_of(folder, 0)?;
+        Ok(found.free >= found.reserve(self.reserve_bytes).saturating_add(bytes))
+    }
+
     fn update(&self, found: Option<DiskUse>) {
         self.is_known.store(found.is_some(), Ordering::Relaxed);
         // A look that fails says nothing of the space: what was seen last stays.
@@ -91,9 +97,12 @@ impl Space {
 }
 
 impl DiskUse {
+    fn reserve(self, reserve_bytes: Option<u64>) -> u64 {
+        reserve_bytes.unwrap_or((self.total / RESERVE_PART).min(RESERVE_BYTES_MAX))
+    }
+
     fn is_low(self, reserve_bytes: Option<u64>, was_low: bool) -> bool {
-        let usual = (self.total / RESERVE_PART).min(RESERVE_BYTES_MAX);
-        let reserve = reserve_bytes.unwrap_or(usual);
+        let reserve = self.reserve(reserve_bytes);
         let more = if was_low { reserve / RECOVERED_PART } else { 0 };
         let least = reserve.saturating_add(more);
         self.free < least
@@ -108,7 +117,11 @@ fn disk_use(log: &Path) -> io::Result<DiskUse> {
         name.push(beside);
         log_bytes += std::fs::metadata(Path::new(&name)).map_or(0, |it| it.len());
     }
-    let found = rustix::fs::statvfs(log)?;
+    disk_use_of(log, log_bytes)
+}
+
+fn disk_use_of(path: &Path, log_bytes: u64) -> io::Result<DiskUse> {
+    let found = rustix::fs::statvfs(path)?;
     Ok(DiskUse {
         log: log_bytes,
         free: found.f_bavail.saturating_mul(found.f_frsize),
@@ -158,5 +171,9 @@ mod tests {
         let found = disk_use(&log).unwrap();
         assert_eq!(found.log, 111);
         assert!(found.free > 0 && found.total >= found.free);
+        let space = Space::new(Some(1));
+        assert!(space.has_room(folder.path(), 1).unwrap());
+        assert!(!space.has_room(folder.path(), u64::MAX).unwrap());
+        assert!(!Space::new(Some(u64::MAX)).has_room(folder.path(), 0).unwrap());
     }
 }

@@ -87,3 +87,31 @@ fn refused(status: &Status) -> SendError {
         _ => SendError::Disconnected,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_may_take_later_is_sent_again() {
+        for (code, is_temporary) in [
+            // Another node has the slot, the disk is full, or the link is slow.
+            (Code::ResourceExhausted, true),
+            (Code::DeadlineExceeded, true),
+            // The session has ended.
+            (Code::Unavailable, true),
+            (Code::Cancelled, true),
+            (Code::Unknown, true),
+            (Code::Internal, true),
+            // The same file will not be taken.
+            (Code::InvalidArgument, false),
+            (Code::FailedPrecondition, false),
+            (Code::PermissionDenied, false),
+            (Code::Unauthenticated, false),
+            (Code::Unimplemented, false),
+        ] {
+            let err = refused(&Status::new(code, "why"));
+            assert_eq!(err.is_temporary(), is_temporary, "{code:?}: {err:?}");
+        }
+    }
+}

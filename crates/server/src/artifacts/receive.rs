@@ -1,6 +1,6 @@
 //! Receives an artifact from a node.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,9 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc};
-use tonic::{Status, Streaming};
+use tokio::time::Instant;
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
 
 use super::store::{ArtifactStore, Incoming, Record};
 use crate::brain::Brain;
@@ -26,8 +28,12 @@ const AT_A_TIME: usize = 8;
 const PART_WAIT: Duration = Duration::from_secs(30);
 /// How long the whole may take: 32 MiB over a link of 0.5 Mbit/s.
 const WHOLE_WAIT: Duration = Duration::from_secs(600);
+/// How often it is looked whether the node may still send it.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
+/// How often an order's artifact is taken: an agent that is killed before it has the receipt sends it again.
+const PER_ORDER_MAX: u32 = 8;
 
 /// Why an artifact is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +52,10 @@ enum Refusal {
     Bounds,
     #[error("no order of this node asks for artifact {0}")]
     NoOrder(u64),
+    #[error("the certificate was revoked")]
+    Revoked,
+    #[error("the artifact of this order was received {PER_ORDER_MAX} times")]
+    Often,
     #[error("the content is not what its header says")]
     Mismatch,
     #[error("failed to store the artifact")]
@@ -61,7 +71,8 @@ impl From<Refusal> for Status {
             Refusal::Busy | Refusal::LowSpace => Self::resource_exhausted(text),
             Refusal::Slow => Self::deadline_exceeded(text),
             Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
-            Refusal::NoOrder(_) => Self::failed_precondition(text),
+            Refusal::NoOrder(_) | Refusal::Often => Self::failed_precondition(text),
+            Refusal::Revoked => Self::permission_denied(text),
             // A full disk is over some day: the node tries again while its order is wanted.
             Refusal::Store(err) => {
                 tracing::error!(%err, "failed to store an artifact");
@@ -78,55 +89,124 @@ pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
     space: Arc<Space>,
     slots: Semaphore,
-    /// Nodes that send one now.
-    senders: Mutex<BTreeSet<NodeId>>,
+    /// By node and the entry with which it enrolled.
+    senders: Mutex<BTreeMap<(NodeId, u64), Sender>>,
     numbers: AtomicU64,
+    /// Bytes that are being received: the disk has to have room for all of them.
+    expected_bytes: Arc<AtomicU64>,
+}
+
+/// A node that has sent artifacts.
+#[derive(Debug, Default)]
+struct Sender {
+    is_sending: bool,
+    /// The last order for which it sent one, and how often.
+    generation: u64,
+    received: u32,
 }
 
 /// A node's turn to send.
 struct Turn<'r> {
     receiver: &'r Receiver,
-    node: NodeId,
+    sender: (NodeId, u64),
+}
+
+impl Turn<'_> {
+    fn received(&self) {
+        let mut senders = self.receiver.senders();
+        senders.entry(self.sender.clone()).or_default().received += 1;
+    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.receiver.senders().remove(&self.node);
+        let mut senders = self.receiver.senders();
+        senders.entry(self.sender.clone()).or_default().is_sending = false;
+    }
+}
+
+/// Room on disk for an artifact that is being received.
+struct Room {
+    expected_bytes: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.expected_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 impl Receiver {
     pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<Space>) -> Self {
         let slots = Semaphore::new(AT_A_TIME);
-        let senders = Mutex::default();
-        Self { store, space, slots, senders, numbers: AtomicU64::new(0) }
+        let (senders, expected_bytes) = (Mutex::default(), Arc::default());
+        Self { store, space, slots, senders, numbers: AtomicU64::new(0), expected_bytes }
     }
 
-    fn senders(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
+    fn senders(&self) -> MutexGuard<'_, BTreeMap<(NodeId, u64), Sender>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn(&self, node: &NodeId) -> Result<Turn<'_>, Refusal> {
-        let is_first = self.senders().insert(node.clone());
-        is_first.then(|| Turn { receiver: self, node: node.clone() }).ok_or(Refusal::Busy)
+    fn turn(&self, node: &NodeId, record: &Record) -> Result<Turn<'_>, Refusal> {
+        let id = (node.clone(), record.first_seq);
+        let mut senders = self.senders();
+        let sender = senders.entry(id.clone()).or_default();
+        if sender.is_sending {
+            return Err(Refusal::Busy);
+        }
+        if sender.generation != record.generation {
+            (sender.generation, sender.received) = (record.generation, 0);
+        }
+        if sender.received >= PER_ORDER_MAX {
+            return Err(Refusal::Often);
+        }
+        sender.is_sending = true;
+        Ok(Turn { receiver: self, sender: id })
     }
 
-    /// Receives what an order of this node asks for. It is on disk when this returns.
+    fn room(&self, bytes: u64) -> Room {
+        self.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Room { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
+    }
+
+    /// Receives what an order of this node asks for. It is on disk when this returns. `is_admitted`: whether its
+    /// certificate still counts.
     pub(crate) async fn receive(
         &self,
         brain: &Brain,
         node: &NodeId,
-        parts: Streaming<ArtifactPart>,
+        is_admitted: impl Fn() -> bool,
+        parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
     ) -> Result<(), Status> {
-        let whole = tokio::time::timeout(WHOLE_WAIT, self.receive_now(brain, node, parts)).await;
-        whole.map_err(|_| Refusal::Slow)?
+        let asked_for = |generation| {
+            let is_admitted = is_admitted();
+            async move {
+                if !is_admitted {
+                    return Err(Refusal::Revoked);
+                }
+                asked_for(brain, node, generation).await
+            }
+        };
+        self.receive_asked(node, parts, asked_for).await
     }
 
-    async fn receive_now(
+    /// Receives it where `asked_for` has a record for its generation.
+    async fn receive_asked<A: Future<Output = Result<Record, Refusal>>>(
         &self,
-        brain: &Brain,
         node: &NodeId,
-        parts: Streaming<ArtifactPart>,
+        parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
+        asked_for: impl Fn(u64) -> A,
+    ) -> Result<(), Status> {
+        let whole = tokio::time::timeout(WHOLE_WAIT, self.receive_parts(node, parts, asked_for));
+        whole.await.map_err(|_| Refusal::Slow)?
+    }
+
+    async fn receive_parts<A: Future<Output = Result<Record, Refusal>>>(
+        &self,
+        node: &NodeId,
+        parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
+        asked_for: impl Fn(u64) -> A,
     ) -> Result<(), Status> {
         let mut parts = Parts(parts);
         let Some(artifact_part::What::Header(header)) = parts.next().await? else {
@@ -138,12 +218,24 @@ impl Receiver {
         if self.space.is_low() {
             return Err(Refusal::LowSpace.into());
         }
-        let record = asked_for(brain, node, header.generation).await?;
+        let (generation, record) = (header.generation, asked_for(header.generation).await?);
         // Only for a node that has an order to send one, and one at a time: others need slots too.
-        let _turn = self.turn(node)?;
+        let turn = self.turn(node, &record)?;
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
-        let (chunks, written) = self.writer(node.clone(), record, header);
+        let (first_seq, room) = (record.first_seq, self.room(header.bytes));
+        let (chunks, written) = self.writer(node.clone(), record, header, room);
+        // The order may end meanwhile, and the node may be revoked or retired.
+        let check = async || match asked_for(generation).await {
+            Ok(record) if record.first_seq == first_seq => Ok(()),
+            Ok(_) => Err(Refusal::NoOrder(generation)),
+            Err(err) => Err(err),
+        };
+        let mut checked = Instant::now();
         while let Some(part) = parts.next().await? {
+            if checked.elapsed() >= CHECK_EVERY {
+                check().await?;
+                checked = Instant::now();
+            }
             let artifact_part::What::Chunk(chunk) = part else {
                 return Err(Refusal::Header.into());
             };
@@ -155,10 +247,13 @@ impl Receiver {
                 break;
             }
         }
+        check().await?;
         // A stream that breaks off never gets here: the writer then ends without this.
         let _ = chunks.send(Piece::End).await;
         drop(chunks);
-        Ok(written.await.map_err(|_| Refusal::Stopping)??)
+        written.await.map_err(|_| Refusal::Stopping)??;
+        turn.received();
+        Ok(())
     }
 
     /// Writes on a thread that may wait for the disk.
@@ -167,11 +262,16 @@ impl Receiver {
         node: NodeId,
         mut record: Record,
         header: ArtifactHeader,
+        room: Room,
     ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
         let (send, mut pieces) = mpsc::channel(CHUNKS_MAX);
-        let store = Arc::clone(&self.store);
+        let (store, space) = (Arc::clone(&self.store), Arc::clone(&self.space));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
+            let expected_bytes = room.expected_bytes.load(Ordering::Relaxed);
+            if !space.has_room(store.dir(), expected_bytes).map_err(Refusal::Store)? {
+                return Err(Refusal::LowSpace);
+            }
             let mut incoming = store.begin(number).map_err(Refusal::Store)?;
             let content = write(&mut incoming, &mut pieces, header.bytes)?;
             if content.bytes != header.bytes || content.sha256 != header.sha256[..] {
@@ -220,12 +320,12 @@ fn write(
 }
 
 /// The stream, part by part, each within its time.
-struct Parts(Streaming<ArtifactPart>);
+struct Parts<S>(S);
 
-impl Parts {
+impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
     async fn next(&mut self) -> Result<Option<artifact_part::What>, Status> {
-        let part = tokio::time::timeout(PART_WAIT, self.0.message()).await;
-        match part.map_err(|_| Refusal::Slow)?? {
+        let part = tokio::time::timeout(PART_WAIT, self.0.next()).await;
+        match part.map_err(|_| Refusal::Slow)?.transpose()? {
             None => Ok(None),
             Some(ArtifactPart { what: Some(what) }) => Ok(Some(what)),
             Some(ArtifactPart { what: None }) => Err(Refusal::Header.into()),
@@ -246,3 +346,6 @@ async fn asked_for(brain: &Brain, node: &NodeId, generation: u64) -> Result<Reco
     let (order, first_seq, place) = found.ok_or(Refusal::NoOrder(generation))?;
     Ok(Record::new(generation, order, first_seq, place, Timestamp::now()))
 }
+
+#[cfg(test)]
+mod tests;

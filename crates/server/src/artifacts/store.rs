@@ -99,6 +99,10 @@ impl ArtifactStore {
         Ok(Self { dir, changes: Mutex::default() })
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Begins to receive one. `number` tells it from every other that is being received.
     pub(crate) fn begin(&self, number: u64) -> io::Result<Incoming> {
         let temporary = self.dir.join("incoming").join(number.to_string());

@@ -42,10 +42,10 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
         return Err(Failure::not_found(text, HintCode::ListArtifacts));
     };
     let place = Arc::new(call.stream_place()?);
-    let (out, reply) = Reply::stream(reply::GZIP, &place);
+    let (bytes, (out, reply)) = (record.bytes, Reply::stream(reply::GZIP, &place));
     tokio::spawn(async move {
         let (pieces, mut read) = mpsc::channel(2);
-        tokio::task::spawn_blocking(move || pieces_of(file, record.bytes, &pieces));
+        tokio::task::spawn_blocking(move || pieces_of(file, bytes, &pieces));
         let write = async {
             while let Some(piece) = read.recv().await {
                 match tokio::time::timeout(READ_WAIT, out.send(piece)).await {
@@ -61,7 +61,7 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
         }
         drop(place);
     });
-    Ok(reply)
+    Ok(reply.with_length(bytes))
 }
 
 fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {

@@ -49,6 +49,14 @@ fn at_work(node: &Node) -> Option<Failure> {
     })
 }
 
+/// No order reaches it: it would wait until its lease ends.
+fn revoked(node: &Node) -> Option<Failure> {
+    node.liveness.certificate_revoked_at().map(|at| {
+        let text = format!("its certificates were revoked at {at:.0}: no order reaches it");
+        Failure::conflict(text, HintCode::EnrolAgain)
+    })
+}
+
 async fn take(call: &Call, event: Event) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let taken = call.site.brain.take(caller.actor(), event).await?;
@@ -132,7 +140,7 @@ async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
             let text = format!("`{}`, asked for by {}, is not done yet", errand.what, errand.by);
             Failure::conflict(text, HintCode::WaitForOrder)
         });
-        at_work(node).filter(|_| needs_idle).or(waits)
+        revoked(node).or_else(|| at_work(node).filter(|_| needs_idle)).or(waits)
     };
     let node = node(&call, refuse).await?;
     ask(&call, Ask::Errand { node, what }).await
@@ -231,7 +239,7 @@ async fn existing(call: &Call, domain: &Domain) -> Result<(), Failure> {
             format!("no node stands in `{}`; there is `{}`", kind_of(domain), near.join("`, `"))
         }
     };
-    Err(Failure::not_found(detail, "GET /api/v1/domains lists those that you see"))
+    Err(Failure::not_found(detail, HintCode::ListDomains))
 }
 
 pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {

@@ -227,6 +227,7 @@ fn errand_ended(caller: &Caller, ended: &ErrandEnded) -> ErrandView {
     let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
     ErrandView {
         code: ended.what.spec().code.to_owned(),
+        generation: ended.generation,
         what: ended.what.to_string(),
         how,
         at: ended.at,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use farrier_wire::rest::Problem;
 use hyper::body::Bytes;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -32,6 +34,8 @@ pub(super) struct Reply {
     content: Content,
     /// Of one that is written while it is read, in place of that for a short one.
     stream_place: Option<Arc<StreamPlace>>,
+    /// Bytes of a stream, where they are known: a reader then sees that it was cut off.
+    length: Option<u64>,
 }
 
 impl Reply {
@@ -46,7 +50,7 @@ impl Reply {
 
     pub(super) fn bytes(media: &'static str, bytes: impl Into<Bytes>) -> Self {
         let content = Content::Whole(bytes.into());
-        Self { status: StatusCode::OK, media, content, stream_place: None }
+        Self { status: StatusCode::OK, media, content, stream_place: None, length: None }
     }
 
     pub(super) fn unavailable(text: &'static str) -> Self {
@@ -60,7 +64,11 @@ impl Reply {
     ) -> (mpsc::Sender<Bytes>, Self) {
         let (send, pieces) = mpsc::channel(PIECES_MAX);
         let (content, stream_place) = (Content::Written(pieces), Some(Arc::clone(place)));
-        (send, Self { status: StatusCode::OK, media, content, stream_place })
+        (send, Self { status: StatusCode::OK, media, content, stream_place, length: None })
+    }
+
+    pub(super) fn with_length(self, bytes: u64) -> Self {
+        Self { length: Some(bytes), ..self }
     }
 
     /// The response, which has what its request had until it was sent.
@@ -73,6 +81,9 @@ impl Reply {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media));
+        if let Some(bytes) = self.length {
+            headers.insert(CONTENT_LENGTH, bytes.into());
+        }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response

@@ -184,6 +184,8 @@ view! { lenient
     ErrandView {
         /// The code of the order.
         code: String,
+        /// The generation of the order; null: an older server does not tell.
+        generation: Option<u64>,
         /// What, in words.
         what: String,
         /// `done` (a test passed), `failed` (it was begun, and did not come about; a test did not pass), `refused` (it was not begun).

@@ -42,6 +42,10 @@ pub enum HintCode {
     ListArtifacts,
     /// Wait until what was asked for is done.
     WaitForOrder,
+    /// List the domains.
+    ListDomains,
+    /// Enrol the node again.
+    EnrolAgain,
     /// Read what is expected.
     ReadReference,
     /// A code of a newer server.
@@ -62,6 +66,8 @@ impl HintCode {
             }
             Self::ListArtifacts => "GET the node's `artifacts` lists those that are there",
             Self::WaitForOrder => "wait until it is; GET the node says what came of it",
+            Self::ListDomains => "GET /api/v1/domains lists those that you see",
+            Self::EnrolAgain => "enrol it again, with a token for that node",
             Self::ReadReference => "GET /api/v1/openapi.json says what is expected",
             Self::Unknown => "",
         }

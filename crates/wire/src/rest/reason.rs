@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::{Reason, UnblockedBy, Why};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::shape::view;
 
@@ -11,7 +11,7 @@ view! { lenient
     ReasonView {
         /// Stable; docs/reasons.md has the list.
         code: String,
-        /// What it is about, by name; null: the code says everything, or the reader may not see it.
+        /// What it is about, by name; empty: the code says everything; null: the reader may not see it.
         params: Option<Value>,
         /// In words, for people. Programs go by `code` and `params`: the words may change.
         text: String,
@@ -31,8 +31,8 @@ view! { lenient
 impl ReasonView {
     fn new(code: &str, value: &impl Serialize, text: String) -> Self {
         let mut value = serde_json::to_value(value).unwrap_or_default();
-        let params = value.get_mut("params").map(Value::take);
-        Self { code: code.to_owned(), params, text }
+        let params = value.get_mut("params").map_or_else(|| json!({}), Value::take);
+        Self { code: code.to_owned(), params: Some(params), text }
     }
 
     /// Whether it says that heartbeats are lost, itself or as the cause of something that is not allowed.
@@ -78,7 +78,8 @@ mod tests {
             assert_eq!((view.code.as_str(), view.text), (reason.code(), reason.to_string()));
             let written = serde_json::to_value(&reason).unwrap();
             if !matches!(reason, Reason::Withheld { .. }) {
-                assert_eq!(view.params.unwrap_or_default(), written["params"]);
+                let params = written.get("params").cloned().unwrap_or_else(|| json!({}));
+                assert_eq!(view.params, Some(params));
             }
         }
         let hidden = ReasonView::from(&Reason::Withheld { of: "legacy".to_owned() });

@@ -1,0 +1,212 @@
+use std::sync::atomic::AtomicBool;
+
+use tokio::task::JoinHandle;
+use tokio::time::advance;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+use super::*;
+
+/// A server's artifacts.
+struct Site {
+    dir: tempfile::TempDir,
+    receiver: Arc<Receiver>,
+    /// Whether an order asks for what is sent.
+    is_asked: Arc<AtomicBool>,
+}
+
+/// A node that sends an artifact.
+struct Sender {
+    parts: mpsc::Sender<Result<ArtifactPart, Status>>,
+    received: JoinHandle<Result<(), Status>>,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self::with_reserve(0)
+    }
+
+    fn with_reserve(bytes: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(ArtifactStore::open(dir.path()).unwrap());
+        let receiver = Arc::new(Receiver::new(store, Arc::new(Space::new(Some(bytes)))));
+        Self { dir, receiver, is_asked: Arc::new(AtomicBool::new(true)) }
+    }
+
+    fn sender(&self, node: &str) -> Sender {
+        let (parts, stream) = mpsc::channel(1);
+        let (receiver, node): (_, NodeId) = (Arc::clone(&self.receiver), node.parse().unwrap());
+        let is_asked = Arc::clone(&self.is_asked);
+        let received = tokio::spawn(async move {
+            let is_asked = &is_asked;
+            let asked_for = |generation| async move {
+                if !is_asked.load(Ordering::Relaxed) {
+                    return Err(Refusal::NoOrder(generation));
+                }
+                let place = farrier_fleet::fleet::Place::in_pool("train".parse().unwrap());
+                let order = "collect-logs".to_owned();
+                Ok(Record::new(generation, order, 1, place, Timestamp::now()))
+            };
+            receiver.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
+        });
+        Sender { parts, received }
+    }
+
+    /// Sends all of it.
+    async fn send(&self, node: &str, content: &'static str) -> Result<(), Code> {
+        let sender = self.sender(node);
+        sender.begin(content).await;
+        sender.chunk(content).await;
+        sender.end().await
+    }
+
+    fn stored(&self, node: &str) -> Vec<String> {
+        let listed = self.receiver.store.list(&node.parse().unwrap(), 1).unwrap();
+        listed.into_iter().map(|it| it.sha256).collect()
+    }
+
+    /// A writer ends on its own thread.
+    async fn until_nothing_is_incoming(&self) {
+        let incoming = self.dir.path().join("artifacts/incoming");
+        while std::fs::read_dir(&incoming).unwrap().count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Sender {
+    /// Sends the header, and returns when the receiver waits for the first chunk or has refused it.
+    async fn begin(&self, content: &str) {
+        let sha256 = Sha256::digest(content).to_vec().into();
+        let header = ArtifactHeader { generation: 7, bytes: content.len() as u64, sha256 };
+        self.part(artifact_part::What::Header(header)).await;
+        while self.parts.capacity() == 0 && !self.parts.is_closed() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn chunk(&self, content: &'static str) {
+        self.part(artifact_part::What::Chunk(content.into())).await;
+    }
+
+    /// Where the receiver has ended, nothing takes it.
+    async fn part(&self, what: artifact_part::What) {
+        let _ = self.parts.send(Ok(ArtifactPart { what: Some(what) })).await;
+    }
+
+    async fn end(self) -> Result<(), Code> {
+        drop(self.parts);
+        self.received.await.unwrap().map_err(|status| status.code())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_stalls_is_cut_off() {
+    let site = Site::new();
+    let silent = site.sender("a");
+    assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
+    let stalled = site.sender("a");
+    stalled.begin("content").await;
+    advance(PART_WAIT).await;
+    assert_eq!(stalled.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
+    site.until_nothing_is_incoming().await;
+    assert_eq!(site.send("a", "content").await, Ok(()), "its turn has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_trickles_is_cut_off() {
+    let site = Site::new();
+    let begin = Instant::now();
+    let sender = site.sender("a");
+    let content: &'static str = Box::leak("x".repeat(1000).into_boxed_str());
+    sender.begin(content).await;
+    while !sender.received.is_finished() {
+        sender.chunk("x").await;
+        advance(PART_WAIT / 2).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(sender.end().await, Err(Code::DeadlineExceeded));
+    let took = begin.elapsed();
+    assert!(took >= WHOLE_WAIT && took <= WHOLE_WAIT + PART_WAIT, "{took:?}");
+    site.until_nothing_is_incoming().await;
+    assert!(site.stored("a").is_empty());
+}
+
+#[tokio::test]
+async fn a_node_has_one_turn_and_all_have_a_few_slots() {
+    let site = Site::new();
+    let mut senders = Vec::new();
+    for number in 0..AT_A_TIME {
+        let sender = site.sender(&format!("n{number}"));
+        sender.begin("content").await;
+        senders.push(sender);
+    }
+    assert_eq!(site.send("n0", "content").await, Err(Code::ResourceExhausted), "it sends one");
+    assert_eq!(site.send("other", "content").await, Err(Code::ResourceExhausted), "no slot");
+    let broken = senders.pop().unwrap();
+    broken.parts.send(Err(Status::cancelled("reset"))).await.unwrap();
+    assert_eq!(broken.end().await, Err(Code::Cancelled));
+    assert_eq!(site.send("other", "content").await, Ok(()), "the slot is free again");
+    for sender in senders {
+        sender.chunk("content").await;
+        assert_eq!(sender.end().await, Ok(()), "those that were taken go on");
+    }
+}
+
+/// As with a full disk: the node keeps its file and sends it later.
+#[tokio::test]
+async fn a_store_that_takes_nothing_is_tried_again() {
+    let site = Site::new();
+    let in_the_way = site.dir.path().join("artifacts/node-a");
+    std::fs::write(&in_the_way, "").unwrap();
+    assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
+    site.until_nothing_is_incoming().await;
+    std::fs::remove_file(&in_the_way).unwrap();
+    assert_eq!(site.send("a", "content").await, Ok(()));
+    assert_eq!(site.stored("a").len(), 1);
+}
+
+/// Withdrawn, revoked or retired: what was begun before that is not kept.
+#[tokio::test(start_paused = true)]
+async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
+    let site = Site::new();
+    let sender = site.sender("a");
+    sender.begin("content").await;
+    sender.chunk("content").await;
+    site.is_asked.store(false, Ordering::Relaxed);
+    assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
+    // Nor does it hold a slot for as long as it likes.
+    site.is_asked.store(true, Ordering::Relaxed);
+    let slow = site.sender("b");
+    slow.begin("content").await;
+    site.is_asked.store(false, Ordering::Relaxed);
+    advance(CHECK_EVERY).await;
+    slow.chunk("c").await;
+    assert_eq!(slow.received.await.unwrap().unwrap_err().code(), Code::FailedPrecondition);
+    site.until_nothing_is_incoming().await;
+    assert!(site.stored("a").is_empty() && site.stored("b").is_empty());
+}
+
+#[tokio::test]
+async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
+    let site = Site::new();
+    for _ in 0..PER_ORDER_MAX {
+        assert_eq!(site.send("a", "content").await, Ok(()));
+    }
+    assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
+    let full = Site::with_reserve(u64::MAX);
+    assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
+    assert_eq!(full.receiver.expected_bytes.load(Ordering::Relaxed), 0, "the room is given back");
+}
+
+/// As after a server that was killed between its receipt and its answer.
+#[tokio::test]
+async fn one_that_is_sent_again_replaces_the_one_before() {
+    let site = Site::new();
+    for content in ["first", "first", "second"] {
+        assert_eq!(site.send("a", content).await, Ok(()));
+        assert_eq!(site.stored("a"), [hex(&Sha256::digest(content))]);
+        let files = std::fs::read_dir(site.dir.path().join("artifacts/node-a")).unwrap();
+        assert_eq!(files.count(), 2, "one record, and its content");
+    }
+}
