@@ -88,6 +88,11 @@ pub(crate) fn warn(err: &anyhow::Error) {
     }
 }
 
+/// Prints on stderr what a person should know while a command goes on.
+pub(crate) fn note(text: &str) {
+    let _ = std::io::stderr().write_all(shown(&format!("note: {text}\n")).as_bytes());
+}
+
 /// What a server or a file has put into an error moves nothing on the terminal; some have several lines.
 fn shown(text: &str) -> Cow<'_, str> {
     escaped_but(text, |letter| letter == '\n')

@@ -72,14 +72,17 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     program(
         &world,
         "nvidia-smi",
-        "echo \"NVSMI LOG $1, $LD_LIBRARY_PATH\"; echo 'HF_TOKEN=abc123'",
+        // As with a GPU that is lost: the others are printed.
+        "echo \"NVSMI LOG $1, $LD_LIBRARY_PATH\"; echo 'HF_TOKEN=abc123'; exit 15",
     );
     let agent = world.agent_with(|it| with_programs(&world, it)).ready();
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.xid");
     let fetched = fetch(&world, &ann, "a.tar.gz", &[]);
     assert_eq!(fetched.code, 0, "{} {}\n{}", fetched.stdout, fetched.stderr, agent.log());
-    for part in ["gpu-1 sent ", "kernel.log, ", "nvidia-smi-q.txt, ", "1 secrets removed"] {
+    let cut_off = "nvidia-smi-q.txt: it is not complete: `nvidia-smi` failed (exit 15)";
+    for part in ["gpu-1 sent ", "kernel.log, ", "nvidia-smi-q.txt, ", "1 secrets removed", cut_off]
+    {
         assert!(fetched.stdout.contains(part), "{part}: {}", fetched.stdout);
     }
     let lacks = "lacks    nvidia-bug-report.log: the node that is watched is not this machine";
@@ -101,8 +104,23 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     assert_eq!(fs::read_dir(world.path("state/artifacts")).unwrap().count(), 0);
     let again = fetch(&world, &ann, "a.tar.gz", &["--last"]);
     assert_eq!(again.code, 2);
-    assert!(again.stderr.contains("hint: name another with --out"), "{}", again.stderr);
-    assert_eq!(fetch(&world, &ann, "b.tar.gz", &["--last"]).code, 0);
+    assert!(again.stderr.contains("hint: name another file with --out"), "{}", again.stderr);
+    // A node gathers nothing for a file that cannot be written.
+    let generation = || ann.node("gpu-1")["errands_ended"][0]["generation"].as_u64().unwrap();
+    let before = generation();
+    for (out, text) in
+        [("a.tar.gz", "` exists"), ("state", "` is a folder"), ("no/b", "os error 2")]
+    {
+        let refused = fetch(&world, &ann, out, &[]);
+        assert_eq!(refused.code, 2, "{out}: {}", refused.stdout);
+        assert!(refused.stderr.contains(text), "{}", refused.stderr);
+        assert!(refused.stderr.contains("with --out"), "{}", refused.stderr);
+    }
+    assert_eq!(generation(), before);
+    let listed = fetch(&world, &ann, "b.tar.gz", &["--last", "--output", "json"]);
+    let json: Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(json["artifact"]["generation"].as_u64(), Some(before), "{json}");
+    assert_eq!(json["manifest"]["node"], "gpu-1");
     let same =
         fs::read(world.path("a.tar.gz")).unwrap() == fs::read(world.path("b.tar.gz")).unwrap();
     assert!(same, "the same file");
@@ -168,7 +186,7 @@ fn a_node_whose_disk_is_full_says_so_and_goes_on() {
     let agent = world.spawn(command).ready();
     let fetched = fetch(&world, &ann, "a.tar.gz", &[]);
     assert_eq!(fetched.code, 2, "{}", fetched.stdout);
-    let why = "gpu-1 could not send it: failed to write";
+    let why = "gpu-1 could not send its logs: failed to write";
     assert!(fetched.stderr.contains(why), "{}", fetched.stderr);
     assert!(fetched.stderr.contains("File too large"), "{}", fetched.stderr);
     assert!(!world.path("a.tar.gz").exists());
@@ -261,7 +279,7 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
         // The agent's own answer ends the order; the file of the same order is replaced by its bundle.
         let last = fetch(&world, &ann, "garbage.tar.gz", &["--last"]);
         assert_eq!(last.code, 1, "{} {}", last.stdout, last.stderr);
-        assert!(last.stdout.contains("cannot be read as a bundle"), "{}", last.stdout);
+        assert!(last.stderr.contains("cannot be read as a bundle"), "{}", last.stderr);
         fs::remove_file(&mark).unwrap();
         agent.signal("-CONT");
         fetching.join().unwrap()

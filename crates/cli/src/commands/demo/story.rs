@@ -20,6 +20,19 @@ struct Said {
     text: String,
 }
 
+impl Said {
+    /// The line, about these nodes.
+    fn of(&self, nodes: &[String]) -> String {
+        let between = match nodes {
+            // An order is sent to a node: the node is not the subject of the sentence.
+            _ if self.word == "ordered" => ": ",
+            [_] => " ",
+            _ => ": each ",
+        };
+        format!("{}{between}{}", named(nodes), self.text)
+    }
+}
+
 /// The story so far.
 #[derive(Debug, Default)]
 pub(super) struct Story {
@@ -79,13 +92,9 @@ impl Story {
                 None => said.push((line, vec![node])),
             }
         }
-        for (Said { tone, word, text }, mut nodes) in said {
+        for (said, mut nodes) in said {
             nodes.sort();
-            let text = if nodes.len() > 1 { of_several(&text) } else { text };
-            // An order is not something that a node does: it is said to it.
-            let between = if word == "ordered" { ": " } else { " " };
-            let text = format!("{}{between}{text}", named(&nodes));
-            self.line(at, tone, word, &text, printer)?;
+            self.line(at, said.tone, said.word, &said.of(&nodes), printer)?;
         }
         Ok(())
     }
@@ -281,27 +290,17 @@ fn is_range(nodes: &[String]) -> bool {
     nodes.windows(2).all(follows)
 }
 
-/// What is said of one, said of several.
-fn of_several(text: &str) -> String {
-    let found = [("is ", "are "), ("waits: ", "wait: ")]
-        .into_iter()
-        .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)));
-    let text = found.unwrap_or_else(|| text.to_owned());
-    text.replacen(": it ", ": each ", 1).replacen(", and not the node", ", and not the nodes", 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn several_are_and_wait() {
-        assert_eq!(of_several("is suspect: heat"), "are suspect: heat");
-        assert_eq!(of_several("waits: the breaker"), "wait: the breaker");
-        assert_eq!(of_several("cordon"), "cordon");
-        let blamed = "waits: the switch is to blame, and not the node";
-        assert_eq!(of_several(blamed), "wait: the switch is to blame, and not the nodes");
-        assert_eq!(of_several("is verifying: it was mended"), "are verifying: each was mended");
+    fn several_nodes_share_a_line() {
+        let said = |word| Said { tone: Tone::Caution, word, text: "waits: a budget".to_owned() };
+        let nodes = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(said("held").of(&nodes[..1]), "a waits: a budget");
+        assert_eq!(said("held").of(&nodes), "a and b: each waits: a budget");
+        assert_eq!(said("ordered").of(&nodes), "a and b: waits: a budget");
     }
 
     #[test]

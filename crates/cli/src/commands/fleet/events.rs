@@ -8,7 +8,7 @@ use farrier_wire::rest::{EventPage, EventRow};
 use super::session::{Path, Session};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::warn;
+use crate::failure::{is_unanswered, warn};
 use crate::printer::Printer;
 
 /// How long until a stream that broke off is taken up again.
@@ -108,7 +108,10 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
         match ended {
             Ok(true) => return Ok(()),
             Ok(false) => tries = 0,
-            Err(err) if last.is_none() || tries >= TRIES => return Err(err),
+            // Whoever refuses it will refuse it again.
+            Err(err) if last.is_none() || tries >= TRIES || !is_unanswered(&err) => {
+                return Err(err);
+            }
             Err(err) => {
                 if tries == 0 {
                     warn(&err);

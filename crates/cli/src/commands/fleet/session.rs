@@ -236,6 +236,10 @@ fn by_command(problem: &Problem) -> String {
         Some(HintCode::WaitForOrder) => {
             "wait until it is; `farrier fleet node NODE` says what came of it"
         }
+        Some(HintCode::ListDomains) => "`farrier fleet domains` lists those that you see",
+        Some(HintCode::EnrolAgain) => {
+            "enrol it again: `farrier server token create --node NODE`, then `farrier agent enrol` there"
+        }
         Some(HintCode::ReadReference) => "`--help` says what is expected",
         Some(HintCode::Unknown) | None => &problem.hint,
     };
@@ -268,6 +272,8 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
     };
     let message = Chain(err).to_string();
     match err {
+        // It ends, or has too much to do.
+        RestError::Refused(problem) if problem.status == 503 => Hinted::unanswered(message, hint),
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. })
         | RestError::Broken(_)
         | RestError::Slow => Hinted::unanswered(message, hint),
