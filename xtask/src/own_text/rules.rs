@@ -23,6 +23,9 @@ const METHODS: [&str; 15] = [
     "trim_start_matches",
 ];
 
+/// Methods that rewrite a text: what they look for comes first.
+const REWRITES: [&str; 2] = ["replace", "replacen"];
+
 /// Names of variables and fields that hold a sentence of ours or an error.
 const SENTENCES: [&str; 6] = ["err", "error", "message", "reason", "sentence", "why"];
 
@@ -60,6 +63,7 @@ pub(super) fn found(
     for (at, token) in tokens.iter().enumerate() {
         let what = call(tokens, at, sentences)
             .or_else(|| comparison(tokens, at, sentences))
+            .or_else(|| pattern(tokens, at))
             .or_else(|| is_library.then(|| text_error(tokens, at)).flatten())
             .or_else(|| nvml_name(token));
         found.extend(what.map(|what| (token.line, what)));
@@ -67,15 +71,17 @@ pub(super) fn found(
     found
 }
 
-/// `.method("a sentence")`, `.method(A_SENTENCE)`, `why.method(..)`.
+/// `.method("a sentence")`, `.method(A_SENTENCE)`, `why.method(..)`, `.replace("a sentence", ..)`.
 fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<String> {
-    let method = tokens[at].ident().filter(|name| METHODS.contains(name))?;
+    let is_rewrite = |name: &&str| REWRITES.contains(name);
+    let method = tokens[at].ident().filter(|it| METHODS.contains(it) || is_rewrite(it))?;
     if at < 2 || !tokens[at - 1].is('.') || !tokens.get(at + 1)?.is('(') {
         return None;
     }
     // What a closure does with it is looked at by itself.
     let argument = &tokens[at + 2..closing(tokens, at + 1) - 1];
     let argument = argument.iter().take_while(|it| !it.is('|'));
+    let argument = argument.take_while(|it| !is_rewrite(&method) || !it.is(','));
     for token in argument {
         match &token.kind {
             Kind::Text(text) if is_sentence(text) => return Some(format!("{method}(\"{text}\")")),
@@ -85,7 +91,8 @@ fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<Strin
             _ => {}
         }
     }
-    sentence_before(tokens, at - 1).map(|receiver| format!("{receiver}.{method}"))
+    let receiver = sentence_before(tokens, at - 1).filter(|_| !is_rewrite(&method));
+    receiver.map(|receiver| format!("{receiver}.{method}"))
 }
 
 /// The sentence that the expression before a place ends in: `why`, `.text`, `to_string()`.
@@ -143,6 +150,25 @@ fn comparison(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option
     let of_value =
         receiver.split_once('.').map_or(receiver == "text", |(of, _)| SENTENCES.contains(&of));
     of_value.then(|| format!("{receiver} {operator}"))
+}
+
+/// `"a sentence" => ..`, `"a sentence" | ..`, `"a sentence" if ..`, `matches!(it, "a sentence")`.
+fn pattern(tokens: &[Token], at: usize) -> Option<String> {
+    let Kind::Text(text) = &tokens[at].kind else { return None };
+    let after = |by: usize| tokens.get(at + by);
+    let is = |by: usize, mark| after(by).is_some_and(|it| it.is(mark));
+    let is_arm = is(1, '=') && is(2, '>');
+    let is_alternative = is(1, '|') && !is(2, '|');
+    let is_guarded = after(1).and_then(Token::ident) == Some("if");
+    let is_last_of_matches = is(1, ')') && is_in_matches(tokens, at + 1);
+    let is_pattern = is_arm || is_alternative || is_guarded || is_last_of_matches;
+    (is_pattern && is_sentence(text)).then(|| format!("match \"{text}\""))
+}
+
+/// Whether the bracket at `close` ends a `matches!`.
+fn is_in_matches(tokens: &[Token], close: usize) -> bool {
+    let name = opening(tokens, close).and_then(|open| open.checked_sub(2));
+    name.is_some_and(|it| tokens[it].ident() == Some("matches") && tokens[it + 1].is('!'))
 }
 
 /// `Result<.., String>`.

@@ -51,6 +51,11 @@ fn places_that_read_sentences_back_are_found() {
         "assert(err.to_string() == other)",
         "first.text != first.action.asks()",
         r#"if said == "it is not asked" {}"#,
+        r#"match said { "it is not asked" => {} _ => {} }"#,
+        r#"match said { Some("it is asked" | "asked") => {} _ => {} }"#,
+        r#"matches!(said.as_str(), "it is not asked")"#,
+        // A sentence about one node was made one about several.
+        r#"text.replacen(": it ", ": each ", 1)"#,
         // Errors were sentences.
         "fn f() -> Result<Option<u32>, String> {}",
         "type Known = Box<dyn Fn() -> Result<(u8, Vec<u8>), String> + Send>;",
@@ -65,6 +70,9 @@ fn names_paths_tests_and_other_errors_are_left_alone() {
     for sample in [
         r#"name.starts_with("linux-image-"); text.split(' '); words.join(" ");"#,
         r#"// why.contains("a b")"#,
+        r#"match code { "not-asked" => "it is not asked", _ => "it is asked" }"#,
+        r#"assert!(is, "it is not asked"); f("it is asked") || g(); matches!(it, Some("x"))"#,
+        r#"why.replace('\n', "; ")"#,
         r#"let why = "why.contains(\"a b\")";"#,
         "fn f() -> Result<Vec<String>, ReadError> {}",
         "fn f(at: BTreeMap<u8, String>) -> io::Result<String> {}",
