@@ -35,7 +35,7 @@ impl Site {
 
     fn sender(&self, node: &str) -> Sender {
         let (parts, stream) = mpsc::channel(1);
-        let (receiver, node): (_, NodeId) = (Arc::clone(&self.receiver), node.parse().unwrap());
+        let (artifacts, node): (_, NodeId) = (Arc::clone(&self.receiver), node.parse().unwrap());
         let is_asked = Arc::clone(&self.is_asked);
         let received = tokio::spawn(async move {
             let is_asked = &is_asked;
@@ -47,7 +47,7 @@ impl Site {
                 let order = "collect-logs".to_owned();
                 Ok(Record::new(generation, order, 1, place, Timestamp::now()))
             };
-            receiver.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
+            artifacts.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
         });
         Sender { parts, received }
     }
