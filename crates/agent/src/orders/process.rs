@@ -132,9 +132,8 @@ impl Ran {
     }
 
     fn whole_stdout(&self) -> Result<String, ProcessError> {
-        let program = || self.program.clone();
         let whole = self.stdout.is_whole.then(|| self.stdout.text());
-        whole.ok_or_else(|| ProcessError::Incomplete { program: program() })
+        whole.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
     /// Its exit code and what it printed on stdout and stderr, whichever code that is.

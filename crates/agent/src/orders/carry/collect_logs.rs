@@ -1,6 +1,7 @@
-//! What an engineer asks for first: the kernel log of this boot and the one before, `nvidia-smi -q`, the agent's journal and open
-//! findings, its orders, and `nvidia-bug-report.sh`. Each source has a limit in bytes and time; what
-//! cannot be gathered is named in the manifest.
+//! What an engineer asks for first: the kernel log of this boot and the one before,
+//! `nvidia-smi -q`, the agent's journal and open findings, its orders, and
+//! `nvidia-bug-report.sh`. Each source has a limit in bytes and time; what cannot be gathered is
+//! named in the manifest.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -166,9 +166,7 @@ fn request(
             Err(err) if is_unanswered(&err) && begin.elapsed() < wait => {
                 warn(&err);
                 std::thread::sleep(RECONNECT_EVERY);
-                if let Ok(anew) = Session::kept() {
-                    *session = anew;
-                }
+                session.reconnect();
                 continue;
             }
             found => found?,

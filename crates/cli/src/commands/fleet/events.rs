@@ -108,7 +108,7 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
         match ended {
             Ok(true) => return Ok(()),
             Ok(false) => tries = 0,
-            // Whoever refuses it will refuse it again.
+            // A server that refused the request refuses the next one too.
             Err(err) if last.is_none() || tries >= TRIES || !is_unanswered(&err) => {
                 return Err(err);
             }
@@ -120,10 +120,7 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
             }
         }
         std::thread::sleep(AGAIN);
-        // A connection that is gone is replaced, with what is kept now.
-        if let Ok(anew) = Session::kept() {
-            *session = anew;
-        }
+        session.reconnect();
     }
 }
 

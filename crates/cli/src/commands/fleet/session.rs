@@ -95,6 +95,13 @@ impl Session {
         Self::open(&Login::read()?)
     }
 
+    /// Replaces a connection that broke, with what is kept now. Where that fails, the next request does too.
+    pub(super) fn reconnect(&mut self) {
+        if let Ok(session) = Self::kept() {
+            *self = session;
+        }
+    }
+
     pub(crate) fn open(login: &Login) -> anyhow::Result<Self> {
         let url: ServerUrl = login.server.parse().context("the server's address")?;
         let wanted = match &login.ca_fingerprint {
