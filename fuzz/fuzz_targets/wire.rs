@@ -2,14 +2,14 @@
 #![no_main]
 
 use farrier_wire::proto::{self, down, report, up};
-use farrier_wire::{form, pem, proof};
+use farrier_wire::{convert, pem, proof};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
 fuzz_target!(|bytes: &[u8]| {
     let findings = vec![bytes.to_vec().into()];
-    let _ = form::open_findings(proto::Findings { record: 1, open: findings.clone() });
-    let _ = form::changes(proto::Changes { record: 1, after: 0, changes: findings });
+    let _ = convert::open_findings(proto::Findings { record: 1, open: findings.clone() });
+    let _ = convert::changes(proto::Changes { record: 1, after: 0, changes: findings });
     let _ = farrier_wire::identity::Identity::of_certificate(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = pem::read(pem::CERTIFICATE, text);
@@ -21,24 +21,24 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(proto::Down { what: Some(down::What::Order(order)) }) = proto::Down::decode(bytes)
         && let Ok(node) = "n".parse()
     {
-        let _ = form::order(node, order);
+        let _ = convert::order(node, order);
     }
     match proto::Up::decode(bytes).ok().and_then(|up| up.what) {
         Some(up::What::Hello(hello)) => {
-            let _ = hello.makeup.map(form::makeup);
-            let _ = hello.cordon.map(form::cordon);
+            let _ = hello.makeup.map(convert::makeup);
+            let _ = hello.cordon.map(convert::cordon);
             for answer in hello.outstanding {
-                let _ = form::answer(answer);
+                let _ = convert::answer(answer);
             }
         }
         Some(up::What::Report(proto::Report { what: Some(what) })) => match what {
-            report::What::Changes(it) => drop(form::changes(it)),
-            report::What::Open(it) => drop(form::open_findings(it)),
-            report::What::Makeup(it) => drop(form::makeup(it)),
-            report::What::Cordon(it) => drop(form::cordon(it)),
+            report::What::Changes(it) => drop(convert::changes(it)),
+            report::What::Open(it) => drop(convert::open_findings(it)),
+            report::What::NodeInventory(it) => drop(convert::makeup(it)),
+            report::What::Cordon(it) => drop(convert::cordon(it)),
             report::What::Heartbeat(_) => (),
         },
-        Some(up::What::Answer(it)) => drop(form::answer(it)),
+        Some(up::What::Answer(it)) => drop(convert::answer(it)),
         Some(up::What::Report(_)) | None => (),
     }
 });

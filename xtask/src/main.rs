@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | audit | bench | kernels | picture`.
+//! The project's own commands: `cargo xtask test | words | audit | bench | kernels | picture`.
 
 mod audit;
 mod bench;
@@ -16,6 +16,7 @@ mod process;
 mod python;
 mod shell;
 mod test;
+mod words;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -32,6 +33,7 @@ usage: cargo xtask COMMAND
   test sentences    of these, that no code reads our own sentences back
   test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU (installs 7 GB once)
   test gpu          the Python package on the GPU of this machine, with the torch of `python3`
+  words             fails on retired words in code, docs and data; `cargo xtask test` runs it too
   audit             cargo-deny: licences, bans and sources of the dependencies
   bench facts       speed of check and decode, kept in bench/facts.md
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         ["test", "frameworks"] => python::frameworks(),
         ["test", "gpu"] => python::gpu(),
         ["test", "sentences"] => test::sentences(),
+        ["words"] => test::words(),
         ["audit"] => audit::run(),
         ["bench", "planner", "--check"] => bench_planner::check(),
         ["bench", which, more @ ..] => bench(which, more),

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farrier_hardware::clock;
 use tokio::sync::watch;
 
-use crate::brain::Blindness;
 use crate::config::Config;
 use crate::jobs::protocol::{Answer, ErrorCode};
-use crate::jobs::{Answers, Board};
-use crate::orders::{Desk, OrdersError};
+use crate::jobs::{Answers, JobRegistry};
+use crate::monitor::CoverageLoss;
+use crate::orders::{OrderExecutor, OrdersError};
 use crate::state::{Published, State};
 use crate::status::{OrdersStatus, ServerStatus, Status};
-use crate::uplink::{Link, Sight, Uplink};
+use crate::uplink::{ConnectionStatus, Link, Uplink};
 
 /// What the brain does not know: the server, and what it ordered.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,9 +22,9 @@ struct Outside {
 }
 
 /// Where to look for that.
-pub(crate) struct Neighbours {
+pub(crate) struct StatusCache {
     url: Option<String>,
-    uplink: Option<(watch::Receiver<Sight>, watch::Receiver<Option<u64>>)>,
+    uplink: Option<(watch::Receiver<ConnectionStatus>, watch::Receiver<Option<u64>>)>,
     orders: Orders,
 }
 
@@ -32,25 +32,25 @@ pub(crate) struct Neighbours {
 enum Orders {
     /// No orders are carried out.
     Off,
-    Desk(Desk),
+    OrderExecutor(OrderExecutor),
     /// They should be, and why they are not.
     Failed(String),
 }
 
-impl Neighbours {
+impl StatusCache {
     /// `desk`: none: no orders are carried out; an error: why they are not though they should be.
     pub(crate) fn new(
         config: &Config,
         uplink: Option<&Uplink>,
-        desk: &Result<Option<Desk>, OrdersError>,
+        desk: &Result<Option<OrderExecutor>, OrdersError>,
     ) -> Self {
         Self {
             url: config.server.url.clone(),
             uplink: uplink.map(|it| (it.sight(), it.acked())),
             orders: match desk {
-                Ok(Some(desk)) => Orders::Desk(desk.clone()),
+                Ok(Some(desk)) => Orders::OrderExecutor(desk.clone()),
                 Ok(None) => Orders::Off,
-                Err(err) => Orders::Failed(crate::brain::Chain(err).to_string()),
+                Err(err) => Orders::Failed(crate::monitor::Chain(err).to_string()),
             },
         }
     }
@@ -77,9 +77,11 @@ impl Neighbours {
             },
         };
         let orders = match &self.orders {
-            Orders::Desk(desk) => desk.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| {
-                OrdersStatus::Unknown { why: "their journal is being written".to_owned() }
-            }),
+            Orders::OrderExecutor(desk) => {
+                desk.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| OrdersStatus::Unknown {
+                    why: "their journal is being written".to_owned(),
+                })
+            }
             Orders::Off => OrdersStatus::Off,
             Orders::Failed(why) => OrdersStatus::Failed { why: why.clone() },
         };
@@ -90,20 +92,24 @@ impl Neighbours {
 /// The answer, and what it was made of. One that is not renewed is made anew each second.
 pub(crate) struct StatusLine {
     published: Published,
-    board: Arc<Board>,
-    neighbours: Neighbours,
+    board: Arc<JobRegistry>,
+    neighbours: StatusCache,
     made: Mutex<Option<Made>>,
 }
 
 struct Made {
     of: Arc<State>,
-    still: Option<Blindness>,
+    still: Option<CoverageLoss>,
     outside: Outside,
     line: Arc<str>,
 }
 
 impl StatusLine {
-    pub(crate) fn new(published: Published, board: Arc<Board>, neighbours: Neighbours) -> Self {
+    pub(crate) fn new(
+        published: Published,
+        board: Arc<JobRegistry>,
+        neighbours: StatusCache,
+    ) -> Self {
         Self { published, board, neighbours, made: Mutex::new(None) }
     }
 }

@@ -15,13 +15,13 @@
 
 mod answers;
 pub mod artifact;
-pub mod brain;
 pub mod collect;
 pub mod config;
-pub mod crash;
+pub mod failpoint;
 pub mod http;
 pub mod jobs;
 pub mod journal;
+pub mod monitor;
 mod notify;
 pub mod orders;
 pub mod run;

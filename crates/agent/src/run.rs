@@ -18,24 +18,26 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use tokio::sync::mpsc;
 
-use crate::answers::{Neighbours, StatusLine};
+use crate::answers::{StatusCache, StatusLine};
 use crate::artifact::{Outbox, Sending};
-use crate::brain::{Brain, Chain, Clock, ConfigRejected, Inventory, Parts, Place, Seen};
-use crate::collect::{self, Stop, Surroundings};
+use crate::collect::{self, CollectorContext, Stop};
 use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
-use crate::crash::Crash;
+use crate::failpoint::Failpoint;
 use crate::http::{self, Pages};
-use crate::jobs::{self, Board, SocketError};
+use crate::jobs::{self, JobRegistry, SocketError};
 use crate::journal::{Journal, JournalError};
+use crate::monitor::{
+    Chain, Clock, CollectorMessage, ConfigRejected, HealthMonitor, Inventory, Parts, Place,
+};
 use crate::notify;
-use crate::orders::mark::{self, Wake, Woken};
+use crate::orders::cordon_watch::{self, Wake, Woken};
 use crate::orders::{
-    self, Desk, HandsElsewhere, InspectorError, NodeEyes, NodeHands, OrdersError, RepairWatch,
-    Start, Tuner,
+    self, ActuatorFactory, InspectorError, NodeActuator, NodeInspector, OrderExecutor, OrdersError,
+    RepairWatch, Start, Tuner,
 };
 use crate::state::Published;
 use crate::status::Status;
-use crate::uplink::{self, Keep, NoOrders, OrderDesk, Uplink};
+use crate::uplink::{self, Keep, NoOrders, OrderHandler, Uplink};
 
 /// Messages that may wait for the brain. A record of the kernel log has some hundred bytes, at most eight thousand.
 const INBOX: usize = 1024;
@@ -61,9 +63,7 @@ pub enum AgentError {
     /// The address is taken, or not ours.
     #[error("failed to listen on {address}")]
     Listen {
-        /// Which.
         address: SocketAddr,
-        /// Why.
         #[source]
         err: io::Error,
     },
@@ -72,7 +72,7 @@ pub enum AgentError {
     Start(#[source] io::Error),
     /// Its brain has ended and nobody asked it to.
     #[error("the agent's brain has ended: nothing is watched any more")]
-    Brain,
+    HealthMonitor,
 }
 
 /// What the command line says beside the file; it outranks the file.
@@ -93,7 +93,6 @@ pub struct Overrides {
 /// How the agent is started.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The file.
     pub config: PathBuf,
     /// Whether somebody named it, so that it has to be there.
     pub config_named: bool,
@@ -104,7 +103,7 @@ pub struct Options {
     /// The facts.
     pub facts: &'static FactSet,
     /// What changes a node whose root is not this machine's.
-    pub hands_elsewhere: HandsElsewhere,
+    pub hands_elsewhere: ActuatorFactory,
 }
 
 impl Options {
@@ -165,11 +164,11 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let http = listen(&runtime, config.listen)?;
     drop(guard);
     let published = Published::default();
-    let board = Arc::new(Board::default());
+    let board = Arc::new(JobRegistry::default());
     let metrics = Arc::new(RwLock::new(config.metrics.clone()));
     let (inbox, messages) = sync_channel(INBOX);
     let inventory = Inventory::open(&config.state_dir, &place.boot);
-    let surroundings = Surroundings {
+    let surroundings = CollectorContext {
         inbox,
         stop: Arc::new(Stop::default()),
         config: config.clone(),
@@ -181,7 +180,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     };
     let hostname = place.hostname.clone();
     let name = name(&config, &hostname);
-    let (wake, woken) = mark::wake();
+    let (wake, woken) = cordon_watch::wake();
     let (outbox, artifacts) = Outbox::new();
     let outbox = config.server.parsed_url().map(|_| outbox);
     let known = (hostname, name.clone());
@@ -194,7 +193,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         journal,
         published: published.clone(),
         board: Arc::clone(&board),
-        crash: Crash::from_environment(),
+        crash: Failpoint::from_environment(),
         inventory,
         place,
         // Where no orders are carried out here another process may carry them out.
@@ -208,12 +207,12 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         .spawn(move || {
             // Goes with the thread, however that ends.
             let _alive = alive;
-            Brain::new(parts).run(&messages);
+            HealthMonitor::new(parts).run(&messages);
         })
         .map_err(AgentError::Start)?;
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
     let uplink = uplink(&config, name, hands.clone(), artifacts, woken, (&published, &board))?;
-    let neighbours = Neighbours::new(&config, uplink.as_ref(), &desk);
+    let neighbours = StatusCache::new(&config, uplink.as_ref(), &desk);
     let ended = runtime.block_on(async {
         let sight = uplink.as_ref().map(Uplink::sight);
         let pages = Pages {
@@ -230,7 +229,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         tokio::spawn(notify::run(published));
         tokio::select! {
             asked = signals(options, config.clone(), &surroundings, &pages) => asked,
-            _ = brain_ended => Err(AgentError::Brain),
+            _ = brain_ended => Err(AgentError::HealthMonitor),
         }
     });
     notify::say("STOPPING=1");
@@ -259,15 +258,15 @@ fn name(config: &Config, hostname: &str) -> Option<NodeId> {
 fn uplink(
     config: &Config,
     node: Option<NodeId>,
-    desk: Option<Desk>,
+    desk: Option<OrderExecutor>,
     artifacts: mpsc::Receiver<Sending>,
     woken: Woken,
-    (published, board): (&Published, &Arc<Board>),
+    (published, board): (&Published, &Arc<JobRegistry>),
 ) -> Result<Option<Uplink>, AgentError> {
     let Some(url) = config.server.parsed_url() else { return Ok(None) };
     let bell = Arc::default();
     let cordon = match &desk {
-        Some(desk) => mark::spawn(desk.clone(), woken, Arc::clone(&bell)),
+        Some(desk) => cordon_watch::spawn(desk.clone(), woken, Arc::clone(&bell)),
         // Nobody looks.
         None => Ok(tokio::sync::watch::channel(Cordon::Unknown).1),
     };
@@ -280,7 +279,7 @@ fn uplink(
         urgent: published.urgent(),
         made_of: uplink::of_published(published.clone(), Arc::clone(board), &config.root),
         cordon: cordon.map_err(AgentError::Start)?,
-        desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderDesk>, |it| Arc::new(it)),
+        desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderHandler>, |it| Arc::new(it)),
         artifacts,
         bell,
         fixed_wait: uplink::fixed_wait_from_environment(),
@@ -291,13 +290,13 @@ fn uplink(
 /// The desk for orders, where they are to be carried out. One that cannot be opened does not keep the node from being watched.
 fn desk(
     options: &Options,
-    surroundings: &Surroundings,
+    surroundings: &CollectorContext,
     (hostname, node): (String, Option<NodeId>),
     outbox: Option<Outbox>,
     wake: Wake,
     published: &Published,
-    board: &Arc<Board>,
-) -> Result<Option<Desk>, OrdersError> {
+    board: &Arc<JobRegistry>,
+) -> Result<Option<OrderExecutor>, OrdersError> {
     let config = &surroundings.config;
     if !config.orders.enabled {
         return Ok(None);
@@ -306,18 +305,18 @@ fn desk(
     let elsewhere = || (options.hands_elsewhere)(&config.root, tuner.clone());
     let hands = Some(config.is_live()).filter(|live| !live).and_then(|_| elsewhere());
     let hold = Arc::clone(&surroundings.hold);
-    let hands =
-        hands.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, Some(hold), tuner.clone())));
+    let hands = hands
+        .unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, Some(hold), tuner.clone())));
     let (published, board) = (published.clone(), Arc::clone(board));
     let known = move || {
         let state = published.get().ok_or(InspectorError::AgentStarting)?;
         Ok(Status::of(&state, board.jobs(), clock::since_boot_ms()))
     };
-    let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
+    let eyes = NodeInspector::new(config, options.program.clone(), options.facts, Box::new(known));
     let wake = Box::new(move || wake.ring());
     let inbox = surroundings.inbox.clone();
     // A brain that has ended reads the note when it starts again.
-    let repaired = Box::new(move |note| drop(inbox.send(Seen::Repaired(note))));
+    let repaired = Box::new(move |note| drop(inbox.send(CollectorMessage::Repaired(note))));
     let start = Start { hands, eyes: Arc::new(eyes), hostname, node, outbox, wake, repaired };
     let opened = orders::open(config, start).and_then(|desk| {
         desk.spawn().map_err(OrdersError::Thread)?;
@@ -328,17 +327,17 @@ fn desk(
 
 /// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
 /// is gained by waiting for either.
-fn end(inbox: &SyncSender<Seen>, brain: &std::thread::JoinHandle<()>) {
+fn end(inbox: &SyncSender<CollectorMessage>, brain: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
     let mut asked = false;
     while !brain.is_finished() && start.elapsed() < END_WAIT {
-        asked = asked || inbox.try_send(Seen::Stop).is_ok();
+        asked = asked || inbox.try_send(CollectorMessage::Stop).is_ok();
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Gives the brain a message when its channel has room.
-async fn give(inbox: &SyncSender<Seen>, mut seen: Seen) {
+async fn give(inbox: &SyncSender<CollectorMessage>, mut seen: CollectorMessage) {
     while let Err(TrySendError::Full(back)) = inbox.try_send(seen) {
         seen = back;
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -391,7 +390,7 @@ fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
 async fn signals(
     options: &Options,
     mut config: Config,
-    surroundings: &Surroundings,
+    surroundings: &CollectorContext,
     pages: &Pages,
 ) -> Result<(), AgentError> {
     let on = |kind| signal(kind).map_err(AgentError::Start);
@@ -419,14 +418,14 @@ async fn signals(
                     .write()
                     .unwrap_or_else(PoisonError::into_inner)
                     .clone_from(&config.metrics);
-                Seen::Reloaded(Box::new(config.clone()))
+                CollectorMessage::Reloaded(Box::new(config.clone()))
             }
             Err(err) => {
                 tracing::error!(err = %Chain(&err), "the new configuration is wrong; the old one stays in force");
                 for problem in err.lines() {
                     tracing::error!(%problem, "the configuration");
                 }
-                Seen::ConfigBad(ConfigRejected { path: options.config.clone(), err })
+                CollectorMessage::ConfigBad(ConfigRejected { path: options.config.clone(), err })
             }
         };
         // The channel may be full for a moment, and for good where the disk hangs.

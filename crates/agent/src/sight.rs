@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Signal, Subject};
 
-use crate::brain::Blindness;
+use crate::monitor::CoverageLoss;
 use crate::state::Values;
 
 /// Signals that are named in one reason; of the others there is a number.
@@ -13,7 +13,7 @@ const NAMED_MAX: usize = 3;
 
 /// GPUs of which nothing is seen: those that NVML does not open, and those of which it reads nothing. The rules that make
 /// findings of them wait, because a driver opens one GPU after the other; nobody knows of them meanwhile.
-pub(crate) fn unseen_gpus(values: &Values) -> Vec<Blindness> {
+pub(crate) fn unseen_gpus(values: &Values) -> Vec<CoverageLoss> {
     let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
     let mut whys = Vec::new();
     if let (Some(opened), Some(on_bus)) = (count(Signal::NodeGpusNvml), count(Signal::NodeGpusPci))
@@ -23,7 +23,7 @@ pub(crate) fn unseen_gpus(values: &Values) -> Vec<Blindness> {
     }
     let unread = values.gpus.iter().filter(|gpu| is_set(values, gpu, Signal::GpuUnreadable));
     whys.extend(unread.map(|gpu| format!("GPU {}: no call reads anything of it", gpu.index)));
-    whys.into_iter().map(|why| Blindness { what: "gpus".to_owned(), why }).collect()
+    whys.into_iter().map(|why| CoverageLoss { what: "gpus".to_owned(), why }).collect()
 }
 
 /// Signals of listed GPUs that cannot be read, by GPU. Of one that is lost, waits for a reset or is left alone because a
@@ -48,7 +48,7 @@ pub(crate) fn unreadable_signals(
 }
 
 /// The same in words.
-pub(crate) fn unread(values: &Values) -> Vec<Blindness> {
+pub(crate) fn unread(values: &Values) -> Vec<CoverageLoss> {
     let unreadable = unreadable_signals(values);
     let listed = values.gpus.iter().filter(|gpu| !is_set(values, gpu, Signal::GpuUnreadable));
     let of_gpu = |gpu: &GpuIdentity| {
@@ -64,7 +64,7 @@ pub(crate) fn unread(values: &Values) -> Vec<Blindness> {
             _ => names.concat(),
         };
         let why = format!("GPU {}: {names} cannot be read: {why}", gpu.index);
-        Some(Blindness { what: "gpu-signals".to_owned(), why })
+        Some(CoverageLoss { what: "gpu-signals".to_owned(), why })
     };
     listed.filter_map(of_gpu).collect()
 }

@@ -11,7 +11,7 @@ use farrier_fleet::health::{
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::brain::{Blindness, CollectorState, Held, Unseen};
+use crate::monitor::{CollectorState, CoverageLoss, Held, SkippedCheck};
 use crate::uplink::Urgent;
 
 /// A finding, and whether it is on disk.
@@ -54,7 +54,6 @@ pub struct JournalState {
 /// Values of signals: what is large is shared between snapshots.
 #[derive(Debug, Clone, Default)]
 pub struct Values {
-    /// The GPUs.
     pub gpus: Vec<GpuIdentity>,
     /// Those that were listed once and are not now.
     pub gone: Vec<GpuIdentity>,
@@ -62,7 +61,6 @@ pub struct Values {
     pub latest: Latest,
     /// Who holds the GPUs; none: not known.
     pub processes: Option<Vec<Held>>,
-    /// The driver.
     pub driver: Option<String>,
     /// Xids so far, by GPU.
     pub xids: BTreeMap<(Option<GpuUuid>, u32), u64>,
@@ -124,9 +122,9 @@ pub struct State {
     /// Who looks.
     pub collectors: Vec<CollectorState>,
     /// What is not seen.
-    pub blind: Vec<Blindness>,
+    pub blind: Vec<CoverageLoss>,
     /// Items of the node's check that could not be judged; none: it was not checked yet.
-    pub unseen: Option<Arc<Vec<Unseen>>>,
+    pub unseen: Option<Arc<Vec<SkippedCheck>>>,
     /// The journal.
     pub journal: JournalState,
     /// Records of the kernel log so far.
@@ -140,10 +138,10 @@ const AGE_MAX_MS: i64 = 10_000;
 
 impl State {
     /// That the brain makes no new snapshots, where it makes none: whatever this one says is not so any more.
-    pub fn standstill(&self, now_ms: i64) -> Option<Blindness> {
+    pub fn standstill(&self, now_ms: i64) -> Option<CoverageLoss> {
         let age_ms = now_ms - self.at.steady_ms;
         let why = || format!("the agent's brain has stood still for {} s", age_ms / 1000);
-        (age_ms > AGE_MAX_MS).then(|| Blindness { what: "brain".to_owned(), why: why() })
+        (age_ms > AGE_MAX_MS).then(|| CoverageLoss { what: "brain".to_owned(), why: why() })
     }
 }
 

@@ -12,9 +12,9 @@ use farrier_fleet::health::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::brain::{Blindness, CollectorState, Held, Inventory, Unseen};
 use crate::jobs::JobState;
 use crate::journal::{Fold, Recovery};
+use crate::monitor::{CollectorState, CoverageLoss, Held, Inventory, SkippedCheck};
 use crate::sight;
 use crate::state::{State, Values};
 use group::Known;
@@ -50,11 +50,10 @@ impl Verdict {
         }
     }
 
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Healthy, Self::Degraded, Self::Faulty, Self::Unknown];
 
     /// What a running agent's node comes to, where this is not seen.
-    pub(crate) fn now(state: &State, not_seen: &[Blindness]) -> Self {
+    pub(crate) fn now(state: &State, not_seen: &[CoverageLoss]) -> Self {
         let findings = state.findings.iter().map(|shown| &shown.finding);
         Self::of(findings, not_seen.is_empty() && sees_all(state))
     }
@@ -88,7 +87,6 @@ pub struct Status {
     /// Whether one is loaded; none: not known.
     #[serde(default)]
     pub driver_loaded: Option<bool>,
-    /// The GPUs.
     pub gpus: Vec<GpuStatus>,
     /// Open findings, worst first.
     pub findings: Vec<FindingStatus>,
@@ -96,9 +94,9 @@ pub struct Status {
     #[serde(default)]
     pub groups: Vec<Group>,
     /// What is not seen, and why.
-    pub not_seen: Vec<Blindness>,
+    pub not_seen: Vec<CoverageLoss>,
     /// Items of the node's check that could not be judged; none: it was not checked yet.
-    pub not_checked: Option<Vec<Unseen>>,
+    pub not_checked: Option<Vec<SkippedCheck>>,
     /// Signals that no part of this node has though a rule asks for them: the signal and of how many parts.
     pub not_supported: BTreeMap<String, usize>,
     /// Rules of which nothing is known now: the rule, on how many parts, and why on one of them.
@@ -271,7 +269,7 @@ impl Status {
             gpus: gpus(&values, &findings, &ReadError::AgentNotRunning),
             groups: group::groups(findings.iter().map(|it| &it.finding), known),
             findings,
-            not_seen: vec![Blindness {
+            not_seen: vec![CoverageLoss {
                 what: "agent".to_owned(),
                 why: "the agent is not running: nothing is watched".to_owned(),
             }],
@@ -304,7 +302,7 @@ fn sees_all(state: &State) -> bool {
 }
 
 /// What is not seen now.
-pub(crate) fn not_seen(state: &State, now_ms: i64) -> Vec<Blindness> {
+pub(crate) fn not_seen(state: &State, now_ms: i64) -> Vec<CoverageLoss> {
     let unread = sight::unread(&state.values);
     state.blind.iter().cloned().chain(state.standstill(now_ms)).chain(unread).collect()
 }

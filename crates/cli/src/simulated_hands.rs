@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use farrier_agent::orders::{ActuatorError, Hands, Service, Tuner};
+use farrier_agent::orders::{Actuator, ActuatorError, Service, Tuner};
 use farrier_fleet::health::GpuUuid;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
 use farrier_sim::{Host, NodeDir, State, StoreError};
@@ -17,7 +17,7 @@ struct SimulatedHands {
 }
 
 /// The hands of the simulated node with this root; none: it is no simulated node's.
-pub(crate) fn of_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
+pub(crate) fn of_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Actuator>> {
     let directory = NodeDir::at(root.parent()?);
     directory.node().ok()?;
     Some(Box::new(SimulatedHands { directory, tuner }))
@@ -57,7 +57,7 @@ impl SimulatedHands {
     }
 }
 
-impl Hands for SimulatedHands {
+impl Actuator for SimulatedHands {
     fn boot(&self) -> Result<String, ActuatorError> {
         Ok(self.host()?.boot_id)
     }

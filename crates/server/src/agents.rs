@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{NodeId, Place, Pool};
+use farrier_fleet::fleet::{Location, NodeId, Pool};
 use farrier_wire::identity::Identity;
 use farrier_wire::proof::{self, Purpose};
 use farrier_wire::proto::agents_server::Agents;
 use farrier_wire::proto::{
-    ArtifactPart, ArtifactReceipt, Certificate, EnrolRequest, RenewRequest, Up,
+    AgentMessage, ArtifactPart, ArtifactReceipt, Certificate, EnrolRequest, RenewRequest,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Semaphore, mpsc};
@@ -22,8 +22,8 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::access::{Authority, JoinError, Joined, Placing, Store, TokenDigest};
 use crate::artifacts::{self, ArtifactStore};
 use crate::audit::{Audit, AuditError};
-use crate::brain::TakeError;
-use crate::ingest::{self, Cut, Desk};
+use crate::controller::SubmitError;
+use crate::ingest::{self, DisconnectReason, SessionContext};
 use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
@@ -38,7 +38,7 @@ pub(crate) const NODE_HEADER: &str = "farrier-node";
 /// Answers agents.
 #[derive(Clone)]
 pub(crate) struct Service {
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) desk: Arc<SessionContext>,
     pub(crate) store: Arc<Store>,
     pub(crate) changes: Arc<Audit>,
     pub(crate) authority: Arc<Authority>,
@@ -60,7 +60,7 @@ struct Speaker {
 
 impl Service {
     pub(crate) fn new(
-        desk: Arc<Desk>,
+        desk: Arc<SessionContext>,
         changes: Arc<Audit>,
         authority: Arc<Authority>,
         plain_pool: Option<Pool>,
@@ -111,7 +111,7 @@ impl Service {
             (request.extensions().get::<Peer>(), &self.plain_pool)
         {
             let node = named.ok_or_else(|| Status::unauthenticated("`farrier-node` is missing"))?;
-            self.enrol_in(&node, Place::in_pool(pool.clone()), Placing::Nothing).await?;
+            self.enrol_in(&node, Location::in_pool(pool.clone()), Placing::Nothing).await?;
             return Ok(Speaker { node, certificate: None });
         }
         let certificate = self.admitted(request)?;
@@ -131,24 +131,29 @@ impl Service {
     }
 
     /// Where a node of the fleet stands.
-    async fn place_of(&self, node: &NodeId) -> Result<Option<Place>, Status> {
+    async fn place_of(&self, node: &NodeId) -> Result<Option<Location>, Status> {
         let id = node.clone();
         let look =
-            self.desk.brain.look(move |state| state.nodes.get(&id).map(|it| it.place.clone()));
+            self.desk.brain.look(move |state| state.nodes.get(&id).map(|it| it.location.clone()));
         look.await.map_err(|err| ending(&err))
     }
 
     /// Brings a node into the fleet; where it is there, it stands where it stood but for what is told anew.
-    async fn enrol_in(&self, node: &NodeId, told: Place, placing: Placing) -> Result<(), Status> {
+    async fn enrol_in(
+        &self,
+        node: &NodeId,
+        told: Location,
+        placing: Placing,
+    ) -> Result<(), Status> {
         let event = match (self.place_of(node).await?, placing) {
-            (None, _) => Event::Enrolled { node: node.clone(), place: told },
+            (None, _) => Event::Enrolled { node: node.clone(), location: told },
             (Some(_), Placing::Nothing) => return Ok(()),
             (Some(known), Placing::InPool) => {
-                let told = Place { pool: known.pool.clone(), ..told };
-                Event::Placed { node: node.clone(), place: known.with(&told) }
+                let told = Location { pool: known.pool.clone(), ..told };
+                Event::LocationChanged { node: node.clone(), location: known.updated_with(&told) }
             }
             (Some(known), Placing::AnyPool) => {
-                Event::Placed { node: node.clone(), place: known.with(&told) }
+                Event::LocationChanged { node: node.clone(), location: known.updated_with(&told) }
             }
         };
         self.desk.brain.take(Actor::Node(node.clone()), event).await.map_err(|err| ending(&err))?;
@@ -213,7 +218,7 @@ impl Service {
         let newest = identity.generation;
         self.desk.roster.cut(|it, generation| {
             let is_older = *it == node && generation.is_some_and(|generation| generation < newest);
-            is_older.then_some(Cut::Revoked)
+            is_older.then_some(DisconnectReason::Revoked)
         });
         tracing::info!(%node, %pool, generation = identity.generation, "a node has enrolled");
         Ok((identity, point))
@@ -235,11 +240,13 @@ fn unwell(err: &dyn std::error::Error) -> Status {
     Status::internal("the server cannot do that now")
 }
 
-fn ending(err: &TakeError) -> Status {
+fn ending(err: &SubmitError) -> Status {
     match err {
-        TakeError::Stranger(_) => Status::failed_precondition(err.to_string()),
-        TakeError::TooMany(_) | TakeError::LowSpace => Status::resource_exhausted(err.to_string()),
-        TakeError::Ended => Status::unavailable(err.to_string()),
+        SubmitError::Stranger(_) => Status::failed_precondition(err.to_string()),
+        SubmitError::TooMany(_) | SubmitError::LowSpace => {
+            Status::resource_exhausted(err.to_string())
+        }
+        SubmitError::Ended => Status::unavailable(err.to_string()),
     }
 }
 
@@ -296,7 +303,7 @@ impl Agents for Service {
 
     async fn session(
         &self,
-        request: Request<Streaming<Up>>,
+        request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let Speaker { node, certificate } = self.speaker(&request).await?;
         let (out, outbound) = mpsc::channel(OUT_MAX);

@@ -8,8 +8,8 @@ use farrier_fleet::fleet::{AccessChange, Event, NodeId};
 use tokio::sync::Mutex;
 
 use crate::access::{AccessError, Change, Store};
-use crate::brain::{Brain, TakeError};
-use crate::ingest::{Cut, Roster};
+use crate::controller::{Controller, SubmitError};
+use crate::ingest::{DisconnectReason, SessionRegistry};
 
 /// How often it is looked for changes that nobody has brought: those of another process come so late at most.
 const BRING_EVERY: Duration = Duration::from_millis(200);
@@ -20,22 +20,27 @@ pub(crate) enum AuditError {
     #[error(transparent)]
     Access(#[from] AccessError),
     #[error(transparent)]
-    Take(#[from] TakeError),
+    Take(#[from] SubmitError),
 }
 
 /// Brings them.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    brain: Brain,
+    brain: Controller,
     store: Arc<Store>,
-    roster: Arc<Roster>,
+    roster: Arc<SessionRegistry>,
     /// The last that was brought.
     last: Mutex<u64>,
 }
 
 impl Audit {
     /// After those that the log has.
-    pub(crate) fn new(brain: Brain, store: Arc<Store>, roster: Arc<Roster>, last: u64) -> Self {
+    pub(crate) fn new(
+        brain: Controller,
+        store: Arc<Store>,
+        roster: Arc<SessionRegistry>,
+        last: u64,
+    ) -> Self {
         Self { brain, store, roster, last: Mutex::new(last) }
     }
 
@@ -56,21 +61,21 @@ impl Audit {
         loop {
             let (store, after) = (Arc::clone(&self.store), *last);
             let read = tokio::task::spawn_blocking(move || Page::read(&store, after)).await;
-            let Page { changes, oldest } = read.map_err(|_| TakeError::Ended)??;
+            let Page { changes, oldest } = read.map_err(|_| SubmitError::Ended)??;
             if changes.is_empty() {
                 return Ok(());
             }
             // Before the log says so: a report that a revoked node sends meanwhile must not count as its return. A stream of a later
             // enrolment stays open.
-            let ended = self
-                .roster
-                .cut(|node, generation| (generation? < *oldest.get(node)?).then_some(Cut::Revoked));
+            let ended = self.roster.cut(|node, generation| {
+                (generation? < *oldest.get(node)?).then_some(DisconnectReason::Revoked)
+            });
             if ended > 0 {
                 tracing::info!(ended, "streams of revoked certificates were cut");
             }
             for change in changes {
                 let number = change.number;
-                let event = Event::Access { number, at: change.at, what: change.what };
+                let event = Event::AccessChanged { number, at: change.at, change: change.change };
                 self.brain.take(change.by, event).await?;
                 *last = number;
             }
@@ -90,7 +95,7 @@ impl Page {
         let changes = store.changes(after)?;
         let mut oldest = HashMap::new();
         for change in &changes {
-            if let AccessChange::CertificateRevoked { node } = &change.what
+            if let AccessChange::CertificateRevoked { node } = &change.change
                 && let Some(generation) = store.oldest_admitted(node)?
             {
                 oldest.insert(node.clone(), generation);
@@ -102,7 +107,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use farrier_fleet::fleet::Place;
+    use farrier_fleet::fleet::Location;
     use farrier_fleet::fleet::identity::Actor;
     use jiff::{SignedDuration, Timestamp};
     use tokio::sync::watch;
@@ -110,18 +115,18 @@ mod tests {
     use super::*;
     use crate::access::Wanted;
     use crate::clock::ClockWatch;
-    use crate::core::Core;
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
+    use crate::state_machine::StateMachine;
 
     /// A deadline ends a hang and says nothing about speed.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     struct World {
         _folder: tempfile::TempDir,
-        brain: Brain,
+        brain: Controller,
         store: Arc<Store>,
-        roster: Arc<Roster>,
+        roster: Arc<SessionRegistry>,
         audit: Arc<Audit>,
         node: NodeId,
     }
@@ -131,17 +136,23 @@ mod tests {
         async fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-            let core = Core::open(Box::new(log)).unwrap();
+            let core = StateMachine::open(Box::new(log)).unwrap();
             let store = Arc::new(Store::open(folder.path()).unwrap());
-            let roster = Arc::new(Roster::new(ReportQuota::default()));
+            let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
             let (log_end, watching) = (watch::channel(0).0, ClockWatch::default());
-            let (brain, _ended) =
-                Brain::spawn(core, Arc::clone(&roster), Arc::default(), log_end, watching, None)
-                    .unwrap();
+            let (brain, _ended) = Controller::spawn(
+                core,
+                Arc::clone(&roster),
+                Arc::default(),
+                log_end,
+                watching,
+                None,
+            )
+            .unwrap();
             let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
             let (node, pool) = ("a".parse::<NodeId>().unwrap(), "train".parse().unwrap());
-            let place = Place::in_pool(pool);
-            let enrolled = Event::Enrolled { node: node.clone(), place: place.clone() };
+            let place = Location::in_pool(pool);
+            let enrolled = Event::Enrolled { node: node.clone(), location: place.clone() };
             brain.take(Actor::Server, enrolled).await.unwrap();
             let now = Timestamp::now();
             let wanted = Wanted::new(place.pool, now + SignedDuration::from_hours(1));
@@ -167,7 +178,7 @@ mod tests {
         let mut stream = world.roster.sit(&world.node, Some(1));
         world.store.revoke(&world.node, Timestamp::now()).unwrap();
         world.audit.bring().await.unwrap();
-        assert!(matches!(stream.cut.try_recv(), Ok(Cut::Revoked)));
+        assert!(matches!(stream.cut.try_recv(), Ok(DisconnectReason::Revoked)));
         assert!(!world.roster.heard(&stream.pulse), "what it sent last is no return");
         assert!(world.is_revoked().await);
     }
@@ -195,7 +206,7 @@ mod tests {
             let stream = world.roster.sit(&world.node, Some(generation));
             world.store.revoke(&world.node, Timestamp::now()).unwrap();
             let cut = tokio::time::timeout(PATIENCE, stream.cut).await;
-            assert_eq!(cut.expect("the stream is cut"), Ok(Cut::Revoked));
+            assert_eq!(cut.expect("the stream is cut"), Ok(DisconnectReason::Revoked));
         }
         // After what is being brought.
         world.audit.bring().await.unwrap();

@@ -26,7 +26,6 @@ pub(crate) enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    /// All of them.
     pub(crate) const ALL: [Self; 4] = [Self::Slow, Self::Displaced, Self::Closed, Self::Tls];
 }
 
@@ -55,7 +54,6 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
-    /// All of them.
     pub(crate) const ALL: [Self; 4] = [Self::TooLarge, Self::Slow, Self::Displaced, Self::CutOff];
 }
 
@@ -86,7 +84,6 @@ pub(crate) enum EnrolmentRefusal {
 }
 
 impl EnrolmentRefusal {
-    /// All of them.
     pub(crate) const ALL: [Self; 5] =
         [Self::Token, Self::NameTaken, Self::Malformed, Self::Busy, Self::Server];
 }

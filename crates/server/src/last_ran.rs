@@ -10,7 +10,6 @@ use jiff::Timestamp;
 /// How often it is noted: so much running time a crash may leave out.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// The file.
 #[derive(Debug)]
 pub(crate) struct LastRan {
     path: PathBuf,

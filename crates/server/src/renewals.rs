@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use farrier_fleet::fleet::NodeId;
 use jiff::SignedDuration;
 
-/// Between two renewals of one node.
+/// RangedU32 two renewals of one node.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Certificates that last for less than ten minutes are renewed more often.
 const PER_LIFE: i32 = 10;

@@ -23,21 +23,21 @@ use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE
 use crate::agents::Service;
 use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
-use crate::brain::{Brain, Ended};
 use crate::clock::ClockWatch;
 pub use crate::clock::WallClock;
-use crate::core::{Core, ReadLog};
+use crate::controller::{Controller, Ended};
 use crate::counters::Counters;
 use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
-use crate::ingest::{Cut, Desk, Lanes, Roster};
+use crate::ingest::{DisconnectReason, NodeLanes, SessionContext, SessionRegistry};
 use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
-use crate::rest::{Rate, Rest, Site};
+use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
 use crate::served;
 use crate::space::Space;
+use crate::state_machine::{ReadLog, StateMachine};
 
 /// The server's own certificate is made anew this often.
 const RENEW_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -48,9 +48,7 @@ pub enum ServerError {
     /// The folder cannot be used.
     #[error("failed to use the folder `{}`", dir.display())]
     Folder {
-        /// Which.
         dir: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
@@ -75,9 +73,7 @@ pub enum ServerError {
     /// The address is taken, or not ours.
     #[error("failed to listen on {address}")]
     Listen {
-        /// Which.
         address: SocketAddr,
-        /// Why.
         #[source]
         err: io::Error,
     },
@@ -89,7 +85,7 @@ pub enum ServerError {
     Start(#[source] io::Error),
     /// The brain has ended and nobody asked it to.
     #[error("the server's brain has ended")]
-    Brain,
+    Controller,
 }
 
 /// How the server is started.
@@ -104,7 +100,7 @@ pub struct Options {
     /// Without TLS, on loopback: whoever says a name is believed, and joins this pool.
     pub plain_pool: Option<Pool>,
     /// How often agents say that they live.
-    pub report_interval_s: u32,
+    pub heartbeat_interval_s: u32,
     /// How much one node may report.
     pub report_quota: ReportQuota,
     /// Free disk space below which only reports that matter are logged; none: a twentieth of the disk, 2 GiB at most.
@@ -133,7 +129,7 @@ impl Options {
             listen,
             names: Vec::new(),
             plain_pool: None,
-            report_interval_s: 10,
+            heartbeat_interval_s: 10,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
             rate: Rate::default(),
@@ -181,9 +177,9 @@ const STORES: [&str; 9] = [
 pub struct Running {
     address: SocketAddr,
     fingerprint: String,
-    brain: Brain,
+    brain: Controller,
     tail: Tail,
-    roster: Arc<Roster>,
+    roster: Arc<SessionRegistry>,
     space: Arc<Space>,
     ended: Ended,
     damage: Damage,
@@ -214,10 +210,10 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let (log_end, end) = watch::channel(core.state().seq);
     let damage = core.damage();
     let tail = Tail::new(path, end, damage.clone());
-    let roster = Arc::new(Roster::new(options.report_quota));
+    let roster = Arc::new(SessionRegistry::new(options.report_quota));
     let space = Arc::new(Space::new(options.disk_reserve_bytes));
     let watching = watch_clock(&options, tls.clone());
-    let (brain, ended) = Brain::spawn(
+    let (brain, ended) = Controller::spawn(
         core,
         Arc::clone(&roster),
         Arc::clone(&space),
@@ -227,25 +223,25 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     )
     .map_err(ServerError::Start)?;
     let counters = Arc::new(Counters::default());
-    let desk = Arc::new(Desk {
+    let desk = Arc::new(SessionContext {
         brain: brain.clone(),
         roster: Arc::clone(&roster),
         store: Arc::clone(&store),
         space: Arc::clone(&space),
-        lanes: Lanes::default(),
+        lanes: NodeLanes::default(),
         counters: Arc::clone(&counters),
-        report_interval_s: options.report_interval_s,
+        heartbeat_interval_s: options.heartbeat_interval_s,
     });
     let fingerprint = authority.fingerprint();
     let audit =
         Arc::new(Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), audited));
     let (stop, stopped) = watch::channel(false);
-    let site = Site {
+    let site = AppState {
         brain: brain.clone(),
         tail: tail.clone(),
         roster: Arc::clone(&roster),
         space: Arc::clone(&space),
-        heartbeat_interval: Duration::from_secs(u64::from(options.report_interval_s)),
+        heartbeat_interval: Duration::from_secs(u64::from(options.heartbeat_interval_s)),
         store: Arc::clone(&store),
         artifacts: Arc::clone(&artifacts),
         fingerprint: fingerprint.clone(),
@@ -322,9 +318,9 @@ async fn opened(
     store: Arc<Store>,
     authority: String,
     options: &Options,
-) -> Result<Core, ServerError> {
+) -> Result<StateMachine, ServerError> {
     let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
-    let core = tokio::task::spawn_blocking(move || -> Result<Core, ServerError> {
+    let core = tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
         let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
         // Before anything is written to the log or beside it.
         store.check_has(read.state().access)?;
@@ -353,7 +349,7 @@ async fn opened(
         store.note_start(&LastStart { log: Some((seq, hash)), authority })?;
         Ok(core)
     });
-    core.await.map_err(|_| ServerError::Brain)?
+    core.await.map_err(|_| ServerError::Controller)?
 }
 
 /// Makes the server's own certificate anew from time to time.
@@ -393,7 +389,7 @@ impl Running {
     }
 
     /// The way to the brain.
-    pub fn brain(&self) -> &Brain {
+    pub fn brain(&self) -> &Controller {
         &self.brain
     }
 
@@ -412,7 +408,7 @@ impl Running {
         tokio::select! {
             ended = &mut self.ended => match ended {
                 Ok(Err(err)) => ServerError::Log(err),
-                Ok(Ok(())) | Err(_) => ServerError::Brain,
+                Ok(Ok(())) | Err(_) => ServerError::Controller,
             },
             err = self.damage.found() => ServerError::Log(err),
         }
@@ -421,13 +417,13 @@ impl Running {
     /// Ends it in order: streams are told, what waits is written, the state is kept.
     pub async fn stop(mut self) -> Result<(), ServerError> {
         let _ = self.stop.send(true);
-        self.roster.cut(|_, _| Some(Cut::Stopping));
+        self.roster.cut(|_, _| Some(DisconnectReason::Stopping));
         let _ = self.tasks.join_next().await;
         self.tasks.shutdown().await;
         self.brain.stop().await;
         match self.ended.await {
             Ok(ended) => Ok(ended?),
-            Err(_) => Err(ServerError::Brain),
+            Err(_) => Err(ServerError::Controller),
         }
     }
 }

@@ -40,7 +40,6 @@ impl FileKind {
 /// A file that more may use than should.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LooseMode {
-    /// Which.
     pub path: PathBuf,
     /// Its mode.
     pub found: u32,

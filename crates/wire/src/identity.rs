@@ -10,7 +10,6 @@ const PREFIX: &str = "farrier:node:";
 /// Which node a certificate speaks for, and which of its enrolments it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The node.
     pub node: NodeId,
     /// Counts the enrolments and revocations of the node: a certificate of an older one counts no more.
     pub generation: u64,

@@ -1,7 +1,7 @@
 //! What agents and the server say to each other.
 //!
 //! ```text
-//! agent ── Hello, Report, OrderAnswer ─> Up   ─┐   one stream a node, many streams a connection,
+//! agent ── Hello, Report, OrderStatus ─> Up   ─┐   one stream a node, many streams a connection,
 //! agent <─ Welcome, Ack, Order ───────── Down ─┘   HTTP/2 over TLS with certificates on both sides
 //! ```
 //!
@@ -12,8 +12,8 @@
 #[cfg(feature = "client")]
 pub mod client;
 pub mod codec;
+pub mod convert;
 pub mod file_mode;
-pub mod form;
 pub mod hex;
 pub mod hidden;
 pub mod identity;
@@ -25,7 +25,6 @@ pub mod strict_json;
 
 /// The messages, as they travel.
 #[allow(
-    missing_docs,
     clippy::pedantic,
     clippy::allow_attributes_without_reason,
     reason = "made from the proto file, which says it"

@@ -72,7 +72,6 @@ pub enum Purpose<'a> {
     Enrol {
         /// The name, as it was sent.
         node: &'a str,
-        /// The token.
         token: &'a str,
     },
     /// To replace the key of the certificate that the connection has.

@@ -8,7 +8,7 @@ use farrier_fleet::health::{
     Action, Change, Evidence, Finding, FindingKind, GpuUuid, NvmlXid, SERVER_FINDING_ID, Severity,
     Signal, Subject,
 };
-use farrier_wire::form::{self, FormError};
+use farrier_wire::convert::{self, ConvertError};
 use farrier_wire::limits::{
     EVIDENCE_MAX, FINDINGS_BYTES_MAX, FINDINGS_MAX, LOGGED_BYTES_MAX, NAME_BYTES_MAX,
     TEXT_BYTES_MAX,
@@ -82,25 +82,25 @@ fn finding(id: u64) -> Finding {
 }
 
 fn message(finding: Finding) -> proto::Finding {
-    let sent = form::findings_message(1, [finding]);
+    let sent = convert::findings_message(1, [finding]);
     proto::Finding::decode(sent.open[0].clone()).unwrap()
 }
 
-fn read(message: &proto::Finding) -> Result<Finding, FormError> {
+fn read(message: &proto::Finding) -> Result<Finding, ConvertError> {
     let open = vec![message.encode_to_vec().into()];
-    form::open_findings(proto::Findings { record: 1, open }).map(|mut all| all.remove(0))
+    convert::open_findings(proto::Findings { record: 1, open }).map(|mut all| all.remove(0))
 }
 
 /// What becomes of a finding whose message was changed on its way.
-fn changed(change: impl FnOnce(&mut proto::Finding)) -> Result<Finding, FormError> {
+fn changed(change: impl FnOnce(&mut proto::Finding)) -> Result<Finding, ConvertError> {
     let mut message = message(finding(1));
     change(&mut message);
     read(&message)
 }
 
-fn as_change(kind: i32, finding: Option<proto::Finding>) -> Result<Vec<Change>, FormError> {
+fn as_change(kind: i32, finding: Option<proto::Finding>) -> Result<Vec<Change>, ConvertError> {
     let changes = vec![proto::Change { kind, finding }.encode_to_vec().into()];
-    form::changes(proto::Changes { record: 1, after: 0, changes })
+    convert::changes(proto::Changes { record: 1, after: 0, changes })
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn every_field_that_has_to_be_there_is_missed_by_its_name() {
     ];
     for (name, remove) in cases {
         let refused = changed(remove);
-        assert!(matches!(refused, Err(FormError::Missing(what)) if what == name), "{refused:?}");
+        assert!(matches!(refused, Err(ConvertError::Missing(what)) if what == name), "{refused:?}");
     }
     let parts: [(&str, Removed); 7] = [
         ("boot", |it| it.opened_in.as_mut().unwrap().boot = None),
@@ -135,10 +135,10 @@ fn every_field_that_has_to_be_there_is_missed_by_its_name() {
     ];
     for (name, remove) in parts {
         let refused = changed(remove);
-        assert!(matches!(refused, Err(FormError::Missing(what)) if what == name), "{refused:?}");
+        assert!(matches!(refused, Err(ConvertError::Missing(what)) if what == name), "{refused:?}");
     }
     let nothing = as_change(1, None);
-    assert!(matches!(nothing, Err(FormError::Missing("finding"))), "{nothing:?}");
+    assert!(matches!(nothing, Err(ConvertError::Missing("finding"))), "{nothing:?}");
 }
 
 fn signal(message: &mut proto::Finding) -> &mut proto::SignalEvidence {
@@ -163,7 +163,7 @@ fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
         for number in [0, 99, -1, i32::MAX] {
             let refused = changed(|it| set(it, number));
             match refused {
-                Err(FormError::UnknownValue { what, value }) => {
+                Err(ConvertError::UnknownValue { what, value }) => {
                     assert_eq!((what, value), (name, number));
                 }
                 other => panic!("{name} {number}: {other:?}"),
@@ -172,17 +172,17 @@ fn a_value_that_is_not_known_is_refused_and_never_read_as_another() {
     }
     for number in [0, 4] {
         let refused = as_change(number, Some(message(finding(1))));
-        assert!(matches!(refused, Err(FormError::UnknownValue { what: "change", .. })));
+        assert!(matches!(refused, Err(ConvertError::UnknownValue { what: "change", .. })));
     }
     let refused = changed(|it| signal(it).signal = Some("gpu.mood".to_owned()));
-    assert!(matches!(refused, Err(FormError::UnknownSignal(_))), "{refused:?}");
+    assert!(matches!(refused, Err(ConvertError::UnknownSignal(_))), "{refused:?}");
     // A case of a later version is one that is not there: the subject has nothing but a field 15.
     let mut later = message(finding(1));
     later.subject = None;
     let mut bytes = later.encode_to_vec();
     bytes.extend([0x22, 0x02, 0x7a, 0x00]);
-    let later = form::open_findings(proto::Findings { record: 1, open: vec![bytes.into()] });
-    assert!(matches!(later, Err(FormError::Missing("subject"))), "{later:?}");
+    let later = convert::open_findings(proto::Findings { record: 1, open: vec![bytes.into()] });
+    assert!(matches!(later, Err(ConvertError::Missing("subject"))), "{later:?}");
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn what_is_no_message_is_refused() {
         [&b"nothing"[..], &[0x0a], b"[]", b"[{\"opened\":{}}]", &[0x08, 0x01, 0x12, 0x05, 0xff]]
     {
         let open = vec![Bytes::copy_from_slice(bytes)];
-        let refused = form::open_findings(proto::Findings { record: 1, open });
-        assert!(matches!(refused, Err(FormError::Decode(_))), "{bytes:?}: {refused:?}");
+        let refused = convert::open_findings(proto::Findings { record: 1, open });
+        assert!(matches!(refused, Err(ConvertError::Decode(_))), "{bytes:?}: {refused:?}");
     }
-    let none = form::open_findings(proto::Findings { record: 1, open: vec![Bytes::new()] });
-    assert!(matches!(none, Err(FormError::Missing(_) | FormError::UnknownValue { .. })));
+    let none = convert::open_findings(proto::Findings { record: 1, open: vec![Bytes::new()] });
+    assert!(matches!(none, Err(ConvertError::Missing(_) | ConvertError::UnknownValue { .. })));
 }
 
 #[test]
@@ -204,19 +204,19 @@ fn a_number_that_json_has_not_is_refused_by_both_sides() {
     for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let value = proto::Reading { what: Some(proto::reading::What::Value(wrong)) };
         let refused = changed(|it| signal(it).value = Some(value));
-        assert!(matches!(refused, Err(FormError::NotFinite(_))), "{refused:?}");
+        assert!(matches!(refused, Err(ConvertError::NotFinite(_))), "{refused:?}");
         let refused = changed(|it| signal(it).limit = Some(wrong));
-        assert!(matches!(refused, Err(FormError::NotFinite(_))), "{refused:?}");
+        assert!(matches!(refused, Err(ConvertError::NotFinite(_))), "{refused:?}");
         let mut own = finding(1);
         for evidence in &mut own.evidence {
             if let Evidence::Signal { limit, .. } = evidence {
                 *limit = wrong;
             }
         }
-        let refused = form::changes_message(1, 0, vec![Change::Opened(own.clone())]);
-        assert!(matches!(refused, Err(FormError::NotFinite(_))), "{refused:?}");
+        let refused = convert::changes_message(1, 0, vec![Change::Opened(own.clone())]);
+        assert!(matches!(refused, Err(ConvertError::NotFinite(_))), "{refused:?}");
         // The finding is reported all the same, without its evidence.
-        let open = form::open_findings(form::findings_message(1, [own.clone()])).unwrap();
+        let open = convert::open_findings(convert::findings_message(1, [own.clone()])).unwrap();
         assert_eq!(open, [Finding { evidence: Vec::new(), ..own }]);
     }
 }
@@ -251,22 +251,24 @@ fn what_is_too_much_is_refused_by_both_sides() {
     for (name, grow) in cases {
         let mut large = finding(1);
         grow(&mut large);
-        let sent = form::changes_message(1, 0, vec![Change::Opened(large.clone())]);
+        let sent = convert::changes_message(1, 0, vec![Change::Opened(large.clone())]);
         assert!(
-            matches!(sent, Err(FormError::TooMuch { what, .. }) if what == name),
+            matches!(sent, Err(ConvertError::TooMuch { what, .. }) if what == name),
             "{name}: {sent:?}"
         );
     }
     // A sender that does not bound what it sends.
     let refused = changed(|it| it.text = Some("x".repeat(TEXT_BYTES_MAX + 1)));
-    assert!(matches!(refused, Err(FormError::TooMuch { what: "text", .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ConvertError::TooMuch { what: "text", .. })), "{refused:?}");
     let refused = changed(|it| it.evidence = vec![it.evidence[3].clone(); EVIDENCE_MAX + 1]);
-    assert!(matches!(refused, Err(FormError::TooMuch { what: "evidence", .. })), "{refused:?}");
-    let many = |open| form::open_findings(proto::Findings { record: 1, open });
+    assert!(matches!(refused, Err(ConvertError::TooMuch { what: "evidence", .. })), "{refused:?}");
+    let many = |open| convert::open_findings(proto::Findings { record: 1, open });
     let refused = many(vec![Bytes::new(); FINDINGS_MAX + 1]);
-    assert!(matches!(refused, Err(FormError::TooMuch { found, .. }) if found == FINDINGS_MAX + 1));
+    assert!(
+        matches!(refused, Err(ConvertError::TooMuch { found, .. }) if found == FINDINGS_MAX + 1)
+    );
     let refused = many(vec![vec![0; FINDINGS_BYTES_MAX].into()]);
-    assert!(matches!(refused, Err(FormError::TooMuch { what: "findings", .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ConvertError::TooMuch { what: "findings", .. })), "{refused:?}");
 }
 
 #[test]
@@ -286,12 +288,12 @@ fn a_small_message_cannot_fill_the_log() {
     let encoded: Bytes = message(bare).encode_to_vec().into();
     let (count, bytes) = (LOGGED_BYTES_MAX / 512 + 1, encoded.len());
     assert!(count < FINDINGS_MAX && count * (bytes + 3) < FINDINGS_BYTES_MAX, "{bytes}");
-    let refused = form::open_findings(proto::Findings { record: 1, open: vec![encoded; count] });
-    assert!(matches!(refused, Err(FormError::TooMuch { most: LOGGED_BYTES_MAX, .. })));
+    let refused = convert::open_findings(proto::Findings { record: 1, open: vec![encoded; count] });
+    assert!(matches!(refused, Err(ConvertError::TooMuch { most: LOGGED_BYTES_MAX, .. })));
     // Letters that JSON writes with six.
     let zeros =
         |id| Finding { text: "\0".repeat(TEXT_BYTES_MAX), evidence: Vec::new(), ..finding(id) };
-    let open = form::open_findings(form::findings_message(1, (0..60).map(zeros))).unwrap();
+    let open = convert::open_findings(convert::findings_message(1, (0..60).map(zeros))).unwrap();
     assert!(open.len() < 60 && serde_json::to_vec(&open).unwrap().len() <= LOGGED_BYTES_MAX);
 }
 
@@ -306,8 +308,8 @@ fn a_finding_with_the_servers_own_number_is_refused() {
     ] {
         let refused = changed(|it| it.id = Some(id));
         assert_eq!(refused.is_ok(), is_taken, "{id}");
-        assert!(is_taken || matches!(refused, Err(FormError::ReservedId(it)) if it == id));
-        let sent = form::changes_message(1, 0, vec![Change::Opened(finding(id))]);
+        assert!(is_taken || matches!(refused, Err(ConvertError::ReservedId(it)) if it == id));
+        let sent = convert::changes_message(1, 0, vec![Change::Opened(finding(id))]);
         assert_eq!(sent.is_ok(), is_taken, "{id}");
     }
 }
@@ -315,13 +317,13 @@ fn a_finding_with_the_servers_own_number_is_refused() {
 #[test]
 fn a_change_that_contradicts_itself_is_refused() {
     let cleared = as_change(proto::ChangeKind::Cleared.into(), Some(message(finding(5))));
-    assert!(matches!(cleared, Err(FormError::Contradiction(5))));
+    assert!(matches!(cleared, Err(ConvertError::Contradiction(5))));
     let over = Some(Cleared { at: at(9), why: "it was rebooted".to_owned() });
     let over = Finding { cleared: over, ..finding(5) };
-    let opened = form::changes_message(1, 0, vec![Change::Opened(over.clone())]).unwrap();
-    assert!(matches!(form::changes(opened), Err(FormError::Contradiction(5))));
-    let open = form::findings_message(1, [over]);
-    assert!(matches!(form::open_findings(open), Err(FormError::Contradiction(5))));
+    let opened = convert::changes_message(1, 0, vec![Change::Opened(over.clone())]).unwrap();
+    assert!(matches!(convert::changes(opened), Err(ConvertError::Contradiction(5))));
+    let open = convert::findings_message(1, [over]);
+    assert!(matches!(convert::open_findings(open), Err(ConvertError::Contradiction(5))));
 }
 
 #[test]
@@ -331,12 +333,12 @@ fn of_too_many_findings_the_worst_are_reported() {
         severity: if id == 1500 { Severity::Fatal } else { Severity::Info },
         ..finding(id)
     };
-    let open = form::open_findings(form::findings_message(1, (1..=2000).map(large))).unwrap();
+    let open = convert::open_findings(convert::findings_message(1, (1..=2000).map(large))).unwrap();
     assert!((120..2000).contains(&open.len()), "{}", open.len());
     assert_eq!(open[0].id, 1500);
     assert!(open.iter().all(|it| it.evidence.is_empty()));
     let few: Vec<Finding> = (1..=3).map(finding).collect();
-    let read = form::open_findings(form::findings_message(1, few.clone())).unwrap();
+    let read = convert::open_findings(convert::findings_message(1, few.clone())).unwrap();
     assert_eq!(read, few);
 }
 
@@ -358,9 +360,9 @@ fn a_message_is_smaller_than_its_json() {
     let usual = |id| Finding { evidence: finding(id).evidence[..1].to_vec(), ..finding(id) };
     let sizes = |name: &str, findings: Vec<Finding>| {
         let json = serde_json::to_vec(&findings).unwrap().len();
-        let message = form::findings_message(1, findings.clone());
+        let message = convert::findings_message(1, findings.clone());
         let bytes = message.encoded_len();
-        assert_eq!(form::open_findings(message).unwrap(), findings, "nothing was left out");
+        assert_eq!(convert::open_findings(message).unwrap(), findings, "nothing was left out");
         println!("{name}: {json} bytes of JSON, {bytes} of a message");
         assert!(bytes * 10 < json * 7, "{name}: {json} bytes of JSON, {bytes} of a message");
         json
@@ -536,31 +538,31 @@ proptest! {
                 (false, _) => Change::Cleared(finding),
             })
             .collect();
-        let sent = form::changes_message(7, 6, changes.clone()).unwrap();
+        let sent = convert::changes_message(7, 6, changes.clone()).unwrap();
         // On its way it is what other programs see.
         let sent = proto::Changes::decode(&sent.encode_to_vec()[..]).unwrap();
         prop_assert_eq!((sent.record, sent.after), (7, 6));
-        prop_assert_eq!(form::changes(sent).unwrap(), changes);
+        prop_assert_eq!(convert::changes(sent).unwrap(), changes);
     }
 
     #[test]
     fn any_open_finding_arrives_as_it_was_sent(finding in findings()) {
         let finding = Finding { cleared: None, ..finding };
-        let sent = form::findings_message(7, [finding.clone()]);
-        prop_assert_eq!(form::open_findings(sent).unwrap(), [finding]);
+        let sent = convert::findings_message(7, [finding.clone()]);
+        prop_assert_eq!(convert::open_findings(sent).unwrap(), [finding]);
     }
 
     #[test]
     fn a_message_with_bytes_changed_makes_no_reader_panic(
         at in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let changes = form::changes_message(7, 6, vec![Change::Opened(finding(1))]).unwrap();
+        let changes = convert::changes_message(7, 6, vec![Change::Opened(finding(1))]).unwrap();
         let mut bytes = changes.changes[0].to_vec();
         for (at, to) in at {
             let at = at.index(bytes.len());
             bytes[at] = to;
         }
         let changes = vec![bytes.into()];
-        let _ = form::changes(proto::Changes { record: 7, after: 6, changes });
+        let _ = convert::changes(proto::Changes { record: 7, after: 6, changes });
     }
 }

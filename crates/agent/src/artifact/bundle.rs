@@ -34,7 +34,6 @@ const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 pub struct Manifest {
     /// The version of this form.
     pub v: u32,
-    /// The node.
     pub node: String,
     /// When gathering began, by the node's clock.
     pub at: Timestamp,
@@ -54,7 +53,6 @@ pub struct Manifest {
 pub struct FileEntry {
     /// Its name below the bundle's folder.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
     /// SHA-256 of it, in hexadecimal.
     pub sha256: String,
@@ -80,17 +78,13 @@ pub struct Gap {
 pub enum SourceError {
     /// The program is not on this node.
     #[error("`{program}` is not installed")]
-    NotInstalled {
-        /// Which.
-        program: String,
-    },
+    NotInstalled { program: String },
     /// The files of the node are not those of this machine.
     #[error("the node that is watched is not this machine")]
     NotThisMachine,
     /// It took too long.
     #[error("`{program}` did not end within {} s", after.as_secs())]
     TimedOut {
-        /// Which.
         program: String,
         /// The deadline.
         after: Duration,
@@ -98,7 +92,6 @@ pub enum SourceError {
     /// The program failed.
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
-        /// Which.
         program: String,
         /// Its exit status.
         status: String,
@@ -107,12 +100,7 @@ pub enum SourceError {
     },
     /// A file cannot be read.
     #[error("failed to read `{}`: {err}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        err: io::Error,
-    },
+    Read { path: PathBuf, err: io::Error },
     /// What is in the bundle is not all of it.
     #[error("it is not complete: {0}")]
     Incomplete(Box<SourceError>),
@@ -144,12 +132,7 @@ impl SourceError {
 pub enum BundleError {
     /// It cannot be written.
     #[error("failed to write `{}`: {err}", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        err: io::Error,
-    },
+    Write { path: PathBuf, err: io::Error },
 }
 
 /// Why a manifest cannot be read.

@@ -26,12 +26,7 @@ pub enum SendError {
     Refused(String),
     /// The file cannot be read.
     #[error("failed to read `{}`: {why}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
+    Read { path: PathBuf, why: String },
     /// The order is not wanted any longer.
     #[error("the order is not wanted any longer")]
     Unwanted,
@@ -51,7 +46,6 @@ pub struct Sending {
     pub generation: u64,
     /// Where it is.
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
     /// SHA-256 of it.
     pub sha256: [u8; 32],

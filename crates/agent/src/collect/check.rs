@@ -12,8 +12,8 @@ use farrier_hardware::{Root, clock, observe};
 use jiff::civil::Date;
 
 use super::drift::Drift;
-use super::{Known, Surroundings};
-use crate::brain::{Collector, Seen, Unseen};
+use super::{CollectorContext, Known};
+use crate::monitor::{Collector, CollectorMessage, SkippedCheck};
 
 /// A look that costs less than this is made every minute; a dearer one every ten, and when packages change.
 const CHEAP_US: u64 = 20_000;
@@ -47,7 +47,7 @@ pub(crate) const COHERENCE: [&str; 12] = [
     "fabric-manager-not-enabled",
 ];
 
-pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
+pub(super) fn run(surroundings: &CollectorContext, _known: &Known) {
     let root = &surroundings.config.root;
     let mut last: Option<(Instant, Duration)> = None;
     let mut alive_at: Option<Instant> = None;
@@ -80,11 +80,11 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
             last = Some((Instant::now(), period));
             items.extend(drift.items.iter().cloned());
             unseen.extend(drift.unseen.iter().cloned());
-            if surroundings.inbox.send(Seen::Checked { items, unseen }).is_err() {
+            if surroundings.inbox.send(CollectorMessage::Checked { items, unseen }).is_err() {
                 return;
             }
         }
-        if surroundings.inbox.send(Seen::Alive(Collector::Check)).is_err() {
+        if surroundings.inbox.send(CollectorMessage::Alive(Collector::Check)).is_err() {
             return;
         }
         alive_at = Some(Instant::now());
@@ -92,7 +92,7 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
 }
 
 /// Judges the node whose files are below `root`, by its files alone.
-pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<Unseen>) {
+pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
     let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
     let observation = observe::observe(&root, nvml, &PythonChoice::of_root(None));
@@ -102,7 +102,9 @@ pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<Unseen>) {
     for item in report.items.into_iter().filter(is_ours) {
         match item.verdict {
             Verdict::Ok => (),
-            Verdict::Unknown => unseen.push(Unseen { code: item.code.to_owned(), why: item.text }),
+            Verdict::Unknown => {
+                unseen.push(SkippedCheck { code: item.code.to_owned(), why: item.text })
+            }
             Verdict::Caveat | Verdict::Blocked => items.push(check_item(item)),
         }
     }

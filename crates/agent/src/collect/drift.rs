@@ -10,8 +10,8 @@ use farrier_hardware::Root;
 use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Kept, NodeHands, STATE};
 
-use super::Surroundings;
-use crate::brain::Unseen;
+use super::CollectorContext;
+use crate::monitor::SkippedCheck;
 
 /// What has drifted.
 pub(crate) const DRIFT: &str = "tune-drift";
@@ -32,11 +32,11 @@ pub(super) struct Drift {
     facts: &'static FactSet,
     last: Option<(Instant, Option<SystemTime>)>,
     pub(super) items: Vec<CheckItem>,
-    pub(super) unseen: Vec<Unseen>,
+    pub(super) unseen: Vec<SkippedCheck>,
 }
 
 impl Drift {
-    pub(super) fn of(surroundings: &Surroundings) -> Self {
+    pub(super) fn of(surroundings: &CollectorContext) -> Self {
         let config = &surroundings.config;
         Self {
             root: config.root.clone(),
@@ -71,7 +71,7 @@ impl Drift {
         changed
     }
 
-    fn compare(&self, kept: &Kept) -> (Vec<CheckItem>, Vec<Unseen>) {
+    fn compare(&self, kept: &Kept) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
         let (program, library) = (&self.program, self.nvml.as_deref());
         let controls = Controls::of_node(program, library, self.is_live, Patience::default());
         let readings = NodeHands::new(Root::unrecorded(&self.root), controls).look(&kept.profile);
@@ -97,11 +97,11 @@ impl Drift {
     }
 }
 
-fn unseen(why: String) -> Unseen {
-    Unseen { code: DRIFT.to_owned(), why }
+fn unseen(why: String) -> SkippedCheck {
+    SkippedCheck { code: DRIFT.to_owned(), why }
 }
 
-fn judged(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<Unseen>) {
+fn judged(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
     let of = |wanted: fn(&Standing) -> bool| {
         steps.iter().filter(move |step| wanted(&step.standing)).collect::<Vec<_>>()
     };

@@ -6,14 +6,14 @@ use farrier_hardware::host::{Collector as Reader, Expectations};
 use farrier_hardware::{Root, Tier};
 
 use super::remembered::Kept;
-use super::{Known, Surroundings};
-use crate::brain::{Collector, Report, Seen};
+use super::{CollectorContext, Known};
 use crate::config::duration;
+use crate::monitor::{Collector, CollectorMessage, Report};
 
 /// The version of the module that is loaded.
 const DRIVER: &str = "/sys/module/nvidia/version";
 
-pub(super) fn run(surroundings: &Surroundings, known: &Known) {
+pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
     let config = &surroundings.config;
     let expectations = Expectations {
         gpus: config.expect.gpus,
@@ -52,7 +52,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
             let driver = driver.flatten();
             let report =
                 Report { collector: Some(*collector), samples, driver, ..Report::default() };
-            if surroundings.inbox.send(Seen::Report(report)).is_err() {
+            if surroundings.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }
             // Late once is not late for ever: missed turns are not made up for.

@@ -8,8 +8,8 @@ use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::kmsg::{self, KmsgSettings};
 use farrier_hardware::nvml::watch;
 
-use super::{Known, Surroundings};
-use crate::brain::{Collector, Seen};
+use super::{CollectorContext, Known};
+use crate::monitor::{Collector, CollectorMessage};
 
 /// How much later than at its deadline NVML may be said to hang.
 const GRACE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ fn gpus_wait(known: &[GpuIdentity]) -> Duration {
     if known.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
 }
 
-pub(super) fn run(surroundings: &Surroundings, known: &Known) {
+pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
     let settings = KmsgSettings::below(&surroundings.config.root, surroundings.kernel_after);
     let stop = &surroundings.stop;
     let last: Cell<Option<Instant>> = Cell::new(None);
@@ -31,7 +31,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
         let due = last.get().is_none_or(|last| last.elapsed() >= Collector::KERNEL_PERIOD);
         if due {
             last.set(Some(Instant::now()));
-            let _ = surroundings.inbox.send(Seen::Alive(Collector::Kernel));
+            let _ = surroundings.inbox.send(CollectorMessage::Alive(Collector::Kernel));
         }
     };
     let until = Instant::now() + gpus_wait(&surroundings.gpus);
@@ -43,7 +43,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     }
     kmsg::run_with_pulse(&settings, &stop.flag, &pulse, &mut |said| {
         // Blocks while the brain is behind: the kernel keeps what is not read, and says what it lost.
-        if surroundings.inbox.send(Seen::Kernel(said)).is_err() {
+        if surroundings.inbox.send(CollectorMessage::Kernel(said)).is_err() {
             stop.now();
         }
     });
@@ -62,13 +62,16 @@ mod tests {
     use crate::config::Config;
 
     /// Reads a log of one line; what it says, and the end.
-    fn reads(gpus: Vec<GpuIdentity>, known: &Arc<Known>) -> (Surroundings, Receiver<Seen>) {
+    fn reads(
+        gpus: Vec<GpuIdentity>,
+        known: &Arc<Known>,
+    ) -> (CollectorContext, Receiver<CollectorMessage>) {
         let (inbox, said) = sync_channel(16);
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         let line = "3,1,5000,-;NVRM: Xid (PCI:0000:1b:00): 79, x\n";
         std::fs::write(root.path().join("dev/kmsg"), line).unwrap();
-        let surroundings = Surroundings {
+        let surroundings = CollectorContext {
             inbox,
             stop: Arc::default(),
             config: Config { root: root.path().to_owned(), ..Config::default() },
@@ -92,10 +95,13 @@ mod tests {
         let (surroundings, said) = reads(Vec::new(), &known);
         // It says that it is there, and no more.
         let patience = Duration::from_secs(300);
-        assert!(matches!(said.recv_timeout(patience), Ok(Seen::Alive(Collector::Kernel))));
+        assert!(matches!(
+            said.recv_timeout(patience),
+            Ok(CollectorMessage::Alive(Collector::Kernel))
+        ));
         assert!(said.recv_timeout(Duration::from_millis(200)).is_err());
         known.change(|known| known.settled = true);
-        assert!(matches!(said.recv_timeout(patience), Ok(Seen::Kernel(_))));
+        assert!(matches!(said.recv_timeout(patience), Ok(CollectorMessage::Kernel(_))));
         surroundings.stop.now();
     }
 
@@ -109,8 +115,8 @@ mod tests {
             name: None,
         };
         let (surroundings, said) = reads(vec![gpu], &Arc::default());
-        let first = said.iter().find(|seen| !matches!(seen, Seen::Alive(_)));
-        assert!(matches!(first, Some(Seen::Kernel(_))), "{first:?}");
+        let first = said.iter().find(|seen| !matches!(seen, CollectorMessage::Alive(_)));
+        assert!(matches!(first, Some(CollectorMessage::Kernel(_))), "{first:?}");
         surroundings.stop.now();
     }
 

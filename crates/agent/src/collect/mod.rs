@@ -17,8 +17,8 @@ use farrier_facts::FactSet;
 use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::nvml::watch::Hold;
 
-use crate::brain::{Collector, Seen};
 use crate::config::Config;
+use crate::monitor::{Collector, CollectorMessage};
 
 /// Word that it is time to end, which wakes those who wait.
 #[derive(Debug, Default)]
@@ -49,12 +49,12 @@ impl Stop {
 /// What NVML's collector tells the others.
 #[derive(Debug, Default)]
 struct Known {
-    inner: Mutex<KnownGpus>,
+    inner: Mutex<SharedInventory>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default, Clone)]
-struct KnownGpus {
+struct SharedInventory {
     /// NVML has answered, or is known not to.
     settled: bool,
     gpus: Vec<GpuIdentity>,
@@ -62,12 +62,12 @@ struct KnownGpus {
 }
 
 impl Known {
-    fn change(&self, change: impl FnOnce(&mut KnownGpus)) {
+    fn change(&self, change: impl FnOnce(&mut SharedInventory)) {
         change(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
 
-    fn get(&self) -> KnownGpus {
+    fn get(&self) -> SharedInventory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -81,9 +81,9 @@ impl Known {
 
 /// What collectors need.
 #[derive(Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct CollectorContext {
     /// Where what they see goes.
-    pub inbox: SyncSender<Seen>,
+    pub inbox: SyncSender<CollectorMessage>,
     /// When to end.
     pub stop: Arc<Stop>,
     /// The configuration at the start.
@@ -106,14 +106,14 @@ const HOST: [Collector; 4] =
     [Collector::HostFast, Collector::HostMedium, Collector::HostSlow, Collector::HostRare];
 
 /// Starts them all.
-pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<()> {
+pub(crate) fn spawn(surroundings: &CollectorContext) -> std::io::Result<()> {
     let known = Arc::new(Known::default());
     let start = |name: &str, of: &'static [Collector], run: Run| -> std::io::Result<()> {
         let (surroundings, known) = (surroundings.clone(), Arc::clone(&known));
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         // Nobody waits for them: one that hangs in a read must not keep the agent from ending.
         thread.spawn(move || {
-            let _ends = Ends { surroundings: &surroundings, of };
+            let _ends = ExitGuard { surroundings: &surroundings, of };
             run(&surroundings, &known);
         })?;
         Ok(())
@@ -124,18 +124,18 @@ pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<()> {
     start("check", &[Collector::Check], check::run)
 }
 
-type Run = fn(&Surroundings, &Known);
+type Run = fn(&CollectorContext, &Known);
 
 /// Says that a thread has ended before it was told to, also where it panicked.
-struct Ends<'s> {
-    surroundings: &'s Surroundings,
+struct ExitGuard<'s> {
+    surroundings: &'s CollectorContext,
     of: &'static [Collector],
 }
 
-impl Drop for Ends<'_> {
+impl Drop for ExitGuard<'_> {
     fn drop(&mut self) {
         if !self.surroundings.stop.flag.load(Ordering::Relaxed) {
-            let _ = self.surroundings.inbox.send(Seen::Ended(self.of));
+            let _ = self.surroundings.inbox.send(CollectorMessage::Ended(self.of));
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_thread_that_panics_is_said_to_have_ended_and_one_that_was_stopped_is_not() {
         let (inbox, said) = sync_channel(4);
-        let surroundings = Surroundings {
+        let surroundings = CollectorContext {
             inbox,
             stop: Arc::default(),
             config: Config::default(),
@@ -172,13 +172,13 @@ mod tests {
         };
         let panics = surroundings.clone();
         let thread = std::thread::spawn(move || {
-            let _ends = Ends { surroundings: &panics, of: &[Collector::Check] };
+            let _ends = ExitGuard { surroundings: &panics, of: &[Collector::Check] };
             panic!("as this test wants it");
         });
         assert!(thread.join().is_err());
-        assert!(matches!(said.try_recv(), Ok(Seen::Ended([Collector::Check]))));
+        assert!(matches!(said.try_recv(), Ok(CollectorMessage::Ended([Collector::Check]))));
         surroundings.stop.now();
-        drop(Ends { surroundings: &surroundings, of: &[Collector::Kernel] });
+        drop(ExitGuard { surroundings: &surroundings, of: &[Collector::Kernel] });
         assert!(said.try_recv().is_err());
     }
 }

@@ -14,18 +14,18 @@ use farrier_hardware::nvml::watch::{
     self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings,
 };
 
-use super::{Known, Surroundings, rss_bytes};
-use crate::brain::{Collector, Held, NvmlBlindness, Report, Seen};
+use super::{CollectorContext, Known, rss_bytes};
 use crate::config::duration;
+use crate::monitor::{Collector, CollectorMessage, Held, NvmlUnavailable, Report};
 
-pub(super) fn run(surroundings: &Surroundings, known: &Known) {
+pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
     let config = &surroundings.config;
     let library = match &config.nvml {
         Some(path) => path.clone().into_os_string(),
         None if config.is_live() => LIBRARY.into(),
         None => {
-            let why = NvmlBlindness::NoLibraryNamed;
-            let _ = surroundings.inbox.send(Seen::NvmlBlind { why });
+            let why = NvmlUnavailable::NoLibraryNamed;
+            let _ = surroundings.inbox.send(CollectorMessage::NvmlBlind { why });
             known.change(|known| known.settled = true);
             return;
         }
@@ -57,19 +57,19 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     });
 }
 
-fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
+fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> CollectorMessage {
     let why = match said {
-        ProbeSaid::Report(report) => return Seen::Report(take(report, known, holders)),
-        ProbeSaid::Back => return Seen::NvmlBack,
+        ProbeSaid::Report(report) => return CollectorMessage::Report(take(report, known, holders)),
+        ProbeSaid::Back => return CollectorMessage::NvmlBack,
         ProbeSaid::Hung { during, after, stuck } => {
             let after_s = (after + Duration::from_millis(500)).as_secs();
-            NvmlBlindness::Hung { during, after_s, stuck }
+            NvmlUnavailable::Hung { during, after_s, stuck }
         }
-        ProbeSaid::Died { why } => NvmlBlindness::Died(why),
-        ProbeSaid::NoLibrary { why } => NvmlBlindness::NoLibrary(why),
-        ProbeSaid::Refused { error } => NvmlBlindness::Refused(error),
+        ProbeSaid::Died { why } => NvmlUnavailable::Died(why),
+        ProbeSaid::NoLibrary { why } => NvmlUnavailable::NoLibrary(why),
+        ProbeSaid::Refused { error } => NvmlUnavailable::Refused(error),
     };
-    Seen::NvmlBlind { why }
+    CollectorMessage::NvmlBlind { why }
 }
 
 fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {

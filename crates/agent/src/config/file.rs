@@ -22,26 +22,16 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("failed to read `{}`", path.display())]
     Unreadable {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: std::io::Error,
     },
     /// It is too large to be one.
     #[error("`{}` is larger than 1 MiB", path.display())]
-    TooLarge {
-        /// Which.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// Its content is wrong.
     #[error("`{}` has {}", path.display(), counted(problems.len()))]
-    Content {
-        /// Which.
-        path: PathBuf,
-        /// All of them.
-        problems: Vec<Problem>,
-    },
+    Content { path: PathBuf, problems: Vec<Problem> },
 }
 
 impl ConfigError {
@@ -57,7 +47,7 @@ impl ConfigError {
     /// The first that is wrong, and how much more, for those who have room for one line.
     pub fn first(&self) -> String {
         let Self::Content { problems, path } = self else {
-            return crate::brain::Chain(self).to_string();
+            return crate::monitor::Chain(self).to_string();
         };
         let first = problems.first().map(ToString::to_string).unwrap_or_default();
         let more = match problems.len() {

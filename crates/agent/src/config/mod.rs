@@ -117,7 +117,6 @@ pub(crate) const LISTEN: &str = "an address and a port such as 127.0.0.1:9402, o
 /// The socket for jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Socket {
-    /// Its path.
     pub path: PathBuf,
     /// Who may open it.
     #[serde(serialize_with = "octal")]

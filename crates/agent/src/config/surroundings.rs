@@ -15,8 +15,8 @@ use farrier_hardware::access::may_write;
 
 use super::section::near;
 use super::{Config, Lines, Listen, Problem};
-use crate::orders::file;
 use crate::orders::host::MARK;
+use crate::orders::journal;
 use crate::orders::task::ALIVE;
 use crate::uplink::Keep;
 
@@ -63,7 +63,7 @@ fn identity(config: &Config) -> Option<String> {
     let err = keep.check().err()?;
     Some(format!(
         "{}; expected what `farrier agent enrol --server {url}` leaves there",
-        crate::brain::Chain(&err)
+        crate::monitor::Chain(&err)
     ))
 }
 
@@ -209,7 +209,7 @@ fn is_agents_own(path: &Path, state_dir: &Path) -> bool {
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let name = name.to_string_lossy();
-    let of_orders = [file::FILE, file::LOCK, ALIVE, MARK];
+    let of_orders = [journal::FILE, journal::LOCK, ALIVE, MARK];
     let own = ["lock", "inventory.json", "hardware.json"].contains(&&*name)
         || of_orders.contains(&&*name)
         || name.starts_with("findings-")

@@ -16,14 +16,14 @@ use crate::jobs::JobState;
 use crate::sight;
 use crate::state::{Shown, State};
 use crate::status::{Verdict, not_seen};
-use crate::uplink::{Link, Sight};
+use crate::uplink::{ConnectionStatus, Link};
 
 /// The whole page, as it is at `now_ms` on the clock of the snapshot.
 pub fn render(
     state: &State,
     now_ms: i64,
     jobs: &[JobState],
-    uplink: Option<&Sight>,
+    uplink: Option<&ConnectionStatus>,
     config: &Metrics,
 ) -> String {
     let mut text = Text::default();
@@ -182,7 +182,7 @@ fn xids(state: &State, text: &mut Text) {
 }
 
 /// The way to the server. An agent that works alone has none of this.
-fn server(uplink: &Sight, text: &mut Text) {
+fn server(uplink: &ConnectionStatus, text: &mut Text) {
     let help = "1 where the fleet's server is told what is found; 0: it is not, and what is found is kept for it.";
     let is_connected = matches!(uplink.link, Link::Connected { .. });
     text.gauge("farrier_agent_server_connected", help, f64::from(u8::from(is_connected)));

@@ -26,9 +26,9 @@ use tokio::sync::watch;
 pub use metrics::render;
 
 use crate::config::Metrics;
-use crate::jobs::Board;
+use crate::jobs::JobRegistry;
 use crate::state::Published;
-use crate::uplink::Sight;
+use crate::uplink::ConnectionStatus;
 
 /// What handlers need.
 #[derive(Debug, Clone)]
@@ -36,11 +36,11 @@ pub struct Pages {
     /// The newest snapshot.
     pub published: Published,
     /// Jobs.
-    pub board: Arc<Board>,
+    pub board: Arc<JobRegistry>,
     /// What `/metrics` shows; changes with the configuration.
     pub metrics: Arc<RwLock<Metrics>>,
     /// The way to the server; none: the agent works alone.
-    pub uplink: Option<watch::Receiver<Sight>>,
+    pub uplink: Option<watch::Receiver<ConnectionStatus>>,
 }
 
 /// Serves until it is dropped.

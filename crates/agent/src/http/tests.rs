@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::brain::{Blindness, CollectorState, Held};
+use crate::monitor::{CollectorState, CoverageLoss, Held};
 use crate::state::{Cost, JournalState, Shown, State, Values};
 use crate::uplink::Link;
 
@@ -182,17 +182,17 @@ fn state() -> State {
 }
 
 /// A way to the server.
-fn uplink(is_connected: bool) -> Sight {
+fn uplink(is_connected: bool) -> ConnectionStatus {
     let at = Timestamp::from_second(1_800_000_000).unwrap();
     let lost = Link::NotConnected { since: at, why: "no route".to_owned(), must_enrol: false };
     let link = if is_connected { Link::Connected { since: at } } else { lost };
-    Sight { link, node: None, certificate_until: Some(at) }
+    ConnectionStatus { link, node: None, certificate_until: Some(at) }
 }
 
 #[test]
 fn an_agent_that_is_cut_off_is_told_from_one_that_works_alone() {
     let config = Metrics { dcgm: false, hostname: None };
-    let connected = |uplink: Option<&Sight>| {
+    let connected = |uplink: Option<&ConnectionStatus>| {
         let state = state();
         let (_, lines) = parse(&render(&state, state.at.steady_ms, &[], uplink, &config));
         let until = value(&lines, "farrier_agent_certificate_expiry_timestamp_seconds");
@@ -273,7 +273,7 @@ fn a_brain_that_stands_still_is_not_healthy() {
     assert!(blind(&published, 51_000).is_empty());
     assert!(blind(&published, 61_000)[0].starts_with("brain: "));
     let why = "it hangs".to_owned();
-    shown.blind = vec![Blindness { what: "nvml".to_owned(), why }];
+    shown.blind = vec![CoverageLoss { what: "nvml".to_owned(), why }];
     published.set(shown);
     assert_eq!(blind(&published, 51_000), ["nvml: it hangs"]);
 }
@@ -367,7 +367,7 @@ fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
     assert_eq!(verdict(&known(Reading::Value(40.0))), "healthy");
     assert_eq!(verdict(&known(Reading::Unreadable(ReadError::unavailable("it fails")))), "unknown");
     let mut late = known(Reading::Value(40.0));
-    late.blind = vec![Blindness { what: "gpus".to_owned(), why: "why".to_owned() }];
+    late.blind = vec![CoverageLoss { what: "gpus".to_owned(), why: "why".to_owned() }];
     assert_eq!(verdict(&late), "unknown");
 }
 
@@ -430,7 +430,7 @@ fn requests_are_answered_and_hostile_ones_are_not() {
         let address = listener.local_addr().unwrap();
         let published = Published::default();
         let metrics = Arc::new(RwLock::new(Metrics { dcgm: true, hostname: None }));
-        let board = Arc::new(Board::default());
+        let board = Arc::new(JobRegistry::default());
         let pages = Pages { published: published.clone(), board, metrics, uplink: None };
         tokio::spawn(run(listener, pages));
         let ask =

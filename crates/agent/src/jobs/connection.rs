@@ -13,8 +13,8 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
-use super::board::Board;
-use super::protocol::{Answer, ErrorCode, Hello, Misreading, Request, VERSION, misreading};
+use super::protocol::{Answer, ErrorCode, Hello, ParseError, Request, VERSION, misreading};
+use super::registry::JobRegistry;
 use super::server::Answers;
 
 /// Answers that may wait for a client that is slow to read.
@@ -53,7 +53,7 @@ pub(super) async fn serve(
     mut stream: UnixStream,
     id: u64,
     mut outbox: Receiver<Arc<str>>,
-    board: &Board,
+    board: &JobRegistry,
     answers: &dyn Answers,
 ) {
     let mut lines = Lines { kept: Vec::new(), board };
@@ -110,7 +110,7 @@ pub(super) fn moment() -> Moment {
 /// Whole lines out of chunks.
 struct Lines<'b> {
     kept: Vec<u8>,
-    board: &'b Board,
+    board: &'b JobRegistry,
 }
 
 impl Lines<'_> {
@@ -149,7 +149,7 @@ impl Drop for Lines<'_> {
 
 struct Client<'b> {
     id: u64,
-    board: &'b Board,
+    board: &'b JobRegistry,
     answers: &'b dyn Answers,
     errors: u32,
     allowed: f64,
@@ -225,7 +225,7 @@ impl Client<'_> {
         self.say(stream, &Answer::Welcome { v }.line()).await
     }
 
-    async fn misread(&mut self, stream: &mut UnixStream, read: &Misreading) -> Result<(), End> {
+    async fn misread(&mut self, stream: &mut UnixStream, read: &ParseError) -> Result<(), End> {
         if read.is_hello {
             return Err(End::told(ErrorCode::BadHello, read.why.clone()));
         }

@@ -7,16 +7,16 @@
 //!
 //! Nothing that a client does or leaves undone makes another wait, or lets memory grow.
 
-mod board;
 mod client;
 mod connection;
 mod job;
 mod message_error;
 pub mod protocol;
+mod registry;
 mod server;
 
-pub use board::{Board, CLIENTS_MAX, JOBS_MAX};
 pub use protocol::{JobState, RankStep};
+pub use registry::{CLIENTS_MAX, JOBS_MAX, JobRegistry};
 pub use server::{Answers, SocketError, bind, remove, run};
 
 #[cfg(test)]

@@ -43,13 +43,9 @@ pub enum Request {
     /// Who it is. Comes first; only `status` needs none.
     Hello(Hello),
     /// A step began.
-    StepBegin {
-        /// Which.
-        step: u64,
-    },
+    StepBegin { step: u64 },
     /// A step ended.
     StepEnd {
-        /// Which.
         step: u64,
         /// How long it took; otherwise the time since its begin came.
         #[serde(default)]
@@ -62,10 +58,7 @@ pub enum Request {
         loss: Option<f64>,
     },
     /// What it does now: `compile`, `train`, `evaluate`, `checkpoint`, ...
-    Phase {
-        /// Which.
-        name: String,
-    },
+    Phase { name: String },
     /// It ran out of GPU memory.
     Oom {
         /// How much it wanted.
@@ -79,10 +72,7 @@ pub enum Request {
         step: Option<u64>,
     },
     /// None could be made.
-    CheckpointFailed {
-        /// Why.
-        message: String,
-    },
+    CheckpointFailed { message: String },
     /// What does the node look like? The answer is what `farrier status --output json` prints.
     Status,
 }
@@ -104,7 +94,7 @@ const MESSAGES: [(&str, &str); 8] = [
 
 /// Why a line is no message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Misreading {
+pub(super) struct ParseError {
     /// It would have been a hello.
     pub(super) is_hello: bool,
     /// What is wrong, and what was expected.
@@ -112,7 +102,7 @@ pub(super) struct Misreading {
 }
 
 /// What to tell whoever wrote a line that does not read.
-pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> Misreading {
+pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> ParseError {
     #[derive(Deserialize)]
     struct Kind {
         r#type: Option<String>,
@@ -120,7 +110,7 @@ pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> Misreading {
     let names = || MESSAGES.map(|(name, _)| format!("`{name}`")).join(", ");
     let Ok(Kind { r#type: kind }) = serde_json::from_slice(line) else {
         let why = format!("expected one JSON object a line: {err}");
-        return Misreading { is_hello: false, why };
+        return ParseError { is_hello: false, why };
     };
     let known = kind.as_ref().and_then(|kind| MESSAGES.iter().find(|(name, _)| name == kind));
     let why = match (known, &kind) {
@@ -128,7 +118,7 @@ pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> Misreading {
         (None, Some(_)) => format!("there is no such `type`; expected one of {}", names()),
         (None, None) => format!("`type` is missing; expected one of {}", names()),
     };
-    Misreading { is_hello: kind.as_deref() == Some("hello"), why }
+    ParseError { is_hello: kind.as_deref() == Some("hello"), why }
 }
 
 /// What the agent says.
@@ -141,10 +131,7 @@ pub enum Answer<'a> {
         v: u32,
     },
     /// Nothing is wrong with the connection, and somebody should read this.
-    Notice {
-        /// In words.
-        message: &'a str,
-    },
+    Notice { message: &'a str },
     /// A line was not understood, or the connection ends.
     Error {
         /// For programs.
@@ -156,7 +143,6 @@ pub enum Answer<'a> {
     CheckpointWanted {
         /// Keys of the findings behind it: the same finding has the same, whoever is started anew in between.
         findings: &'a [&'a str],
-        /// In words.
         reason: &'a str,
     },
 }
@@ -210,7 +196,6 @@ pub struct RankStep {
 /// A job as status shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobState {
-    /// Its name.
     pub job: String,
     /// Ranks that are connected here.
     pub ranks: u32,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
-use super::board::Board;
 use super::connection;
+use super::registry::JobRegistry;
 use crate::config::{Socket, group_id};
 
 /// Why there is no socket.
@@ -19,18 +19,13 @@ pub enum SocketError {
     /// The path cannot be used.
     #[error("failed to open the socket `{}`", path.display())]
     Open {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
     /// Somebody answers there.
     #[error("another agent answers on the socket `{}`", path.display())]
-    InUse {
-        /// Which.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// The group is not known.
     #[error("there is no group `{group}` for the socket `{}`", path.display())]
     NoGroup {
@@ -71,7 +66,7 @@ pub trait Answers: Send + Sync {
 }
 
 /// Serves until it is dropped.
-pub async fn run(listener: UnixListener, board: Arc<Board>, answers: Arc<dyn Answers>) {
+pub async fn run(listener: UnixListener, board: Arc<JobRegistry>, answers: Arc<dyn Answers>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => take(stream, &board, &answers),
@@ -84,7 +79,7 @@ pub async fn run(listener: UnixListener, board: Arc<Board>, answers: Arc<dyn Ans
     }
 }
 
-fn take(stream: UnixStream, board: &Arc<Board>, answers: &Arc<dyn Answers>) {
+fn take(stream: UnixStream, board: &Arc<JobRegistry>, answers: &Arc<dyn Answers>) {
     let peer = stream.peer_cred();
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());

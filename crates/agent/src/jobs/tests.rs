@@ -29,13 +29,13 @@ impl Answers for Fixed {
 struct Served {
     _folder: TempDir,
     path: PathBuf,
-    board: Arc<Board>,
+    board: Arc<JobRegistry>,
 }
 
 fn serve() -> Served {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run/agent.sock");
-    let board = Arc::new(Board::default());
+    let board = Arc::new(JobRegistry::default());
     let socket = Socket { path: path.clone(), mode: 0o600, group: None };
     let listener = bind(&socket).unwrap();
     tokio::spawn(run(listener, Arc::clone(&board), Arc::new(Fixed)));
@@ -298,7 +298,7 @@ fn gpu(number: u32) -> farrier_fleet::health::GpuIdentity {
 
 #[test]
 fn a_gpu_that_is_not_on_the_node_is_told_and_the_job_hears_of_every_gpu() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let join = |gpu: &str| {
         let (outbox, inbox) = tokio::sync::mpsc::channel(8);
         let id = board.join(1000, None, outbox).unwrap();
@@ -365,7 +365,7 @@ fn pieces_of_lines_and_what_is_no_text_do_no_harm() {
 
 #[test]
 fn a_job_is_forgotten_a_day_after_its_last_rank_left() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let id = board.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
     board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
     board.forget_old(at_s(1_000_000));
@@ -480,7 +480,7 @@ fn five_thousand_connections_leave_room_and_memory() {
 
 #[test]
 fn users_are_bounded_and_jobs_make_room() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let join = |uid| board.join(uid, None, tokio::sync::mpsc::channel(1).0);
     let hello = |id, job: &str| {
         board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": job}))).unwrap();
@@ -532,7 +532,7 @@ fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
 
 #[test]
 fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let (outbox, _inbox) = tokio::sync::mpsc::channel(1);
     let id = board.join(1000, None, outbox).unwrap();
     let hello = |gpu: &str| request(json!({"type": "hello", "v": 1, "job": "job", "gpu": gpu}));
@@ -555,7 +555,7 @@ fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
 
 #[test]
 fn what_a_job_computes_with_is_known_by_name_and_a_version_is_one() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let hello = |frameworks: serde_json::Value| {
         let id = board.join(1000, None, tokio::sync::mpsc::channel(1).0).unwrap();
         let hello = json!({"type": "hello", "v": 1, "job": "job", "frameworks": frameworks});
@@ -570,7 +570,7 @@ fn what_a_job_computes_with_is_known_by_name_and_a_version_is_one() {
 
 #[test]
 fn jobs_of_one_name_are_those_of_their_users() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let hello = || request(json!({"type": "hello", "v": 1, "job": "train"}));
     let join = |uid: u32| {
         let id = board.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
@@ -585,7 +585,7 @@ fn jobs_of_one_name_are_those_of_their_users() {
 
 #[test]
 fn one_users_many_jobs_do_not_push_out_anothers() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let join = |uid: u32, job: String, second| {
         let id = board.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
         let hello = request(json!({"type": "hello", "v": 1, "job": job}));
@@ -600,7 +600,7 @@ fn one_users_many_jobs_do_not_push_out_anothers() {
 
 #[test]
 fn a_step_is_timed_by_the_clock_that_nobody_sets() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let id = board.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
     let hello = json!({"type": "hello", "v": 1, "job": "job", "rank": 3});
     board.take(id, at_s(100), request(hello)).unwrap();
@@ -615,7 +615,7 @@ fn a_step_is_timed_by_the_clock_that_nobody_sets() {
 
 #[test]
 fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let (outbox, mut inbox) = tokio::sync::mpsc::channel(2);
     let id = board.join(0, None, outbox).unwrap();
     board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
@@ -637,7 +637,7 @@ fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
 
 #[test]
 fn those_who_say_nothing_make_room_and_ranks_leave_some() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let mut outboxes = Vec::new();
     let mut join = |uid| {
         let (outbox, inbox) = tokio::sync::mpsc::channel(1);
@@ -681,7 +681,7 @@ fn the_status_is_told_while_a_thousand_say_nothing() {
 
 #[test]
 fn a_step_that_no_clock_measured_is_refused() {
-    let board = Board::default();
+    let board = JobRegistry::default();
     let id = board.join(1000, None, tokio::sync::mpsc::channel(8).0).unwrap();
     // An empty `gpu` is none.
     let hello = json!({"type": "hello", "v": 1, "job": "job", "gpu": ""});
@@ -704,7 +704,7 @@ fn a_step_that_no_clock_measured_is_refused() {
 
 #[test]
 fn whoever_calls_a_finding_less_than_it_is_does_not_keep_jobs_from_saving() {
-    let board = Arc::new(Board::default());
+    let board = Arc::new(JobRegistry::default());
     let asked = board.listener();
     let less = finding(1, "GPU-0", Severity::Warning, Action::ResetGpu);
     board.finding(at_s(0), &less, None);

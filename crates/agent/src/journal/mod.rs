@@ -33,7 +33,7 @@ pub use record::{Record, Snapshot, VERSION};
 pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
-use crate::crash::{Crash, Point};
+use crate::failpoint::{Failpoint, Point};
 use farrier_fleet::health::{LastTold, Remembered};
 use folder::take;
 use reading::{Read, read};
@@ -53,16 +53,13 @@ pub enum JournalError {
     /// The folder cannot be used.
     #[error("failed to use the state folder `{}`", dir.display())]
     Folder {
-        /// Which.
         dir: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
     /// Somebody else has it.
     #[error("another agent{} uses the state folder `{}`", lock::named(*pid), dir.display())]
     InUse {
-        /// Which.
         dir: PathBuf,
         /// Who, where it is seen from here.
         pid: Option<u32>,
@@ -70,7 +67,6 @@ pub enum JournalError {
     /// Somebody else could put files of theirs in the place of the agent's.
     #[error("the state folder `{}` is not the agent's own: {why}", dir.display())]
     NotOwn {
-        /// Which.
         dir: PathBuf,
         /// Whose it is, or who may write to it.
         why: String,
@@ -78,7 +74,6 @@ pub enum JournalError {
     /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
     Newer {
-        /// Which.
         path: PathBuf,
         /// Of the form.
         version: u32,
@@ -225,7 +220,7 @@ impl Journal {
     }
 
     /// Writes what waits and brings it to disk. Gives the records that are on disk now and were not before.
-    pub fn flush(&mut self, now: Timestamp, crash: &Crash) -> io::Result<Vec<Record>> {
+    pub fn flush(&mut self, now: Timestamp, crash: &Failpoint) -> io::Result<Vec<Record>> {
         if self.waiting.is_empty() {
             return Ok(Vec::new());
         }
@@ -253,7 +248,7 @@ impl Journal {
         Ok(written)
     }
 
-    fn write(&mut self, bytes: &[u8], crash: &Crash) -> io::Result<()> {
+    fn write(&mut self, bytes: &[u8], crash: &Failpoint) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
         self.dirty = true;
         if crash.is_due(Point::HalfWritten) {

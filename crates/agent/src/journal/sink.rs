@@ -34,24 +34,17 @@ pub enum SinkError {
     /// It cannot be opened.
     #[error("failed to open the sink `{}`", path.display())]
     Open {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
     /// Something else is in it.
     #[error("`{}` is not empty and no sink's: nothing was changed in it", path.display())]
-    Foreign {
-        /// Which.
-        path: PathBuf,
-    },
+    Foreign { path: PathBuf },
     /// It cannot be written.
     #[error("failed to write to the sink `{}`", path.display())]
     Write {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },

@@ -47,7 +47,7 @@ fn open(dir: &Path) -> Journal {
 
 fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Change>) {
     journal.note(at(second), BOOT, Some(kernel_seq), changes, Vec::new(), Vec::new());
-    journal.flush(at(second), &Crash::default()).unwrap();
+    journal.flush(at(second), &Failpoint::default()).unwrap();
 }
 
 #[test]
@@ -90,9 +90,9 @@ fn what_the_driver_told_is_there_again_in_the_same_boot() {
         let told = if turn == 7 { told(0.0) } else { Vec::new() };
         journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), told);
     }
-    assert!(journal.flush(at(2), &Crash::default()).is_err());
+    assert!(journal.flush(at(2), &Failpoint::default()).is_err());
     journal.file = good;
-    journal.flush(at(3), &Crash::default()).unwrap();
+    journal.flush(at(3), &Failpoint::default()).unwrap();
     assert_eq!(journal.durable().saved().told, told(0.0));
     drop(journal);
     let mut journal = open(folder.path());
@@ -103,7 +103,7 @@ fn what_the_driver_told_is_there_again_in_the_same_boot() {
     let mut journal = open(folder.path());
     assert_eq!(journal.durable().saved().told, told(0.0));
     journal.note(at(5), "boot-2", None, Vec::new(), Vec::new(), Vec::new());
-    journal.flush(at(5), &Crash::default()).unwrap();
+    journal.flush(at(5), &Failpoint::default()).unwrap();
     assert_eq!(journal.durable().saved().told, []);
 }
 
@@ -174,7 +174,7 @@ fn the_form_of_version_1_reads() {
     // An agent that goes on with it writes its own version behind it.
     let mut journal = open(folder.path());
     journal.note(at(1), "2b4c", None, vec![Change::Opened(finding(9, 1))], Vec::new(), Vec::new());
-    journal.flush(at(1), &Crash::default()).unwrap();
+    journal.flush(at(1), &Failpoint::default()).unwrap();
     drop(journal);
     let (fold, recovery) = look(folder.path()).unwrap();
     assert_eq!((recovery, fold.open.len()), (Recovery::default(), 3));
@@ -319,13 +319,13 @@ fn a_disk_that_takes_nothing_loses_nothing() {
             vec![Change::Updated(finding(1, turn)), Change::Opened(finding(10 + turn, 1))];
         journal.note(at(2), BOOT, Some(turn), changes, Vec::new(), Vec::new());
         if turn % 500 == 0 {
-            assert!(journal.flush(at(2), &Crash::default()).is_err());
+            assert!(journal.flush(at(2), &Failpoint::default()).is_err());
         }
     }
     assert!(journal.waiting() <= 1001);
     assert_eq!(journal.durable().open.len(), 1);
     journal.file = good;
-    let written = journal.flush(at(3), &Crash::default()).unwrap();
+    let written = journal.flush(at(3), &Failpoint::default()).unwrap();
     assert!(!written.is_empty());
     let durable = journal.durable().clone();
     assert_eq!(durable.open.len(), 5001);
@@ -381,7 +381,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
         let changes =
             vec![Change::Opened(finding(2 * turn, 1)), Change::Opened(finding(2 * turn + 1, 1))];
         journal.note(at(1), BOOT, None, changes, Vec::new(), Vec::new());
-        records.extend(journal.flush(at(1), &Crash::default()).unwrap());
+        records.extend(journal.flush(at(1), &Failpoint::default()).unwrap());
     }
     for record in &records {
         sink.pass(record).unwrap();
@@ -437,7 +437,7 @@ fn a_new_sink_begins_where_the_journal_is() {
             Vec::new(),
             Vec::new(),
         );
-        records.extend(journal.flush(at(1), &Crash::default()).unwrap());
+        records.extend(journal.flush(at(1), &Failpoint::default()).unwrap());
     }
     drop(Sink::open(&path, 2, 2).unwrap());
     let mut sink = Sink::open(&path, 3, 3).unwrap();
@@ -484,7 +484,7 @@ fn what_waited_long_is_written_in_lines_that_can_be_read() {
         journal.note(at(2), BOOT, Some(turn), vec![Change::Opened(large)], Vec::new(), Vec::new());
     }
     journal.file = good;
-    let written = journal.flush(at(3), &Crash::default()).unwrap();
+    let written = journal.flush(at(3), &Failpoint::default()).unwrap();
     assert!(written.windows(2).all(|two| two[0].seq < two[1].seq), "numbers grow");
     let durable = journal.durable().clone();
     assert_eq!((durable.open.len(), durable.kernel_seq), (1101, Some(1099)));

@@ -13,7 +13,7 @@ use farrier_fleet::fleet::event::Cordon;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::hands::Eyes;
+use super::actuator::Inspector;
 use super::scheduler::{Job, MarkAction, OWNER, Scheduler, SchedulerError, whose};
 
 /// The mark's name below the state folder.
@@ -35,12 +35,12 @@ struct Mark {
 /// A node without a scheduler.
 pub struct HostScheduler {
     path: PathBuf,
-    eyes: Arc<dyn Eyes>,
+    eyes: Arc<dyn Inspector>,
 }
 
 impl HostScheduler {
     /// With its mark in this folder.
-    pub fn new(state_dir: &Path, eyes: Arc<dyn Eyes>) -> Self {
+    pub fn new(state_dir: &Path, eyes: Arc<dyn Inspector>) -> Self {
         Self { path: state_dir.join(MARK), eyes }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use farrier_fleet::fleet::order::{Answer, Order};
+use farrier_fleet::fleet::order::{Order, OrderStatus};
 use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -20,19 +20,19 @@ pub(super) struct Line {
     /// When it was written, by this machine's clock.
     pub(super) at: Timestamp,
     /// What it says.
-    pub(super) note: Note,
+    pub(super) note: JournalRecord,
 }
 
 /// What a line says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Note {
+pub(super) enum JournalRecord {
     /// All that is known; what came before counts no more.
-    Whole(Box<Ledger>),
+    Whole(Box<OrderLedger>),
     /// An order will be carried out.
-    Accepted(Box<Current>),
+    Accepted(Box<ActiveOrder>),
     /// Something is about to be changed.
-    Begun {
+    Started {
         /// By which order.
         generation: u64,
         /// What, and how it was before.
@@ -49,12 +49,7 @@ pub(super) enum Note {
         failed: Option<FailureText>,
     },
     /// An order has ended.
-    Answered {
-        /// The order.
-        order: Box<Order>,
-        /// How.
-        answer: Answer,
-    },
+    Answered { order: Box<Order>, answer: OrderStatus },
     /// The node re-enrolled: another server may count from one again.
     Enrolled {
         /// What tells this enrolment from every other.
@@ -79,13 +74,9 @@ pub(super) enum Effect {
     /// The mark is taken away.
     Uncordon,
     /// A job starts anew elsewhere.
-    Requeue {
-        /// Which.
-        job: String,
-    },
+    Requeue { job: String },
     /// A GPU is reset.
     ResetGpu {
-        /// Which.
         gpu: GpuUuid,
         /// What called for it: where that is gone afterwards, it was done.
         wrong: Vec<String>,
@@ -93,13 +84,9 @@ pub(super) enum Effect {
     /// The node is rebooted; the line has the boot before.
     Reboot,
     /// The node is made as a profile wants it.
-    Tune {
-        /// Which.
-        profile: String,
-    },
+    Tune { profile: String },
     /// A service is started anew.
     RestartService {
-        /// Which.
         unit: String,
         /// What told its run before from every other.
         run: Option<String>,
@@ -126,8 +113,7 @@ impl fmt::Display for FailureText {
 /// An order that is being carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Current {
-    /// It.
+pub(super) struct ActiveOrder {
     pub(super) order: Order,
     /// The boot in which it was accepted.
     pub(super) boot: String,
@@ -137,14 +123,13 @@ pub(super) struct Current {
     pub(super) skew_ms: i64,
     /// What was begun for it, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) begun: Vec<Begun>,
+    pub(super) begun: Vec<Started>,
 }
 
 /// A change that was begun.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Begun {
-    /// Which.
+pub(super) struct Started {
     pub(super) effect: Effect,
     /// In which boot.
     pub(super) boot: String,
@@ -156,7 +141,7 @@ pub(super) struct Begun {
     pub(super) failed: Option<FailureText>,
 }
 
-impl Current {
+impl ActiveOrder {
     /// The lease's end, by this machine's clock.
     pub(super) fn lease_until(&self) -> Timestamp {
         let skew = SignedDuration::from_millis(self.skew_ms);
@@ -164,7 +149,7 @@ impl Current {
     }
 
     /// The change that was begun last.
-    pub(super) fn last_begun(&self) -> Option<&Begun> {
+    pub(super) fn last_begun(&self) -> Option<&Started> {
         self.begun.last()
     }
 }
@@ -172,7 +157,7 @@ impl Current {
 /// All that is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Ledger {
+pub(super) struct OrderLedger {
     /// The highest number that was ever taken or refused since the node enrolled.
     pub(super) generation: u64,
     /// The enrolment since which numbers count; none: that is not known.
@@ -180,37 +165,37 @@ pub(super) struct Ledger {
     pub(super) enrolment: Option<String>,
     /// What is being carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) current: Option<Current>,
+    pub(super) current: Option<ActiveOrder>,
     /// The order that ended last, and how: it may be offered again by a server that did not hear it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) last: Option<(Order, Answer)>,
+    pub(super) last: Option<(Order, OrderStatus)>,
     /// Answers that the server has not acknowledged, by number.
     #[serde(default)]
-    pub(super) answers: BTreeMap<u64, Answer>,
+    pub(super) answers: BTreeMap<u64, OrderStatus>,
     /// The reason in the mark that was last set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<String>,
 }
 
-impl Ledger {
-    pub(super) fn apply(&mut self, note: &Note) {
+impl OrderLedger {
+    pub(super) fn apply(&mut self, note: &JournalRecord) {
         match note {
-            Note::Whole(whole) => self.clone_from(whole),
-            Note::Accepted(current) => {
+            JournalRecord::Whole(whole) => self.clone_from(whole),
+            JournalRecord::Accepted(current) => {
                 self.generation = self.generation.max(current.order.generation);
                 self.current = Some((**current).clone());
             }
-            Note::Begun { generation, effect, boot } => {
+            JournalRecord::Started { generation, effect, boot } => {
                 if let Effect::Cordon { reason } = effect {
                     self.mark = Some(reason.clone());
                 }
                 if let Some(current) = self.of(*generation) {
                     let (effect, boot) = (effect.clone(), boot.clone());
-                    current.begun.push(Begun { effect, boot, ended: false, failed: None });
+                    current.begun.push(Started { effect, boot, ended: false, failed: None });
                 }
             }
-            Note::Ended { generation, failed } => self.ended(*generation, failed.as_ref()),
-            Note::Answered { order, answer } => {
+            JournalRecord::Ended { generation, failed } => self.ended(*generation, failed.as_ref()),
+            JournalRecord::Answered { order, answer } => {
                 self.generation = self.generation.max(order.generation);
                 self.answers.insert(order.generation, answer.clone());
                 if self.of(order.generation).is_some() {
@@ -222,10 +207,10 @@ impl Ledger {
                     self.last = Some(((**order).clone(), answer.clone()));
                 }
             }
-            Note::Acknowledged { generation } => {
+            JournalRecord::Acknowledged { generation } => {
                 self.answers.remove(generation);
             }
-            Note::Enrolled { enrolment } => {
+            JournalRecord::Enrolled { enrolment } => {
                 // A journal from before enrolments were written down is that of the first that is.
                 if self.enrolment.is_some() {
                     self.generation = 0;
@@ -246,7 +231,7 @@ impl Ledger {
         }
     }
 
-    fn of(&mut self, generation: u64) -> Option<&mut Current> {
+    fn of(&mut self, generation: u64) -> Option<&mut ActiveOrder> {
         self.current.as_mut().filter(|it| it.order.generation == generation)
     }
 }
@@ -257,14 +242,14 @@ mod tests {
 
     #[test]
     fn another_enrolment_counts_anew_and_the_first_that_is_known_does_not() {
-        let mut ledger = Ledger { generation: 41, ..Ledger::default() };
-        let enrolled = |name: &str| Note::Enrolled { enrolment: name.to_owned() };
+        let mut ledger = OrderLedger { generation: 41, ..OrderLedger::default() };
+        let enrolled = |name: &str| JournalRecord::Enrolled { enrolment: name.to_owned() };
         for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
             // The desk does not write the same one twice; if it did, nothing but the count would be lost.
             ledger.apply(&enrolled(name));
             assert_eq!(ledger.generation, generation, "{name}");
         }
         let kept = serde_json::to_string(&ledger).unwrap();
-        assert_eq!(serde_json::from_str::<Ledger>(&kept).unwrap(), ledger);
+        assert_eq!(serde_json::from_str::<OrderLedger>(&kept).unwrap(), ledger);
     }
 }

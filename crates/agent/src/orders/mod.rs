@@ -9,42 +9,42 @@
 //! uplink <─ outstanding, until acknowledged ─────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Entry points: [`open`], [`Desk::spawn`], [`Desk::offer`]. What the file says is in `ledger.rs`, how each order is carried out in
+//! Entry points: [`open`], [`OrderExecutor::spawn`], [`Desk::offer`]. What the file says is in `ledger.rs`, how each order is carried out in
 //! `carry/`. See `docs/orders.md`.
 
-mod carry;
-mod desk;
-mod examine;
-mod eyes;
-pub(crate) mod file;
-mod hands;
+mod actuator;
+pub mod cordon_watch;
+mod execute;
+mod executor;
 pub(crate) mod host;
+mod inspector;
+pub(crate) mod journal;
 mod ledger;
-pub mod mark;
-mod node;
+mod node_actuator;
 mod node_error;
-mod offer;
 mod process;
 pub(crate) mod repair_note;
+mod run_diag;
 mod scheduler;
 mod slurm;
 mod start;
+mod submit;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod tuner;
 
-pub use desk::{Desk, NodePaths, Parts};
-pub use eyes::{Known, NodeEyes};
-pub use file::OrdersError;
-pub use hands::{Eyes, GpuSeen, Hands, Held, Proof, Service};
+pub use actuator::{Actuator, GpuSeen, Held, Inspector, Proof, Service};
+pub use executor::{NodePaths, OrderExecutor, Parts};
 pub use host::HostScheduler;
-pub use node::NodeHands;
+pub use inspector::{Known, NodeInspector};
+pub use journal::OrdersError;
+pub use node_actuator::NodeActuator;
 pub use node_error::{ActuatorError, InspectorError};
-pub use offer::Limits;
 pub use process::ProcessError;
 pub use repair_note::{RepairNote, RepairWatch};
 pub use scheduler::{Job, MarkAction, Scheduler, SchedulerError};
 pub use slurm::Slurm;
-pub use start::{HandsElsewhere, Start, open};
+pub use start::{ActuatorFactory, Start, open};
+pub use submit::Limits;
 pub use tuner::{TuneError, Tuner};

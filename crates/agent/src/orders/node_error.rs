@@ -9,7 +9,7 @@ use farrier_fleet::health::GpuUuid;
 
 use super::process::ProcessError;
 use super::tuner::TuneError;
-use crate::brain::Chain;
+use crate::monitor::Chain;
 
 /// Why the node was not changed, or its boot or a unit of it is not known.
 #[derive(Debug, thiserror::Error)]
@@ -25,18 +25,10 @@ pub enum ActuatorError {
     NvmlHeld,
     /// The file with the boot ID is absent or empty.
     #[error("`{path}` says nothing")]
-    BootIdEmpty {
-        /// The file.
-        path: &'static str,
-    },
+    BootIdEmpty { path: &'static str },
     /// The file with the boot ID cannot be read.
     #[error("`{path}` cannot be read: {err}")]
-    BootIdUnreadable {
-        /// The file.
-        path: &'static str,
-        /// Why.
-        err: ReadError,
-    },
+    BootIdUnreadable { path: &'static str, err: ReadError },
     /// systemd has not loaded the unit.
     #[error("systemd does not know it (`{load_state}`)")]
     UnitNotLoaded {

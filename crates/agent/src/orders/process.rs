@@ -30,7 +30,6 @@ pub enum ProcessError {
     DidNotStart {
         /// The program.
         program: String,
-        /// Why.
         err: io::Error,
     },
     /// It has ended, and the system does not say how.
@@ -38,7 +37,6 @@ pub enum ProcessError {
     NoStatus {
         /// The program.
         program: String,
-        /// Why.
         err: io::Error,
     },
     /// It ran into its deadline.

@@ -69,9 +69,7 @@ pub enum SchedulerError {
     Mark {
         /// What was to be done with it.
         action: MarkAction,
-        /// The file.
         path: PathBuf,
-        /// Why.
         err: io::Error,
     },
     /// Whether the node takes new work could not be found out.
@@ -121,9 +119,9 @@ pub(super) fn reason(why: &str, generation: u64) -> String {
 pub(super) fn whose(by_us: bool, owner: &str, reason: &str, ours: Option<&str>) -> Cordon {
     let is_ours = by_us && reason.starts_with(PREFIX) && ours.is_none_or(|ours| ours == reason);
     if is_ours {
-        return Cordon::Ours;
+        return Cordon::ByFarrier;
     }
-    Cordon::Theirs { owner: owner.to_owned(), reason: reason.to_owned() }
+    Cordon::External { owner: owner.to_owned(), reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -143,9 +141,9 @@ mod tests {
     #[test]
     fn only_what_we_have_set_is_ours() {
         let set = reason("Xid 79", 3);
-        let theirs = |cordon| matches!(cordon, Cordon::Theirs { .. });
-        assert_eq!(whose(true, "root", &set, Some(&set)), Cordon::Ours);
-        assert_eq!(whose(true, "root", &set, None), Cordon::Ours, "a journal that is lost");
+        let theirs = |cordon| matches!(cordon, Cordon::External { .. });
+        assert_eq!(whose(true, "root", &set, Some(&set)), Cordon::ByFarrier);
+        assert_eq!(whose(true, "root", &set, None), Cordon::ByFarrier, "a journal that is lost");
         assert!(theirs(whose(false, "alice", &set, Some(&set))), "another user");
         assert!(theirs(whose(true, "root", "disk", Some(&set))), "another reason");
         let edited = format!("{set}; and the disk: do not resume");

@@ -142,8 +142,8 @@ fn cordon(seen: &Seen, user: Option<&str>, ours: Option<&str>) -> Cordon {
     let by_us = user.is_some_and(|user| user == seen.user);
     let owner = if seen.user.is_empty() { "Slurm" } else { &seen.user };
     match whose(by_us, owner, &seen.reason, ours) {
-        Cordon::Theirs { owner, reason } if reason.is_empty() => {
-            Cordon::Theirs { owner, reason: format!("it is {}", seen.state) }
+        Cordon::External { owner, reason } if reason.is_empty() => {
+            Cordon::External { owner, reason: format!("it is {}", seen.state) }
         }
         whose => whose,
     }
@@ -206,13 +206,13 @@ mod tests {
         let read = seen(DRAINED).unwrap();
         assert_eq!(read.reason, "farrier: Xid 79 on GPU 3; [x] y=z");
         assert_eq!((read.state.as_str(), read.user.as_str()), ("ALLOCATED+DRAIN", "root"));
-        assert_eq!(cordon(&read, Some("root"), Some(&read.reason)), Cordon::Ours);
-        assert_eq!(cordon(&read, Some("root"), None), Cordon::Ours);
+        assert_eq!(cordon(&read, Some("root"), Some(&read.reason)), Cordon::ByFarrier);
+        assert_eq!(cordon(&read, Some("root"), None), Cordon::ByFarrier);
         for (user, ours) in
             [(Some("alice"), None), (None, None), (Some("root"), Some("farrier: else"))]
         {
             assert!(
-                matches!(cordon(&read, user, ours), Cordon::Theirs { .. }),
+                matches!(cordon(&read, user, ours), Cordon::External { .. }),
                 "{user:?} {ours:?}"
             );
         }
@@ -229,11 +229,11 @@ mod tests {
         {
             let theirs = with(closed, "disk [alice@2026-11-15T14:48:57]");
             let (owner, reason) = ("alice".to_owned(), "disk".to_owned());
-            assert_eq!(theirs, Cordon::Theirs { owner, reason }, "{closed}");
+            assert_eq!(theirs, Cordon::External { owner, reason }, "{closed}");
         }
         let down = with("DOWN*", "");
         let (owner, reason) = ("Slurm".to_owned(), "it is DOWN*".to_owned());
-        assert_eq!(down, Cordon::Theirs { owner, reason });
+        assert_eq!(down, Cordon::External { owner, reason });
     }
 
     #[test]

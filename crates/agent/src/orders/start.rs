@@ -7,31 +7,31 @@ use std::time::Duration;
 use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
 
-use super::desk::{Desk, NodePaths, Parts};
-use super::file::OrdersError;
-use super::hands::{Eyes, Hands};
+use super::actuator::{Actuator, Inspector};
+use super::executor::{NodePaths, OrderExecutor, Parts};
 use super::host::HostScheduler;
-use super::offer::Limits;
+use super::journal::OrdersError;
 use super::repair_note::RepairNote;
 use super::scheduler::Scheduler;
 use super::slurm::Slurm;
+use super::submit::Limits;
 use super::tuner::Tuner;
 use crate::artifact::Outbox;
 use crate::config::{Config, SchedulerChoice};
-use crate::crash::Crash;
+use crate::failpoint::Failpoint;
 
 /// How often something that is waited for is looked at.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Makes the hands of a node whose root is not this machine's, where it has some.
-pub type HandsElsewhere = fn(&Path, Tuner) -> Option<Box<dyn Hands>>;
+pub type ActuatorFactory = fn(&Path, Tuner) -> Option<Box<dyn Actuator>>;
 
 /// What a desk is started with.
 pub struct Start {
     /// What changes the node.
-    pub hands: Box<dyn Hands>,
+    pub hands: Box<dyn Actuator>,
     /// What looks at it.
-    pub eyes: Arc<dyn Eyes>,
+    pub eyes: Arc<dyn Inspector>,
     /// The node's own name.
     pub hostname: String,
     /// The name that it enrolled with; none: it has not, and orders are not told apart by it.
@@ -45,12 +45,12 @@ pub struct Start {
 }
 
 /// Opens the desk that the configuration describes.
-pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
+pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError> {
     let Start { hands, eyes, hostname, node, outbox, wake, repaired } = start;
     let orders = &config.orders;
     let scheduler = scheduler(config, &hostname, &eyes);
     tracing::info!(scheduler = scheduler.name(), "orders are carried out");
-    Desk::open(Parts {
+    OrderExecutor::open(Parts {
         state_dir: config.state_dir.clone(),
         limits: Limits {
             node,
@@ -67,13 +67,13 @@ pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
         poll: POLL,
         paths: NodePaths { root: config.root.clone(), nvml: config.nvml.clone() },
         outbox,
-        crash: Crash::from_environment(),
+        crash: Failpoint::from_environment(),
         wake,
         repaired,
     })
 }
 
-fn scheduler(config: &Config, hostname: &str, eyes: &Arc<dyn Eyes>) -> Box<dyn Scheduler> {
+fn scheduler(config: &Config, hostname: &str, eyes: &Arc<dyn Inspector>) -> Box<dyn Scheduler> {
     // As slurmd names a node that nobody named (`slurmd -N`, slurm.conf(5)).
     let short = hostname.split('.').next().unwrap_or(hostname);
     let node = config.orders.slurm_node.as_deref().unwrap_or(short);

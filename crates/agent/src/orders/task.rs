@@ -7,9 +7,9 @@ use std::{fmt, io};
 use farrier_fleet::fleet::order::Order;
 use jiff::{SignedDuration, Timestamp};
 
-use super::desk::Inner;
-use super::ledger::{Begun, Current, Effect, FailureText, Note};
-use crate::crash::Point;
+use super::executor::Inner;
+use super::ledger::{ActiveOrder, Effect, FailureText, JournalRecord, Started};
+use crate::failpoint::Point;
 
 /// Locked by whatever makes a change, while it runs.
 pub(crate) const ALIVE: &str = "orders.alive";
@@ -19,14 +19,14 @@ const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
 
 /// Why an order is not gone on with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Break {
+pub(super) enum Abort {
     /// It is not wanted any longer, or the agent ends: there is nothing to answer.
     Unwanted,
     /// It cannot be done.
     Because(String),
 }
 
-impl Break {
+impl Abort {
     pub(super) fn because(why: impl fmt::Display) -> Self {
         Self::Because(why.to_string())
     }
@@ -35,13 +35,13 @@ impl Break {
 /// An order and its journal.
 pub(super) struct Task<'d> {
     pub(super) inner: &'d Inner,
-    current: Current,
+    current: ActiveOrder,
     /// When this agent took it up: what was seen before that is old.
     since: Timestamp,
 }
 
 impl<'d> Task<'d> {
-    pub(super) fn new(inner: &'d Inner, current: Current) -> Self {
+    pub(super) fn new(inner: &'d Inner, current: ActiveOrder) -> Self {
         Self { inner, current, since: inner.now() }
     }
 
@@ -65,11 +65,11 @@ impl<'d> Task<'d> {
     }
 
     /// What was begun for it, also by an agent before this one.
-    pub(super) fn begun(&self) -> &[Begun] {
+    pub(super) fn begun(&self) -> &[Started] {
         &self.current.begun
     }
 
-    pub(super) fn last_begun(&self) -> Option<&Begun> {
+    pub(super) fn last_begun(&self) -> Option<&Started> {
         self.current.last_begun()
     }
 
@@ -96,21 +96,21 @@ impl<'d> Task<'d> {
     }
 
     /// Waits for the next look.
-    pub(super) fn pause(&self, looks: u32) -> Result<(), Break> {
+    pub(super) fn pause(&self, looks: u32) -> Result<(), Abort> {
         let generation = self.current.order.generation;
         self.inner.pause(generation, self.inner.poll.saturating_mul(looks));
-        if self.inner.is_wanted(generation) { Ok(()) } else { Err(Break::Unwanted) }
+        if self.inner.is_wanted(generation) { Ok(()) } else { Err(Abort::Unwanted) }
     }
 
     /// Looks until there is something to see, for as long as there is time.
     pub(super) fn look<T, E: fmt::Display>(
         &self,
         mut look: impl FnMut() -> Result<T, E>,
-    ) -> Result<T, Break> {
+    ) -> Result<T, Abort> {
         loop {
             match look() {
                 Ok(seen) => return Ok(seen),
-                Err(why) if !self.has_time() => return Err(Break::because(why)),
+                Err(why) if !self.has_time() => return Err(Abort::because(why)),
                 Err(why) => {
                     tracing::debug!(%why, "looked in vain");
                     self.pause(1)?;
@@ -126,27 +126,28 @@ impl<'d> Task<'d> {
         effect: Effect,
         boot: &str,
         act: impl FnOnce(File) -> Result<(), E>,
-    ) -> Result<Result<(), E>, Break> {
+    ) -> Result<Result<(), E>, Abort> {
         let generation = self.current.order.generation;
         if !self.inner.is_wanted(generation) {
-            return Err(Break::Unwanted);
+            return Err(Abort::Unwanted);
         }
         let until = self.current.lease_until();
         if self.now() >= until {
-            return Err(Break::Because(format!("its lease ended at {until:.0}")));
+            return Err(Abort::Because(format!("its lease ended at {until:.0}")));
         }
         let alive = self.alive()?;
-        let note = Note::Begun { generation, effect: effect.clone(), boot: boot.to_owned() };
+        let note =
+            JournalRecord::Started { generation, effect: effect.clone(), boot: boot.to_owned() };
         match self.inner.write_current(generation, note) {
             Ok(true) => {}
-            Ok(false) => return Err(Break::Unwanted),
+            Ok(false) => return Err(Abort::Unwanted),
             Err(err) => {
-                return Err(Break::Because(format!(
+                return Err(Abort::Because(format!(
                     "the journal of orders cannot be written: {err}"
                 )));
             }
         }
-        self.current.begun.push(Begun {
+        self.current.begun.push(Started {
             effect,
             boot: boot.to_owned(),
             ended: false,
@@ -160,8 +161,9 @@ impl<'d> Task<'d> {
             (last.ended, last.failed) = (true, failed.clone());
         }
         // What was done is done: a disk that takes nothing is waited for.
-        while let Err(err) =
-            self.inner.write_current(generation, Note::Ended { generation, failed: failed.clone() })
+        while let Err(err) = self
+            .inner
+            .write_current(generation, JournalRecord::Ended { generation, failed: failed.clone() })
         {
             tracing::error!(%err, generation, "what was done for an order cannot be written to disk");
             self.pause(1)?;
@@ -171,22 +173,22 @@ impl<'d> Task<'d> {
     }
 
     /// Waits until nothing that an agent before this one has begun is still at work.
-    pub(super) fn wait_for_others(&self) -> Result<(), Break> {
+    pub(super) fn wait_for_others(&self) -> Result<(), Abort> {
         self.alive().map(drop)
     }
 
     /// The lock that is held while a change is made.
-    fn alive(&self) -> Result<File, Break> {
+    fn alive(&self) -> Result<File, Abort> {
         let path = self.inner.state_dir().join(ALIVE);
         let failed =
-            |err: io::Error| Break::Because(format!("failed to use `{}`: {err}", path.display()));
+            |err: io::Error| Abort::Because(format!("failed to use `{}`: {err}", path.display()));
         let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(fs::TryLockError::Error(err)) => return Err(failed(err)),
                 Err(fs::TryLockError::WouldBlock) if !self.has_time() => {
-                    return Err(Break::because(
+                    return Err(Abort::because(
                         "what was begun before the agent was started anew still runs",
                     ));
                 }

@@ -29,7 +29,6 @@ pub struct Group {
 /// What to do first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DoFirst {
-    /// What.
     pub action: Action,
     /// The same in words.
     pub text: String,

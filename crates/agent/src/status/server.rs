@@ -28,15 +28,9 @@ pub enum OrdersStatus {
     /// This agent carries none out.
     Off,
     /// They should be carried out and are not.
-    Failed {
-        /// Why.
-        why: String,
-    },
+    Failed { why: String },
     /// Whether one is in hand could not be seen.
-    Unknown {
-        /// Why.
-        why: String,
-    },
+    Unknown { why: String },
     /// They are carried out.
     On {
         /// The one in hand.
@@ -49,11 +43,9 @@ pub enum OrdersStatus {
 /// An order that is being carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderInHand {
-    /// Its number.
     pub generation: u64,
     /// What is to be done.
     pub what: OrderKind,
-    /// Why.
     pub reason: String,
     /// Since when it is in hand.
     pub accepted: Timestamp,

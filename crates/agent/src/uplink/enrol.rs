@@ -42,7 +42,6 @@ pub enum EnrolError {
 /// What to enrol with.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// Where.
     pub url: ServerUrl,
     /// As whom.
     pub node: NodeId,

@@ -35,16 +35,13 @@ pub enum IdentityError {
     /// A file cannot be read or written.
     #[error("failed to use `{}`", path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
     /// A file is something else.
     #[error("`{}` is no {what}", path.display())]
     Foreign {
-        /// Which.
         path: PathBuf,
         /// What it should be.
         what: &'static str,

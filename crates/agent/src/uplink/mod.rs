@@ -10,14 +10,14 @@
 //! agent nothing but the tries to reach it. What is on its way is bounded; what waits, waits in the journal.
 
 mod back_off;
+mod connection_status;
 mod enrol;
-mod follow;
 mod identity;
-mod link;
-mod makeup;
+mod inventory;
+mod journal_reader;
 mod number;
 mod reconnect;
-mod talk;
+mod session;
 mod upload;
 mod urgent;
 
@@ -26,8 +26,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farrier_fleet::fleet::event::{Cordon, Makeup};
-use farrier_fleet::fleet::{Answer, NodeId, Order};
+use farrier_fleet::fleet::event::{Cordon, NodeInventory};
+use farrier_fleet::fleet::{NodeId, Order, OrderStatus};
 use farrier_wire::client::{self, ConnectError, ServerUrl};
 use farrier_wire::proof::KeyError;
 use jiff::Timestamp;
@@ -35,24 +35,24 @@ use tokio::sync::{Notify, mpsc, watch};
 use tonic::{Code, Status};
 
 use crate::artifact::Sending;
-use crate::brain::Chain;
-use crate::orders::Desk;
+use crate::monitor::Chain;
+use crate::orders::OrderExecutor;
+use connection_status::StatusSender;
+pub use connection_status::{ConnectionStatus, Link};
 pub use enrol::{EnrolError, Enrolment, enrol};
 pub use identity::{IdentityError, Keep};
-use link::Teller;
-pub use link::{Link, Sight};
-pub use makeup::of_published;
+pub use inventory::of_published;
 use reconnect::Reconnect;
 pub use reconnect::fixed_wait_from_environment;
-use talk::Talk;
+use session::Session;
 pub use urgent::Urgent;
 
 /// Who carries orders out. Offered an order that it has, it answers how far that is.
-pub trait OrderDesk: Send + Sync {
+pub trait OrderHandler: Send + Sync {
     /// Takes an order, or says why not. May wait for the disk.
-    fn offer(&self, order: Order) -> Answer;
+    fn offer(&self, order: Order) -> OrderStatus;
     /// The newest answer to each order that the server has not acknowledged.
-    fn outstanding(&self) -> Vec<(u64, Answer)>;
+    fn outstanding(&self) -> Vec<(u64, OrderStatus)>;
     /// The number of the last order that was taken or refused; 0: none. May wait for the disk.
     fn last_order(&self) -> u64;
     /// The server has what became of an order on disk.
@@ -61,13 +61,13 @@ pub trait OrderDesk: Send + Sync {
     fn enrolled(&self, _enrolment: &str) {}
 }
 
-impl OrderDesk for Desk {
-    fn offer(&self, order: Order) -> Answer {
+impl OrderHandler for OrderExecutor {
+    fn offer(&self, order: Order) -> OrderStatus {
         // The lease was put into this machine's time.
         Self::offer(self, &order, Timestamp::now())
     }
 
-    fn outstanding(&self) -> Vec<(u64, Answer)> {
+    fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
         Self::outstanding(self)
     }
 
@@ -88,12 +88,12 @@ impl OrderDesk for Desk {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoOrders;
 
-impl OrderDesk for NoOrders {
-    fn offer(&self, _: Order) -> Answer {
-        Answer::Refused { why: "its agent carries out no orders; `enabled = true` under `[orders]` of its configuration lets it".to_owned() }
+impl OrderHandler for NoOrders {
+    fn offer(&self, _: Order) -> OrderStatus {
+        OrderStatus::Refused { reason: "its agent carries out no orders; `enabled = true` under `[orders]` of its configuration lets it".to_owned() }
     }
 
-    fn outstanding(&self) -> Vec<(u64, Answer)> {
+    fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
         Vec::new()
     }
 
@@ -105,7 +105,7 @@ impl OrderDesk for NoOrders {
 }
 
 /// What a node is made of; none: that is not known yet.
-pub type MadeOf = Box<dyn Fn() -> Option<Makeup> + Send>;
+pub type MadeOf = Box<dyn Fn() -> Option<NodeInventory> + Send>;
 
 /// What an uplink is made of.
 pub struct Parts {
@@ -126,10 +126,10 @@ pub struct Parts {
     /// Whether it takes new work.
     pub cordon: watch::Receiver<Cordon>,
     /// Who carries orders out.
-    pub desk: Arc<dyn OrderDesk>,
+    pub desk: Arc<dyn OrderHandler>,
     /// Files that orders ask for, on their way to the server.
     pub artifacts: mpsc::Receiver<Sending>,
-    /// Rung when there is a new answer.
+    /// VerificationLevel when there is a new answer.
     pub bell: Arc<Notify>,
     /// For a test: the length of every back-off.
     pub fixed_wait: Option<Duration>,
@@ -140,7 +140,7 @@ pub struct Parts {
 pub struct Uplink {
     stop: Arc<Notify>,
     acked: watch::Receiver<Option<u64>>,
-    sight: watch::Receiver<Sight>,
+    sight: watch::Receiver<ConnectionStatus>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -154,7 +154,7 @@ impl Uplink {
             .build()?;
         let stop = Arc::new(Notify::new());
         let (tell, acked) = watch::channel(None);
-        let (teller, sight) = Teller::new();
+        let (teller, sight) = StatusSender::new();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("uplink".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -175,7 +175,7 @@ impl Uplink {
     }
 
     /// Whether the server is told, and as whom.
-    pub fn sight(&self) -> watch::Receiver<Sight> {
+    pub fn sight(&self) -> watch::Receiver<ConnectionStatus> {
         self.sight.clone()
     }
 
@@ -219,9 +219,9 @@ impl From<Status> for TalkError {
     }
 }
 
-async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: Teller) {
+async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: StatusSender) {
     let mut reconnect = Reconnect::new(parts.urgent.clone(), parts.fixed_wait);
-    let mut talk = Talk::new(parts, acked, teller);
+    let mut talk = Session::new(parts, acked, teller);
     let mut said = String::new();
     loop {
         reconnect.begin();
@@ -266,7 +266,7 @@ fn must_enrol(err: &TalkError) -> bool {
     }
 }
 
-async fn once(talk: &mut Talk) -> TalkError {
+async fn once(talk: &mut Session) -> TalkError {
     talk.accepted = None;
     // The certificate may be another one by now.
     let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {

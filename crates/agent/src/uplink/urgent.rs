@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farrier_fleet::fleet::decide::speaks_against;
+use farrier_fleet::fleet::decide::affects_service;
 use farrier_fleet::health::{Finding, Severity};
 
 use crate::state::Shown;
@@ -36,7 +36,7 @@ impl Urgent {
 /// Whether the server has to hear of a finding at once: it is fatal, or critical and takes the node out of service.
 fn is_urgent(finding: &Finding) -> bool {
     finding.severity == Severity::Fatal
-        || finding.severity == Severity::Critical && speaks_against(finding)
+        || finding.severity == Severity::Critical && affects_service(finding)
 }
 
 #[cfg(test)]

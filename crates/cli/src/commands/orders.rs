@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::Context;
 use farrier_agent::config;
 use farrier_agent::orders::{
-    self, Desk, InspectorError, NodeEyes, NodeHands, OrdersError, Start, Tuner,
+    self, InspectorError, NodeActuator, NodeInspector, OrderExecutor, OrdersError, Start, Tuner,
 };
 use farrier_fleet::fleet::event::Cordon;
-use farrier_fleet::fleet::order::{Answer, Order};
+use farrier_fleet::fleet::order::{Order, OrderStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::{Outcome, agent, status};
@@ -46,7 +46,7 @@ enum Said {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Told<'a> {
-    Answer { generation: u64, answer: &'a Answer },
+    OrderStatus { generation: u64, answer: &'a OrderStatus },
     Cordon(Cordon),
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::Fine)
 }
 
-fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
+fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<OrderExecutor> {
     let config = config::read(&args.config, true).map_err(|err| {
         Hinted::error(agent::whole(&err), "mend the file, or name another with --config")
     })?;
@@ -76,14 +76,15 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
     let tuner = Tuner::new(&config, Path::new("/proc/self/exe"));
     let elsewhere =
         if config.is_live() { None } else { simulated_hands::of_root(&config.root, tuner.clone()) };
-    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, None, tuner)));
+    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, None, tuner)));
     let socket = config.socket.path.clone();
     let known = move || match status::ask(&socket) {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err(InspectorError::NoAgent { socket: socket.clone() }),
         Err(err) => Err(InspectorError::Status(err.into())),
     };
-    let eyes = NodeEyes::new(&config, "/proc/self/exe".into(), agent::facts(), Box::new(known));
+    let eyes =
+        NodeInspector::new(&config, "/proc/self/exe".into(), agent::facts(), Box::new(known));
     let start = Start {
         hands,
         eyes: Arc::new(eyes),
@@ -115,7 +116,7 @@ fn read(to: &Sender<Happening>) {
 }
 
 fn serve(
-    desk: &Desk,
+    desk: &OrderExecutor,
     happenings: &Receiver<Happening>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -130,14 +131,14 @@ fn serve(
         }
         tell(desk, &mut told, printer)?;
         let outstanding = desk.outstanding();
-        if input_ended && !outstanding.iter().any(|(_, answer)| *answer == Answer::Accepted) {
+        if input_ended && !outstanding.iter().any(|(_, answer)| *answer == OrderStatus::Accepted) {
             return Ok(());
         }
     }
     Ok(())
 }
 
-fn heard(desk: &Desk, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
+fn heard(desk: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
     let said = serde_json::from_str(line).with_context(|| {
         Hinted::plain(
             "a line of the input does not read",
@@ -148,10 +149,13 @@ fn heard(desk: &Desk, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
         Said::Order(order) => {
             let answer = desk.offer(&order, jiff::Timestamp::now());
             // One that ends here is told with the others.
-            if matches!(answer, Answer::Accepted)
+            if matches!(answer, OrderStatus::Accepted)
                 || desk.outstanding().iter().all(|it| it.0 != order.generation)
             {
-                line_of(&Told::Answer { generation: order.generation, answer: &answer }, printer)?;
+                line_of(
+                    &Told::OrderStatus { generation: order.generation, answer: &answer },
+                    printer,
+                )?;
             }
         }
         Said::Acknowledged { generation } => desk.acknowledged(generation),
@@ -161,10 +165,14 @@ fn heard(desk: &Desk, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Tells answers that were not told yet.
-fn tell(desk: &Desk, told: &mut BTreeSet<u64>, printer: &mut Printer) -> anyhow::Result<()> {
+fn tell(
+    desk: &OrderExecutor,
+    told: &mut BTreeSet<u64>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     for (generation, answer) in desk.outstanding() {
-        if answer != Answer::Accepted && told.insert(generation) {
-            line_of(&Told::Answer { generation, answer: &answer }, printer)?;
+        if answer != OrderStatus::Accepted && told.insert(generation) {
+            line_of(&Told::OrderStatus { generation, answer: &answer }, printer)?;
         }
     }
     Ok(())

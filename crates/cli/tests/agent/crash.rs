@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_agent::crash::Point;
+use farrier_agent::failpoint::Point;
 use serde_json::Value;
 
 use crate::world::{World, find};

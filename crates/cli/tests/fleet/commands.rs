@@ -103,7 +103,7 @@ fn findings_the_matrix_freezes_and_the_policy() {
     assert_eq!(frozen, "nothing is repaired in rack r2 for 2h\n");
     let domains = town.fine(&["fleet", "domains"]);
     assert!(domains.contains("rack r2 by root until"), "{domains}");
-    assert_eq!(town.fine(&["fleet", "thaw", "rack:r2"]), "rack r2 is not frozen any more\n");
+    assert_eq!(town.fine(&["fleet", "unfreeze", "rack:r2"]), "rack r2 is not frozen any more\n");
 
     let policy = town.fine(&["fleet", "policy", "show"]);
     let mut policy: Value = serde_json::from_str(&policy).unwrap();

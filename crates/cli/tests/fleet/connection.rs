@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farrier_wire::client;
-use farrier_wire::proto::{self, Up, report, up};
+use farrier_wire::proto::{self, AgentMessage, agent_message, report};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -20,9 +20,9 @@ fn session(town: &Town, node: &'static str) -> JoinHandle<()> {
     let session = town.spawn(async move {
         let mut agents = client::connect(&url, client::no_tls()).await.unwrap();
         let (out, outbound) = mpsc::channel(4);
-        let makeup = Some(proto::Makeup { boot: "b".to_owned(), ..Default::default() });
-        let hello = proto::Hello { makeup, journal: "j".to_owned(), ..Default::default() };
-        out.send(Up { what: Some(up::What::Hello(hello)) }).await.unwrap();
+        let inventory = Some(proto::NodeInventory { boot: "b".to_owned(), ..Default::default() });
+        let hello = proto::Hello { inventory, journal: "j".to_owned(), ..Default::default() };
+        out.send(AgentMessage { what: Some(agent_message::What::Hello(hello)) }).await.unwrap();
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", node.parse().unwrap());
         let mut inbound = agents.session(request).await.unwrap().into_inner();
@@ -30,8 +30,8 @@ fn session(town: &Town, node: &'static str) -> JoinHandle<()> {
         welcome.send(()).unwrap();
         loop {
             let heartbeat = Some(report::What::Heartbeat(proto::Heartbeat {}));
-            let report = up::What::Report(proto::Report { what: heartbeat });
-            out.send(Up { what: Some(report) }).await.unwrap();
+            let report = agent_message::What::Report(proto::Report { what: heartbeat });
+            out.send(AgentMessage { what: Some(report) }).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::reason::samples;
-use farrier_fleet::fleet::{Domain, NodeId, Place, Standing, Why};
+use farrier_fleet::fleet::{Domain, Location, NodeId, NodePhase, Rationale};
 
 use crate::town::Town;
 
@@ -24,11 +24,11 @@ fn markers(text: &str) -> Vec<String> {
 fn no_command_prints_names_or_counts_of_another_pool() {
     let town = Town::plain();
     let [own, other]: [NodeId; 2] = ["gpu-1", "zz-node"].map(|it| it.parse().unwrap());
-    let mut place = Place::in_pool(FOREIGN_POOL.parse().unwrap());
+    let mut place = Location::in_pool(FOREIGN_POOL.parse().unwrap());
     place.rack = "r1".parse().ok();
-    town.take(Event::Enrolled { node: other, place });
-    let held = Ask::Hold { node: own.clone(), reason: "a look".to_owned() };
-    town.take(Event::Asked { what: held });
+    town.take(Event::Enrolled { node: other, location: place });
+    let held = OperatorRequest::Hold { node: own.clone(), reason: "a look".to_owned() };
+    town.take(Event::OperatorRequested { request: held });
     town.find("gpu-1", 1);
     town.find("zz-node", 1);
     let made = town.person(&["bob", "--role", "viewer", "--pool", "train"]);
@@ -50,10 +50,10 @@ fn no_command_prints_names_or_counts_of_another_pool() {
         let (pool, node) = (FOREIGN_POOL.parse().ok(), "zz-node".parse().ok());
         let unblocked_by = samples::unblocked_by_naming(&about, pool, node);
         for (reason, unblocked_by) in reasons.into_iter().zip(unblocked_by.into_iter().cycle()) {
-            let why = Why::new(reason, unblocked_by);
-            let (to, node) = (Standing::Held, own.clone());
-            town.take(Event::Moved { node: node.clone(), to, why: why.clone() });
-            town.take(Event::HeldBack { node, why });
+            let why = Rationale::new(reason, unblocked_by);
+            let (to, node) = (NodePhase::Held, own.clone());
+            town.take(Event::PhaseChanged { node: node.clone(), to, rationale: why.clone() });
+            town.take(Event::Deferred { node, rationale: why });
             assert!(prints(&["fleet", "explain", "gpu-1"]).contains("gpu-1"));
             count += 1;
         }

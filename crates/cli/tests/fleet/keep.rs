@@ -254,7 +254,9 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
     let connection = rusqlite::Connection::open(town.path("server/log")).unwrap();
     let state: Vec<u8> =
         connection.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
-    let edited = String::from_utf8(state).unwrap().replace("\"silent_s\":300", "\"silent_s\":301");
+    let edited = String::from_utf8(state)
+        .unwrap()
+        .replace("\"heartbeat_timeout_s\":300", "\"heartbeat_timeout_s\":301");
     let digest = farrier_server::log::Hash::of(edited.as_bytes());
     connection
         .execute(
@@ -363,7 +365,7 @@ fn a_log_that_this_version_does_not_read_is_not_called_empty() {
 
 #[test]
 fn a_lost_access_store_is_rebuilt_from_the_log() {
-    use farrier_fleet::fleet::Place;
+    use farrier_fleet::fleet::Location;
     use farrier_server::access::{Store, Wanted};
     use jiff::{SignedDuration, Timestamp};
 
@@ -375,7 +377,7 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     let now = Timestamp::now();
     let store = Store::open(&town.path("server")).unwrap();
     let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-    let place = Place { rack: Some("r1".parse().unwrap()), ..wanted.place.clone() };
+    let place = Location { rack: Some("r1".parse().unwrap()), ..wanted.place.clone() };
     let token = store.create(&Wanted { uses: 3, place, ..wanted.clone() }, now).unwrap().digest();
     let used_up = store.create(&wanted, now).unwrap().digest();
     store.join(&used_up, &"other".parse().unwrap(), b"other", None, now).unwrap();

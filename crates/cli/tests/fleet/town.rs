@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory, Record};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{NodeId, Place};
+use farrier_fleet::fleet::{Location, NodeId};
 use farrier_fleet::health::{Change, Finding, GpuUuid};
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, Running, ServerError};
@@ -59,23 +59,23 @@ impl Town {
         for (name, pool, rack) in
             [("gpu-1", "train", "r1"), ("gpu-2", "train", "r2"), ("gpu-3", "serve", "r2")]
         {
-            let mut place = Place::in_pool(pool.parse().unwrap());
+            let mut place = Location::in_pool(pool.parse().unwrap());
             place.rack = Some(rack.parse().unwrap());
-            town.take(Event::Enrolled { node: node(name), place });
-            let gpu = GpuMakeup {
+            town.take(Event::Enrolled { node: node(name), location: place });
+            let gpu = GpuInventory {
                 uuid: GpuUuid(format!("GPU-{name}")),
                 name: Some("NVIDIA H200".to_owned()),
                 index: Some(3),
                 pci: Some("0000:3b:00.0".to_owned()),
             };
-            let makeup = Makeup {
+            let inventory = NodeInventory {
                 boot: "b".to_owned(),
                 driver: Some("580.95.05".to_owned()),
                 cuda: Some("13.0".to_owned()),
                 gpus: Some(vec![gpu; 8]),
-                ..Makeup::default()
+                ..NodeInventory::default()
             };
-            town.take(Event::Seen { node: node(name), makeup });
+            town.take(Event::InventoryReported { node: node(name), inventory });
         }
         town
     }
@@ -140,7 +140,7 @@ impl Town {
     pub(crate) fn find(&self, name: &str, number: u64) {
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
-        self.take(Event::Found { node: node(name), record, changes });
+        self.take(Event::FindingsReported { node: node(name), record, changes });
     }
 
     pub(crate) fn state(&self) -> Vec<u8> {

@@ -2,18 +2,20 @@
 
 use std::path::Path;
 
-use farrier_fleet::fleet::event::{Ask, Cordon, Event, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::event::{
+    Cordon, Event, GpuInventory, NodeInventory, OperatorRequest, Record,
+};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Answer, NodeId, OrderKind, Place, Standing};
+use farrier_fleet::fleet::{Location, NodeId, NodePhase, OrderKind, OrderStatus};
 use farrier_fleet::health::{Change, Finding, GpuUuid};
-use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::state_machine::StateMachine;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 /// The log and its clock.
 pub(crate) struct Day {
-    core: Core,
+    core: StateMachine,
     pub(crate) now: Timestamp,
     /// Records of the nodes' journals.
     records: u64,
@@ -27,14 +29,14 @@ fn gpu(name: &str) -> GpuUuid {
     GpuUuid(format!("GPU-{name}"))
 }
 
-pub(crate) fn makeup(name: &str, boot: &str) -> Makeup {
-    let gpu = GpuMakeup {
+pub(crate) fn inventory(name: &str, boot: &str) -> NodeInventory {
+    let gpu = GpuInventory {
         uuid: gpu(name),
         name: Some("NVIDIA H200".to_owned()),
         index: Some(3),
         pci: Some("0000:3b:00.0".to_owned()),
     };
-    Makeup {
+    NodeInventory {
         boot: boot.to_owned(),
         agent: "0.1.0".to_owned(),
         kernel: Some("6.8.0-86-generic".to_owned()),
@@ -145,7 +147,7 @@ impl Day {
     pub(crate) fn begin(dir: &Path, now: Timestamp) -> Self {
         farrier_server::run::folder(dir).unwrap();
         let log = SqliteLog::open(&farrier_server::run::log_path(dir)).unwrap();
-        Self { core: Core::open(Box::new(log)).unwrap(), now, records: 0 }
+        Self { core: StateMachine::open(Box::new(log)).unwrap(), now, records: 0 }
     }
 
     /// It is over; gives the number of the last entry.
@@ -173,12 +175,12 @@ impl Day {
         self.commit(Actor::Node(node), event);
     }
 
-    pub(crate) fn ask(&mut self, what: Ask) {
-        self.commit(Actor::Person("ann".to_owned()), Event::Asked { what });
+    pub(crate) fn ask(&mut self, what: OperatorRequest) {
+        self.commit(Actor::User("ann".to_owned()), Event::OperatorRequested { request: what });
     }
 
     pub(crate) fn enrol(&mut self, name: &str, place: &str) {
-        let mut all: Place = Place::in_pool("train".parse().unwrap());
+        let mut all: Location = Location::in_pool("train".parse().unwrap());
         for part in place.split_whitespace() {
             let (kind, value) = part.split_once(':').unwrap();
             match kind {
@@ -191,11 +193,11 @@ impl Day {
                 other => panic!("{other}"),
             }
         }
-        self.server(Event::Enrolled { node: id(name), place: all });
+        self.server(Event::Enrolled { node: id(name), location: all });
     }
 
     pub(crate) fn seen(&mut self, name: &str, boot: &str) {
-        self.said(Event::Seen { node: id(name), makeup: makeup(name, boot) });
+        self.said(Event::InventoryReported { node: id(name), inventory: inventory(name, boot) });
     }
 
     /// A node that joined, and passed all that it was asked for.
@@ -203,27 +205,27 @@ impl Day {
         self.enrol(name, place);
         self.seen(name, "boot-1");
         self.obey(name);
-        self.said(Event::CordonSeen { node: id(name), cordon: Cordon::None });
-        assert_eq!(self.standing(name), Standing::InService, "{name}");
+        self.said(Event::CordonObserved { node: id(name), cordon: Cordon::None });
+        assert_eq!(self.phase(name), NodePhase::InService, "{name}");
     }
 
-    pub(crate) fn standing(&self, name: &str) -> Standing {
-        self.core.state().nodes[&id(name)].standing()
+    pub(crate) fn phase(&self, name: &str) -> NodePhase {
+        self.core.state().nodes[&id(name)].phase()
     }
 
     pub(crate) fn order(&self, name: &str) -> Option<OrderKind> {
-        self.core.state().nodes[&id(name)].orders.pending().map(|it| it.order.what.clone())
+        self.core.state().nodes[&id(name)].orders.pending().map(|it| it.order.kind.clone())
     }
 
-    pub(crate) fn answer(&mut self, name: &str, answer: Answer) {
+    pub(crate) fn answer(&mut self, name: &str, answer: OrderStatus) {
         let generation = self.core.state().nodes[&id(name)].orders.generation();
-        self.said(Event::Answered { node: id(name), generation, answer });
+        self.said(Event::OrderStatusReported { node: id(name), generation, status: answer });
     }
 
     pub(crate) fn done(&mut self, name: &str) {
         let what = self.order(name).unwrap_or_else(|| panic!("{name} has no order"));
         let evidence = format!("`{what}` was carried out");
-        self.answer(name, Answer::Done { evidence });
+        self.answer(name, OrderStatus::Done { evidence });
         if what == OrderKind::Reboot {
             let boot = self.core.state().nodes[&id(name)].orders.generation();
             self.seen(name, &format!("boot-{boot}"));
@@ -231,7 +233,7 @@ impl Day {
     }
 
     pub(crate) fn failed(&mut self, name: &str, why: &str) {
-        self.answer(name, Answer::Failed { why: why.to_owned() });
+        self.answer(name, OrderStatus::Failed { reason: why.to_owned() });
     }
 
     /// Carries out every order.
@@ -258,7 +260,7 @@ impl Day {
             changes.push(Change::Opened(fault.finding(name, self.records, self.now)));
         }
         let record = Record { journal: "j".to_owned(), number: self.records };
-        self.said(Event::Found { node: id(name), record, changes });
+        self.said(Event::FindingsReported { node: id(name), record, changes });
     }
 
     /// All findings of a node are over.
@@ -271,17 +273,18 @@ impl Day {
             let mut cleared = serde_json::to_value(finding).unwrap();
             cleared["cleared"] = json!({ "at": self.now, "why": "it is not seen any more" });
             let changes = vec![Change::Cleared(serde_json::from_value(cleared).unwrap())];
-            self.said(Event::Found { node: id(name), record, changes });
+            self.said(Event::FindingsReported { node: id(name), record, changes });
         }
     }
 
     pub(crate) fn hold(&mut self, name: &str, reason: &str) {
-        self.ask(Ask::Hold { node: id(name), reason: reason.to_owned() });
+        self.ask(OperatorRequest::Hold { node: id(name), reason: reason.to_owned() });
     }
 
     pub(crate) fn cordoned_by_others(&mut self, name: &str) {
-        let cordon = Cordon::Theirs { owner: "root".to_owned(), reason: "a new switch".to_owned() };
-        self.said(Event::CordonSeen { node: id(name), cordon });
+        let cordon =
+            Cordon::External { owner: "root".to_owned(), reason: "a new switch".to_owned() };
+        self.said(Event::CordonObserved { node: id(name), cordon });
     }
 
     /// In service, then with these findings, and emptied.
@@ -289,6 +292,6 @@ impl Day {
         self.serving(name, place);
         self.find(name, faults);
         self.obey_until(name, |what| !matches!(what, OrderKind::Cordon | OrderKind::Drain { .. }));
-        assert_eq!(self.standing(name), Standing::InRepair, "{name}");
+        assert_eq!(self.phase(name), NodePhase::Repairing, "{name}");
     }
 }

@@ -5,12 +5,14 @@
 
 use std::path::Path;
 
-use farrier_fleet::fleet::event::{Ask, Cordon, Event, Makeup, Record};
-use farrier_fleet::fleet::{AccessChange, Answer, OrderKind, Place, Policy, Rung, Standing};
+use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, OperatorRequest, Record};
+use farrier_fleet::fleet::{
+    AccessChange, Location, NodePhase, OrderKind, OrderStatus, Policy, VerificationLevel,
+};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use crate::day::{Day, Fault, id, makeup};
+use crate::day::{Day, Fault, id, inventory};
 
 const START: &str = "2026-11-15T22:00:00Z";
 /// The last entry.
@@ -28,13 +30,13 @@ pub(crate) fn play(dir: &Path) -> u64 {
     repairs_that_wait(&mut day);
     back(&mut day);
     held(&mut day);
-    errands(&mut day);
+    requested_orders(&mut day);
     shared_causes(&mut day);
     failing_orders(&mut day);
     frozen(&mut day);
     rest(&mut day);
     day.now = END.parse().unwrap();
-    day.server(Event::TimePassed);
+    day.server(Event::Tick);
     day.end()
 }
 
@@ -42,18 +44,18 @@ pub(crate) fn play(dir: &Path) -> u64 {
 fn policy() -> Policy {
     let pool = |more: Value| {
         let mut pool = json!({
-            "silent_s": DAY_S, "suspect_s": DAY_S, "settle_s": DAY_S, "lease_s": DAY_S, "retry_s": DAY_S,
+            "heartbeat_timeout_s": DAY_S, "suspect_timeout_s": DAY_S, "settle_s": DAY_S, "lease_s": DAY_S, "retry_backoff_s": DAY_S,
         });
         pool.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         pool
     };
     let policy: Policy = serde_json::from_value(json!({
-        "breakers": { "nvlink": { "share": 0.5, "nodes": 1 } },
+        "disruption_budgets": { "nvlink": { "share": 0.5, "nodes": 1 } },
         "pools_default": pool(json!({})),
         "pools": {
             "brief": pool(json!({ "lease_s": 60 })),
-            "careful": pool(json!({ "approve_reboot": true })),
-            "edge": pool(json!({ "silent_s": 180 })),
+            "careful": pool(json!({ "reboot_needs_approval": true })),
+            "edge": pool(json!({ "heartbeat_timeout_s": 180 })),
             "empty": pool(json!({ "cordon_joining": true })),
             "manual": pool(json!({ "autonomy": "quarantine" })),
             "night": pool(json!({ "repair_windows": [{ "days": ["sat"], "from": "22:00", "hours": 6 }] })),
@@ -99,21 +101,21 @@ fn in_service(day: &mut Day) {
     day.clear("doubt-over");
     day.serving("silent", "");
     let since = day.now;
-    day.server(Event::Silent { node: id("silent"), since });
+    day.server(Event::HeartbeatLost { node: id("silent"), since });
     day.serving("heard-again", "");
     let since = day.now;
-    day.server(Event::Silent { node: id("heard-again"), since });
-    day.said(Event::Heard { node: id("heard-again") });
+    day.server(Event::HeartbeatLost { node: id("heard-again"), since });
+    day.said(Event::HeartbeatRestored { node: id("heard-again") });
     day.serving("unreadable", "");
     day.server(Event::ReportsUnreadable { node: id("unreadable") });
     day.serving("readable-again", "");
     day.server(Event::ReportsUnreadable { node: id("readable-again") });
     day.server(Event::ReportsReadable { node: id("readable-again") });
     day.serving("gpus-not-read", "");
-    let makeup = Makeup { gpus: None, ..makeup("gpus-not-read", "boot-1") };
-    day.said(Event::Seen { node: id("gpus-not-read"), makeup });
+    let inventory = NodeInventory { gpus: None, ..inventory("gpus-not-read", "boot-1") };
+    day.said(Event::InventoryReported { node: id("gpus-not-read"), inventory });
     day.serving("proof-asked", "");
-    day.ask(Ask::Verify { node: id("proof-asked"), rung: Rung::V2 });
+    day.ask(OperatorRequest::Verify { node: id("proof-asked"), level: VerificationLevel::V2 });
     // The pool only observes.
     day.serving("observed", "pool:watch");
     day.find("observed", &[Fault::Lost]);
@@ -137,25 +139,28 @@ fn out_of_service(day: &mut Day) {
     day.serving("draining", "");
     day.find("draining", &[Fault::Lost]);
     day.obey_until("draining", |what| matches!(what, OrderKind::Drain { .. }));
-    day.answer("draining", Answer::Accepted);
+    day.answer("draining", OrderStatus::Accepted);
     day.serving("not-passed-in-service", "");
-    day.ask(Ask::Verify { node: id("not-passed-in-service"), rung: Rung::V0 });
+    day.ask(OperatorRequest::Verify {
+        node: id("not-passed-in-service"),
+        level: VerificationLevel::V0,
+    });
     day.failed("not-passed-in-service", "the driver on disk is another");
     // Its heartbeats ended, and the timeout passed.
     day.serving("silent-for-long", "pool:edge");
     let since = day.now;
-    day.server(Event::Silent { node: id("silent-for-long"), since });
+    day.server(Event::HeartbeatLost { node: id("silent-for-long"), since });
     day.wait(200);
-    day.server(Event::TimePassed);
+    day.server(Event::Tick);
     day.drained("drained-anew", "", &[Fault::Part]);
-    day.said(Event::CordonSeen { node: id("drained-anew"), cordon: Cordon::None });
+    day.said(Event::CordonObserved { node: id("drained-anew"), cordon: Cordon::None });
 }
 
 /// Nodes that are being mended.
 fn repairs(day: &mut Day) {
     day.drained("rebooting", "", &[Fault::Lost]);
     day.drained("resetting", "", &[Fault::Memory]);
-    day.answer("resetting", Answer::Accepted);
+    day.answer("resetting", OrderStatus::Accepted);
     day.drained("restarting-service", "", &[Fault::Service]);
     day.drained("needs-part", "", &[Fault::Part]);
     day.drained("needs-look", "", &[Fault::Link]);
@@ -172,13 +177,15 @@ fn repairs(day: &mut Day) {
     day.done("lemon");
     day.clear("lemon");
     day.obey("lemon");
-    assert_eq!(day.standing("lemon"), Standing::InService);
+    assert_eq!(day.phase("lemon"), NodePhase::InService);
     day.find("lemon", &[Fault::Lost]);
     day.obey("lemon");
     day.drained("not-passed-after-repair", "", &[Fault::Lost]);
     day.done("not-passed-after-repair");
     day.clear("not-passed-after-repair");
-    day.obey_until("not-passed-after-repair", |what| *what == OrderKind::Verify { rung: Rung::V1 });
+    day.obey_until("not-passed-after-repair", |what| {
+        *what == OrderKind::Verify { level: VerificationLevel::V1 }
+    });
     day.failed("not-passed-after-repair", "a GPU is missing");
 }
 
@@ -186,7 +193,7 @@ fn repairs(day: &mut Day) {
 fn repairs_that_wait(day: &mut Day) {
     day.drained("waits-for-approval", "pool:careful", &[Fault::Lost]);
     day.drained("approved", "pool:careful", &[Fault::Lost]);
-    day.ask(Ask::Approve { node: id("approved") });
+    day.ask(OperatorRequest::Approve { node: id("approved") });
     day.drained("waits-for-window", "pool:night", &[Fault::Lost]);
     day.drained("left-to-people", "pool:manual", &[Fault::Lost]);
 }
@@ -200,14 +207,14 @@ fn back(day: &mut Day) {
     day.done("returned");
     day.clear("returned");
     day.obey("returned");
-    assert_eq!(day.standing("returned"), Standing::InService);
+    assert_eq!(day.phase("returned"), NodePhase::InService);
     day.serving("cleared-by-itself", "");
     day.find("cleared-by-itself", &[Fault::Lost]);
     day.done("cleared-by-itself");
     day.clear("cleared-by-itself");
     day.drained("repaired-by-hand", "", &[Fault::Part]);
     let what = "a new GPU".to_owned();
-    day.ask(Ask::Repaired { node: id("repaired-by-hand"), what });
+    day.ask(OperatorRequest::Repaired { node: id("repaired-by-hand"), repair: what });
     day.drained("unfit-again", "pool:once", &[Fault::Lost]);
     day.done("unfit-again");
     // An uncordon that is on its way when something is found.
@@ -235,7 +242,7 @@ fn held(day: &mut Day) {
     day.serving("released", "");
     day.hold("released", "a look");
     day.done("released");
-    day.ask(Ask::Release { node: id("released") });
+    day.ask(OperatorRequest::Release { node: id("released") });
     day.serving("cordoned-by-others", "");
     day.cordoned_by_others("cordoned-by-others");
     // The order is withdrawn.
@@ -245,36 +252,47 @@ fn held(day: &mut Day) {
     let what = AccessChange::CertificateRevoked { node: id("revoked") };
     let at = day.now;
     // Number 0 is of no access store: the server that is started on the log has another one.
-    day.server(Event::Access { number: 0, at, what });
+    day.server(Event::AccessChanged { number: 0, at, change: what });
 }
 
 /// What people want done once.
-fn errands(day: &mut Day) {
-    let diag = |name: &str| Ask::Errand {
+fn requested_orders(day: &mut Day) {
+    let diag = |name: &str| OperatorRequest::RunOrder {
         node: id(name),
-        what: OrderKind::Diag { level: 2, minutes: 10 },
+        order: OrderKind::Diag { level: 2, minutes: 10 },
     };
-    let tune = |name: &str| Ask::Errand {
+    let tune = |name: &str| OperatorRequest::RunOrder {
         node: id(name),
-        what: OrderKind::Tune { profile: "training".to_owned() },
+        order: OrderKind::Tune { profile: "training".to_owned() },
     };
-    day.serving("errand-at-work", "");
-    day.ask(diag("errand-at-work"));
-    for name in ["errand-ordered", "errand-done", "errand-failed", "errand-refused"] {
+    day.serving("requested_order-at-work", "");
+    day.ask(diag("requested_order-at-work"));
+    for name in [
+        "requested_order-ordered",
+        "requested_order-done",
+        "requested_order-failed",
+        "requested_order-refused",
+    ] {
         day.serving(name, "");
         day.hold(name, "a test");
         day.done(name);
-        day.ask(if name == "errand-done" { tune(name) } else { diag(name) });
+        day.ask(if name == "requested_order-done" { tune(name) } else { diag(name) });
     }
-    day.answer("errand-done", Answer::Done { evidence: "13 settings are as wanted".to_owned() });
-    day.failed("errand-failed", "hbm-read: 3.1 of 4.4 TB/s");
-    day.answer("errand-refused", Answer::Refused { why: "something runs on GPU 3".to_owned() });
+    day.answer(
+        "requested_order-done",
+        OrderStatus::Done { evidence: "13 settings are as wanted".to_owned() },
+    );
+    day.failed("requested_order-failed", "hbm-read: 3.1 of 4.4 TB/s");
+    day.answer(
+        "requested_order-refused",
+        OrderStatus::Refused { reason: "something runs on GPU 3".to_owned() },
+    );
 }
 
 /// What several nodes of one place show.
 fn shared_causes(day: &mut Day) {
     for name in ["rack-1", "rack-2", "rack-3", "rack-4"] {
-        day.serving(name, "rack:blamed");
+        day.serving(name, "rack:domain_faults");
     }
     // The first two are taken out before anybody knows.
     for name in ["rack-1", "rack-2", "rack-3"] {
@@ -286,10 +304,10 @@ fn shared_causes(day: &mut Day) {
     }
     let since = day.now;
     for name in ["dark-1", "dark-2", "dark-3"] {
-        day.server(Event::Silent { node: id(name), since });
+        day.server(Event::HeartbeatLost { node: id(name), since });
     }
     day.wait(200);
-    day.server(Event::TimePassed);
+    day.server(Event::Tick);
     for name in ["absolved-1", "absolved-2", "absolved-3"] {
         day.serving(name, "rack:absolved");
     }
@@ -312,45 +330,48 @@ fn failing_orders(day: &mut Day) {
     day.drained("reboot-failed", "pool:once", &[Fault::Lost]);
     day.failed("reboot-failed", "`systemctl reboot` ended with code 1");
     day.drained("reboot-refused", "", &[Fault::Lost]);
-    day.answer("reboot-refused", Answer::Refused { why: "somebody is logged in".to_owned() });
+    day.answer(
+        "reboot-refused",
+        OrderStatus::Refused { reason: "somebody is logged in".to_owned() },
+    );
     day.serving("not-answered", "pool:brief");
     day.find("not-answered", &[Fault::Lost]);
     day.wait(100);
-    day.server(Event::TimePassed);
+    day.server(Event::Tick);
 }
 
 /// Nothing may be changed there.
 fn frozen(day: &mut Day) {
     let freeze = |day: &mut Day, domain: &str| {
         let (domain, until) = (domain.parse().unwrap(), day.now + SignedDuration::from_hours(48));
-        day.ask(Ask::Freeze { domain, until, reason: "a deadline".to_owned() });
+        day.ask(OperatorRequest::Freeze { domain, until, reason: "a deadline".to_owned() });
     };
     day.drained("frozen-before-reboot", "rack:frozen", &[Fault::Lost]);
-    day.serving("frozen-errand", "rack:frozen");
-    day.hold("frozen-errand", "settings");
-    day.done("frozen-errand");
+    day.serving("frozen-requested_order", "rack:frozen");
+    day.hold("frozen-requested_order", "settings");
+    day.done("frozen-requested_order");
     freeze(day, "rack:frozen");
     day.drained("frozen", "rack:frozen", &[Fault::Lost]);
     let what = OrderKind::Tune { profile: "training".to_owned() };
-    day.ask(Ask::Errand { node: id("frozen-errand"), what });
+    day.ask(OperatorRequest::RunOrder { node: id("frozen-requested_order"), order: what });
     freeze(day, "pool:empty");
-    day.ask(Ask::Thaw { domain: "pool:empty".parse().unwrap() });
+    day.ask(OperatorRequest::Unfreeze { domain: "pool:empty".parse().unwrap() });
 }
 
 /// What leaves no reason, and is in the log all the same.
 fn rest(day: &mut Day) {
     day.serving("moved", "rack:r1");
-    let mut place = Place::in_pool("train".parse().unwrap());
+    let mut place = Location::in_pool("train".parse().unwrap());
     place.rack = Some("r2".parse().unwrap());
-    day.server(Event::Placed { node: id("moved"), place });
+    day.server(Event::LocationChanged { node: id("moved"), location: place });
     day.serving("over-quota", "");
     day.server(Event::QuotaExceeded { node: id("over-quota") });
-    day.server(Event::QuotaKept { node: id("over-quota") });
-    day.said(Event::OrdersSeen { node: id("over-quota"), generation: 40 });
+    day.server(Event::QuotaRestored { node: id("over-quota") });
+    day.said(Event::OrderGenerationObserved { node: id("over-quota"), generation: 40 });
     let record = Record { journal: "k".to_owned(), number: 1 };
     let open = vec![Fault::Doubt.finding("resynced", 1, day.now)];
     day.serving("resynced", "");
-    day.said(Event::Resynced { node: id("resynced"), record, open });
+    day.said(Event::FindingsSnapshot { node: id("resynced"), record, open });
     day.serving("retired", "");
-    day.server(Event::Retired { node: id("retired"), why: "sold".to_owned() });
+    day.server(Event::Retired { node: id("retired"), reason: "sold".to_owned() });
 }

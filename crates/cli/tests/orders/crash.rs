@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use farrier_agent::crash::Point;
+use farrier_agent::failpoint::Point;
 use serde_json::{Value, json};
 
 use crate::orders::{Orders, order};

@@ -32,7 +32,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     let agent = world.agent().ready();
     let mut orders = desk(&world);
     // Well before anything happens.
-    let evidence = orders.done(&order(1, json!({ "verify": { "rung": "v1" } }), None));
+    let evidence = orders.done(&order(1, json!({ "verify": { "level": "v1" } }), None));
     assert!(evidence.contains("NVML lists 2 GPUs"), "{evidence}");
     world.inject(&["--gpu", "0", "process", "4242", "--command", "python train.py"]);
     world.inject(&["--gpu", "1", "xid", "79"]);
@@ -61,7 +61,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     assert_eq!(orders.hear().unwrap()["answer"]["answer"], "accepted");
     world.inject(&["--gpu", "0", "process", "4242", "--end"]);
     assert!(orders.done(&drain).starts_with("nothing runs on the node"));
-    let why = orders.not_done(&hopeless_order(6, json!({ "verify": { "rung": "v1" } }), None));
+    let why = orders.not_done(&hopeless_order(6, json!({ "verify": { "level": "v1" } }), None));
     assert!(why.starts_with("fatal gpu.xid (Xid 79) on GPU 1 at "), "{why}");
 
     // The reboot ends everybody on the node.
@@ -77,13 +77,13 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     let evidence = rebooted["answer"]["answer"]["done"]["evidence"].as_str().unwrap();
     assert_eq!(evidence, format!("boot {}, before it boot {before}", boot(&world)));
 
-    let evidence = orders.done(&order(8, json!({ "verify": { "rung": "v0" } }), None));
+    let evidence = orders.done(&order(8, json!({ "verify": { "level": "v0" } }), None));
     assert!(
         evidence.contains("items of the node's check on driver, kernel and packages"),
         "{evidence}"
     );
     // What was found before the reboot is over when the node passes; until then it stays cordoned.
-    orders.done(&order(9, json!({ "verify": { "rung": "v1" } }), None));
+    orders.done(&order(9, json!({ "verify": { "level": "v1" } }), None));
     orders.done(&order(10, json!("uncordon"), Some(&boot(&world))));
     assert!(!world.path("state/cordon.json").exists());
     assert_eq!(orders.cordon(), json!("none"));
@@ -140,13 +140,13 @@ fn gpus_are_proven_with_work() {
     let config = world.config("[orders]\nscheduler = \"host\"\n");
     fs::write(world.path("agent.toml"), format!("cuda = {file:?}\n{config}")).unwrap();
     let mut orders = desk(&world);
-    let rung = |rung: &str| json!({ "verify": { "rung": rung } });
-    let evidence = orders.done(&order(1, rung("v2"), None));
+    let level = |level: &str| json!({ "verify": { "level": level } });
+    let evidence = orders.done(&order(1, level("v2"), None));
     assert!(evidence.starts_with("GPU 0 passed 7 tests; GPU 1 passed 7"), "{evidence}");
     // Slow memory is seen by the rung that measures it.
     cuda(&world, &json!([{ "slow-memory": 0.5 }]));
-    orders.done(&order(2, rung("v2"), None));
-    let why = orders.not_done(&order(3, rung("v3"), None));
+    orders.done(&order(2, level("v2"), None));
+    let why = orders.not_done(&order(3, level("v3"), None));
     assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
     assert!(!why.contains("GPU 0"), "{why}");
     // The same tests, asked for by a person, on a node that takes no work.
@@ -162,7 +162,7 @@ fn gpus_are_proven_with_work() {
     agent.stop();
     // A GPU that somebody uses is not proven, and not disturbed.
     world.inject(&["--gpu", "0", "process", "4242"]);
-    let why = orders.not_done(&hopeless_order(8, rung("v2"), None));
+    let why = orders.not_done(&hopeless_order(8, level("v2"), None));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
 }
 

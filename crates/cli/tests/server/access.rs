@@ -8,11 +8,11 @@ use std::path::Path;
 use farrier_agent::uplink::Keep;
 use farrier_fleet::fleet::Event;
 use farrier_wire::client;
-use farrier_wire::proto::{Hello, RenewRequest, Up, up};
+use farrier_wire::proto::{AgentMessage, Hello, RenewRequest, agent_message};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::server::{Person, Server, found, until};
+use crate::server::{Server, User, found, until};
 use crate::support::wait::wait_until;
 use crate::world::{Agent, World};
 
@@ -48,7 +48,7 @@ fn speaks_for(server: &Server, identity: &Path, other: &str) -> String {
     let tls = Keep::new(identity, None).tls().unwrap();
     runtime.block_on(async {
         let mut agents = client::connect(&server.url().parse().unwrap(), tls).await.unwrap();
-        let hello = Up { what: Some(up::What::Hello(Hello::default())) };
+        let hello = AgentMessage { what: Some(agent_message::What::Hello(Hello::default())) };
         let mut request = tonic::Request::new(tokio_stream::iter([hello]));
         request.metadata_mut().insert("farrier-node", other.parse().unwrap());
         agents.session(request).await.unwrap_err().message().to_owned()
@@ -86,8 +86,8 @@ fn connected(agent: &Agent<'_>) -> Value {
     agent.until(|status| !link(status)["connected"].is_null())
 }
 
-fn in_service(ann: &Person, agent: &Agent<'_>) {
-    wait_until(|| agent.log(), || ann.node("gpu-1")["standing"] == "in-service");
+fn in_service(ann: &User, agent: &Agent<'_>) {
+    wait_until(|| agent.log(), || ann.node("gpu-1")["phase"] == "in-service");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &Server, agent: &Agent<'_>) 
     });
     let mut records = Vec::new();
     for entry in server.entries() {
-        if let Event::Found { record, .. } = entry.event {
+        if let Event::FindingsReported { record, .. } = entry.event {
             records.push(record.number);
         }
     }
@@ -198,7 +198,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &Server, agent: &Agent<'_>) 
     );
 }
 
-fn retired(world: &World, server: &Server, agent: &Agent<'_>, ann: &Person) {
+fn retired(world: &World, server: &Server, agent: &Agent<'_>, ann: &User) {
     let told = ann.fine(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
     assert_eq!(told, "gpu-1 is not of the fleet any more\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
@@ -219,7 +219,7 @@ fn retired(world: &World, server: &Server, agent: &Agent<'_>, ann: &Person) {
     // Orders go on counting: the agent takes none that it could have had before.
     let mut orders = Vec::new();
     for entry in server.entries() {
-        if let Event::Ordered { order } = entry.event {
+        if let Event::OrderIssued { order } = entry.event {
             orders.push(order.generation);
         }
     }

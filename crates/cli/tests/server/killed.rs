@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use farrier_fleet::fleet::Event;
-use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::health::{Change, Finding};
-use farrier_wire::proto::{self, Down, Up, down, report, up};
-use farrier_wire::{client, form};
+use farrier_wire::proto::{
+    self, AgentMessage, ServerMessage, agent_message, report, server_message,
+};
+use farrier_wire::{client, convert};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -47,20 +49,24 @@ impl Node {
         let (out, outbound) = mpsc::channel(64);
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", self.name.parse().unwrap());
-        let makeup = Makeup { boot: "b".to_owned(), gpus: Some(Vec::new()), ..Makeup::default() };
+        let inventory = NodeInventory {
+            boot: "b".to_owned(),
+            gpus: Some(Vec::new()),
+            ..NodeInventory::default()
+        };
         let hello = proto::Hello {
-            makeup: Some(form::makeup_message(&makeup)),
+            inventory: Some(convert::inventory_message(&inventory)),
             journal: "j".to_owned(),
             ..proto::Hello::default()
         };
-        let say = |what| out.send(Up { what: Some(what) });
-        say(up::What::Hello(hello)).await.ok()?;
+        let say = |what| out.send(AgentMessage { what: Some(what) });
+        say(agent_message::What::Hello(hello)).await.ok()?;
         let mut inbound = agents.session(request).await.ok()?.into_inner();
-        let said = |what| up::What::Report(proto::Report { what: Some(what) });
-        while let Ok(Some(Down { what: Some(what) })) = inbound.message().await {
+        let said = |what| agent_message::What::Report(proto::Report { what: Some(what) });
+        while let Ok(Some(ServerMessage { what: Some(what) })) = inbound.message().await {
             let known = match what {
-                down::What::Welcome(welcome) => welcome.acked_record,
-                down::What::Ack(ack) => Some(ack.record),
+                server_message::What::Welcome(welcome) => welcome.acked_record,
+                server_message::What::Ack(ack) => Some(ack.record),
                 _ => continue,
             };
             let acked = self.acked.load(Ordering::SeqCst);
@@ -73,10 +79,10 @@ impl Node {
             self.acked.store(known, Ordering::SeqCst);
             let (record, next) = (known + 1, finding(known + 1));
             let next = if known == 0 {
-                report::What::Open(form::findings_message(record, [next]))
+                report::What::Open(convert::findings_message(record, [next]))
             } else {
                 let opened = vec![Change::Opened(next)];
-                report::What::Changes(form::changes_message(record, known, opened).unwrap())
+                report::What::Changes(convert::changes_message(record, known, opened).unwrap())
             };
             say(said(next)).await.ok()?;
         }
@@ -94,7 +100,8 @@ impl Node {
 /// The records of a node in the log, in its order.
 fn records(server: &Server, name: &str) -> Vec<u64> {
     let of = |event: Event| match event {
-        Event::Found { node, record, .. } | Event::Resynced { node, record, .. }
+        Event::FindingsReported { node, record, .. }
+        | Event::FindingsSnapshot { node, record, .. }
             if node.as_str() == name =>
         {
             Some(record.number)

@@ -12,13 +12,13 @@ use tonic::Code::{FailedPrecondition, InvalidArgument};
 use tonic::Request;
 
 use crate::kill::kill;
-use crate::server::{Person, Server, until};
+use crate::server::{Server, User, until};
 use crate::support::Ran;
 use crate::support::wait::wait_for;
 use crate::world::World;
 
 /// A server, an operator, and the configuration of an agent that carries out orders.
-fn site(world: &World) -> (Server, Person) {
+fn site(world: &World) -> (Server, User) {
     let server = Server::start(&world.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
@@ -47,7 +47,7 @@ fn with_programs(world: &World, command: &mut Command) {
     command.env("PATH", format!("{}:{path}", world.text("bin")));
 }
 
-fn fetch(world: &World, person: &Person, out: &str, more: &[&str]) -> Ran {
+fn fetch(world: &World, person: &User, out: &str, more: &[&str]) -> Ran {
     let out = world.text(out);
     let words = ["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"];
     person.run(&[&words[..], more].concat())
@@ -106,7 +106,8 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     assert_eq!(again.code, 2);
     assert!(again.stderr.contains("hint: name another file with --out"), "{}", again.stderr);
     // A node gathers nothing for a file that cannot be written.
-    let generation = || ann.node("gpu-1")["errands_ended"][0]["generation"].as_u64().unwrap();
+    let generation =
+        || ann.node("gpu-1")["requested_order_results"][0]["generation"].as_u64().unwrap();
     let before = generation();
     for (out, text) in
         [("a.tar.gz", "` exists"), ("state", "` is a folder"), ("no/b", "os error 2")]

@@ -18,7 +18,7 @@ mod world;
 
 use std::fs;
 
-use farrier_fleet::fleet::{Entry, Event, Standing};
+use farrier_fleet::fleet::{Entry, Event, NodePhase};
 use farrier_fleet::health::Finding;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
@@ -31,7 +31,7 @@ use world::World;
 /// Whether a finding is reported: as a change of the agent's journal or, on the first session with that journal, with all open ones.
 fn reported(event: &Event, detail: &str) -> bool {
     let is_open = |open: &[Finding]| open.iter().any(|it| it.detail.contains(detail));
-    found(event, detail) || matches!(event, Event::Resynced { open, .. } if is_open(open))
+    found(event, detail) || matches!(event, Event::FindingsSnapshot { open, .. } if is_open(open))
 }
 
 fn open_log(world: &World) -> SqliteLog {
@@ -57,17 +57,18 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let agent = world.agent().ready();
     until("the node says what it is", || {
         server.has(
-            |it| matches!(it, Event::Seen { makeup, .. } if makeup.gpus.as_ref().is_some_and(|it| it.len() == 2)),
+            |it| matches!(it, Event::InventoryReported { inventory, .. } if inventory.gpus.as_ref().is_some_and(|it| it.len() == 2)),
         )
     });
     world.inject(&["xid", "79", "--gpu", "0"]);
     until("the finding is in the server's log", || server.has(|it| found(it, "Xid 79")));
     until("the node is quarantined", || {
-        server.has(|it| matches!(it, Event::Moved { to: Standing::Quarantined, .. }))
+        server.has(|it| matches!(it, Event::PhaseChanged { to: NodePhase::Quarantined, .. }))
     });
     let all = server.entries();
     let at = all.iter().find(|entry| found(&entry.event, "Xid 79")).unwrap();
-    let moved = |it: &&Entry| matches!(it.event, Event::Moved { to: Standing::Quarantined, .. });
+    let moved =
+        |it: &&Entry| matches!(it.event, Event::PhaseChanged { to: NodePhase::Quarantined, .. });
     assert_eq!(all.iter().find(moved).unwrap().batch, at.batch, "decided with what was found");
     // Killed and started anew, it goes on; nothing is there twice.
     server.kill();
@@ -78,7 +79,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     });
     let mut records: Vec<u64> = Vec::new();
     for entry in server.entries() {
-        if let Event::Found { record, .. } = entry.event {
+        if let Event::FindingsReported { record, .. } = entry.event {
             records.push(record.number);
         }
     }
@@ -137,7 +138,7 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
         .entries()
         .into_iter()
         .filter_map(|entry| match entry.event {
-            Event::Found { record, .. } => Some(record.number),
+            Event::FindingsReported { record, .. } => Some(record.number),
             _ => None,
         })
         .collect();
@@ -167,7 +168,7 @@ fn tokens_are_listed_and_taken_back_and_plain_text_is_for_loopback() {
         let lines = listed.lines().map(|it| it.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.into_iter().any(|line| line.starts_with(row))
     };
-    assert!(has(&listed.stdout, "Token State Place Node Uses left Until"), "{}", listed.stdout);
+    assert!(has(&listed.stdout, "Token State Location Node Uses left Until"), "{}", listed.stdout);
     assert!(has(&listed.stdout, "1 open pool train any 1 2"), "{}", listed.stdout);
     assert!(
         has(&listed.stdout, "2 open pool train gpu-7 1") && !listed.stdout.contains(secret),

@@ -23,7 +23,9 @@ fn a_fatal_finding_found_while_the_server_is_away_does_not_wait_for_the_back_off
         })
         .ready();
     // From here on the server knows the agent's journal, and a finding comes as a change of it.
-    until("the findings are known", || server.has(|it| matches!(it, Event::Resynced { .. })));
+    until("the findings are known", || {
+        server.has(|it| matches!(it, Event::FindingsSnapshot { .. }))
+    });
     server.kill();
     agent.until(|status| !status["server"]["link"]["not-connected"].is_null());
     world.inject(&["xid", "79", "--gpu", "0"]);

@@ -66,8 +66,8 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     agent.kill();
     let agent = world.agent();
     let mut orders = desk(&world, &cluster);
-    orders.done(&order(5, json!({ "verify": { "rung": "v0" } }), None));
-    orders.done(&order(6, json!({ "verify": { "rung": "v1" } }), None));
+    orders.done(&order(5, json!({ "verify": { "level": "v0" } }), None));
+    orders.done(&order(6, json!({ "verify": { "level": "v1" } }), None));
     orders.done(&order(7, json!("uncordon"), Some(&boot(&world))));
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::server::{Person, Server, until};
+use crate::server::{Server, User, until};
 use crate::support::run;
 use crate::support::wait::wait_for;
 use crate::world::{Agent, World};
@@ -44,22 +44,22 @@ impl Member {
     }
 
     /// Waits until the server says that the node stands so; gives what it says.
-    fn until(&self, ann: &Person, standing: &str) -> Value {
+    fn until(&self, ann: &User, phase: &str) -> Value {
         let explain = || {
             let log = fs::read_to_string(self.world.path("log")).unwrap();
-            format!("{} is not {standing}: {:#}\n{log}", self.name, ann.node(self.name))
+            format!("{} is not {phase}: {:#}\n{log}", self.name, ann.node(self.name))
         };
-        wait_for(explain, || Some(ann.node(self.name)).filter(|node| node["standing"] == standing))
+        wait_for(explain, || Some(ann.node(self.name)).filter(|node| node["phase"] == phase))
     }
 }
 
 /// The server may take out all of so few nodes; what runs is moved soon; and repairs of the pool `lab` are left to people.
-fn policy(ann: &Person, folder: &World) {
+fn policy(ann: &User, folder: &World) {
     let mut policy: Value = serde_json::from_str(&ann.fine(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
-        policy["breakers"][kind]["share"] = json!(1.0);
+        policy["disruption_budgets"][kind]["share"] = json!(1.0);
     }
-    policy["pools_default"]["drain_wait_s"] = json!(1);
+    policy["pools_default"]["drain_timeout_s"] = json!(1);
     policy["pools"]["lab"] = policy["pools_default"].clone();
     policy["pools"]["lab"]["autonomy"] = json!("quarantine");
     let file = folder.path("policy.json");
@@ -110,7 +110,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 
     // The third was drained by us, and its repair is left to people. One of them writes a reason of their own.
     let waits = three.until(&bob, "in-repair");
-    let unblocked_by = waits["held_back"]["unblocked_by"]["text"].as_str().unwrap();
+    let unblocked_by = waits["deferred"]["unblocked_by"]["text"].as_str().unwrap();
     assert_eq!(unblocked_by, "a person repairs it and says so (`farrier fleet repaired`)");
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
@@ -166,11 +166,11 @@ fn moved_and_ended(cluster: &Cluster, job: &str) {
 /// The rungs that a node has passed.
 fn passed(node: &Value) -> Vec<&str> {
     let proven = node["proven"].as_array().unwrap().iter();
-    proven.filter(|it| it["passed"] == true).filter_map(|it| it["rung"].as_str()).collect()
+    proven.filter(|it| it["passed"] == true).filter_map(|it| it["level"].as_str()).collect()
 }
 
 /// What was ordered and decided, in order and once.
-fn told_by_the_log(bob: &Person) {
+fn told_by_the_log(bob: &User) {
     let told = |node: &str| {
         let all = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
         let steps = all.lines().filter(|it| it.contains("  moved  ") || it.contains("  ordered  "));

@@ -100,17 +100,17 @@ impl Server {
     }
 
     /// A person with a role logs in.
-    pub(crate) fn log_in(&self, name: &str, role: &str) -> Person {
+    pub(crate) fn log_in(&self, name: &str, role: &str) -> User {
         let (url, fingerprint) = (self.url(), self.fingerprint());
         self.log_in_with(name, role, &["--server", &url, "--ca-fingerprint", &fingerprint])
     }
 
     /// Likewise, with these words of `farrier login`.
-    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> Person {
+    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> User {
         let made = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
         assert_eq!(made.code, 0, "{}", made.stderr);
         let made: Value = serde_json::from_str(&made.stdout).unwrap();
-        let person = Person { config: self.folder.join(format!("config-{name}")) };
+        let person = User { config: self.folder.join(format!("config-{name}")) };
         let token = made["token"].as_str().unwrap();
         person.fine(&[&["login"], words, &["--token", token]].concat());
         person
@@ -151,11 +151,11 @@ impl Drop for Server {
 }
 
 /// Somebody with a token, who has logged in.
-pub(crate) struct Person {
+pub(crate) struct User {
     config: PathBuf,
 }
 
-impl Person {
+impl User {
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
         let mut command = farrier(words);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
@@ -179,7 +179,7 @@ impl Person {
 /// Whether something was found in which this stands.
 pub(crate) fn found(event: &Event, detail: &str) -> bool {
     match event {
-        Event::Found { changes, .. } => {
+        Event::FindingsReported { changes, .. } => {
             changes.iter().any(|change| change.finding().detail.contains(detail))
         }
         _ => false,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::identity::{Domain, NodeId, Place, Pool};
+use super::identity::{Domain, Location, NodeId, Pool};
 
 /// What a person may do. Not a ladder: whoever operates does not approve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub enum Role {
 
 /// What a role is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
+pub enum Permission {
     /// To look.
     Read,
     /// To hold, release, verify, freeze, or say that something was repaired.
@@ -36,20 +36,18 @@ pub enum Deed {
 }
 
 impl Role {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Viewer, Self::Operator, Self::Approver, Self::Admin];
 
     /// Whether it is enough.
-    pub fn may(self, deed: Deed) -> bool {
+    pub fn may(self, deed: Permission) -> bool {
         match deed {
-            Deed::Read => true,
-            Deed::Operate => matches!(self, Self::Operator | Self::Admin),
-            Deed::Approve => matches!(self, Self::Approver | Self::Admin),
-            Deed::Administer => self == Self::Admin,
+            Permission::Read => true,
+            Permission::Operate => matches!(self, Self::Operator | Self::Admin),
+            Permission::Approve => matches!(self, Self::Approver | Self::Admin),
+            Permission::Administer => self == Self::Admin,
         }
     }
 
-    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
@@ -81,7 +79,7 @@ impl FromStr for Role {
 }
 
 /// Whether a place is in a domain.
-pub fn is_within(place: &Place, domain: &Domain) -> bool {
+pub fn is_within(place: &Location, domain: &Domain) -> bool {
     match domain {
         Domain::Fleet => true,
         Domain::Pool(name) => place.pool == *name,
@@ -98,8 +96,8 @@ pub fn is_within(place: &Place, domain: &Domain) -> bool {
 #[serde(rename_all = "kebab-case")]
 pub enum AccessChange {
     /// A token that nodes join with was made.
-    JoinTokenMade {
-        /// Its number.
+    #[serde(alias = "join-token-made")]
+    JoinTokenCreated {
         token: i64,
         /// The pool that they join.
         pool: Pool,
@@ -107,35 +105,29 @@ pub enum AccessChange {
         node: Option<NodeId>,
         /// How many may.
         uses: u32,
-        /// Until when.
         expires: Timestamp,
         /// Where they stand, where more is told than the pool.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        place: Option<Box<Place>>,
+        #[serde(default, alias = "place", skip_serializing_if = "Option::is_none")]
+        location: Option<Box<Location>>,
     },
     /// A person got a token.
-    PersonAdded {
-        /// Its number.
+    #[serde(alias = "person-added")]
+    UserAdded {
         token: i64,
-        /// Who.
         name: String,
         /// What they may do.
         role: Role,
-        /// Where.
         scope: Domain,
-        /// Until when.
         expires: Timestamp,
     },
     /// A token was taken back.
     TokenRevoked {
-        /// Its number.
         token: i64,
         /// Whose; none where it was one to join with.
         name: Option<String>,
     },
     /// A node enrolled: only certificates of this generation and later ones count.
     NodeEnrolled {
-        /// Which.
         node: NodeId,
         /// The token's number.
         token: i64,
@@ -143,10 +135,7 @@ pub enum AccessChange {
         generation: u64,
     },
     /// No certificate of a node counts any more.
-    CertificateRevoked {
-        /// Which.
-        node: NodeId,
-    },
+    CertificateRevoked { node: NodeId },
 }
 
 #[cfg(test)]
@@ -155,7 +144,8 @@ mod tests {
 
     #[test]
     fn whoever_operates_does_not_approve() {
-        let deeds = [Deed::Read, Deed::Operate, Deed::Approve, Deed::Administer];
+        let deeds =
+            [Permission::Read, Permission::Operate, Permission::Approve, Permission::Administer];
         let may = |role: Role| deeds.map(|deed| role.may(deed));
         assert_eq!(may(Role::Viewer), [true, false, false, false]);
         assert_eq!(may(Role::Operator), [true, true, false, false]);
@@ -169,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_place_is_in_each_of_its_domains_and_in_no_other() {
-        let mut place = Place::in_pool("train".parse().unwrap());
+        let mut place = Location::in_pool("train".parse().unwrap());
         place.rack = "r1".parse().ok();
         for domain in place.domains() {
             assert!(is_within(&place, &domain), "{domain}");

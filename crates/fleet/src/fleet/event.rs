@@ -4,16 +4,16 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::access::AccessChange;
-use super::identity::{Actor, Domain, NodeId, Place};
-use super::order::{Answer, Order, OrderKind, Rung};
+use super::identity::{Actor, Domain, Location, NodeId};
+use super::order::{Order, OrderKind, OrderStatus, VerificationLevel};
 use super::policy::Policy;
-use super::reason::{self, Reason, Why};
-use super::state::{Standing, Symptom};
+use super::reason::{self, Rationale, Reason};
+use super::state::{NodePhase, Symptom};
 use crate::health::{Change, Finding, GpuUuid};
 
 /// The version of the form below. A change that old bytes do not read as makes a new one, and the old one stays readable.
 /// In version 1 reasons were sentences, and entries did not say by which logic they were decided.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,12 +25,10 @@ pub struct Entry {
     pub batch: u64,
     /// When the batch was written; the `now` of its decisions. Never goes back.
     pub at: Timestamp,
-    /// Who.
     pub by: Actor,
     /// The version of the decision logic that was in force; 0 in entries of format 1, which do not say.
     #[serde(default)]
     pub logic: u32,
-    /// What.
     pub event: Event,
 }
 
@@ -40,56 +38,53 @@ pub struct Entry {
 pub enum Event {
     /// A node joined, or came back after it was retired.
     Enrolled {
-        /// Which.
         node: NodeId,
         /// Where it stands.
-        place: Place,
+        #[serde(alias = "place")]
+        location: Location,
     },
     /// A node stands elsewhere.
-    Placed {
-        /// Which.
+    #[serde(alias = "placed")]
+    LocationChanged {
         node: NodeId,
-        /// Where.
-        place: Place,
+        #[serde(alias = "place")]
+        location: Location,
     },
     /// A node is gone for good.
     Retired {
-        /// Which.
         node: NodeId,
-        /// Why.
-        why: String,
+        #[serde(alias = "why")]
+        reason: String,
     },
     /// What a node is, where it is not what it was.
-    Seen {
-        /// Which.
+    #[serde(alias = "seen")]
+    InventoryReported {
         node: NodeId,
         /// What it is.
-        makeup: Makeup,
+        #[serde(alias = "makeup")]
+        inventory: NodeInventory,
     },
     /// Nothing was heard of a node for too long.
-    Silent {
-        /// Which.
+    #[serde(alias = "silent")]
+    HeartbeatLost {
         node: NodeId,
         /// When it was last heard.
         since: Timestamp,
     },
     /// A node is heard again.
-    Heard {
-        /// Which.
-        node: NodeId,
-    },
+    #[serde(alias = "heard")]
+    HeartbeatRestored { node: NodeId },
     /// Findings of a node opened, changed or cleared: one record of its agent's journal.
-    Found {
-        /// Which.
+    #[serde(alias = "found")]
+    FindingsReported {
         node: NodeId,
         /// Where this stands in the agent's journal. What is not after the last one is not taken in twice.
         record: Record,
-        /// What.
         changes: Vec<Change>,
     },
     /// All open findings of a node, where its journal does not go on from the last record that is here.
-    Resynced {
-        /// Which.
+    #[serde(alias = "resynced")]
+    FindingsSnapshot {
         node: NodeId,
         /// Up to where in the agent's journal.
         record: Record,
@@ -97,52 +92,38 @@ pub enum Event {
         open: Vec<Finding>,
     },
     /// What the node's scheduler says of new work there.
-    CordonSeen {
-        /// Which.
-        node: NodeId,
-        /// By whom.
-        cordon: Cordon,
-    },
+    #[serde(alias = "cordon-seen")]
+    CordonObserved { node: NodeId, cordon: Cordon },
     /// What a node answered to an order.
-    Answered {
-        /// Which.
+    #[serde(alias = "answered")]
+    OrderStatusReported {
         node: NodeId,
         /// To which order.
         generation: u64,
-        /// What.
-        answer: Answer,
+        #[serde(alias = "answer")]
+        status: OrderStatus,
     },
     /// A node had orders that are not in the log, which is from a backup: the next must have a higher number.
-    OrdersSeen {
-        /// Which.
+    #[serde(alias = "orders-seen")]
+    OrderGenerationObserved {
         node: NodeId,
         /// The number of the last one.
         generation: u64,
     },
     /// A node reports more than its quota: its reports wait.
-    QuotaExceeded {
-        /// Which.
-        node: NodeId,
-    },
+    QuotaExceeded { node: NodeId },
     /// A node's reports keep to its quota again.
-    QuotaKept {
-        /// Which.
-        node: NodeId,
-    },
+    #[serde(alias = "quota-kept")]
+    QuotaRestored { node: NodeId },
     /// The server cannot read what a node reports of its findings: it does not know what is wrong there.
-    ReportsUnreadable {
-        /// Which.
-        node: NodeId,
-    },
+    ReportsUnreadable { node: NodeId },
     /// The server reads the findings of a node again.
-    ReportsReadable {
-        /// Which.
-        node: NodeId,
-    },
+    ReportsReadable { node: NodeId },
     /// A person wants something.
-    Asked {
-        /// What.
-        what: Ask,
+    #[serde(alias = "asked")]
+    OperatorRequested {
+        #[serde(alias = "what")]
+        request: OperatorRequest,
     },
     /// The policy from here on.
     PolicySet {
@@ -150,16 +131,18 @@ pub enum Event {
         policy: Box<Policy>,
     },
     /// Who may speak was changed, by the server's command line or its interface.
-    Access {
+    #[serde(alias = "access")]
+    AccessChanged {
         /// Counts up with each change, so that none is taken in twice.
         number: u64,
         /// When it was changed.
         at: Timestamp,
-        /// What.
-        what: AccessChange,
+        #[serde(alias = "what")]
+        change: AccessChange,
     },
     /// Nothing happened but time.
-    TimePassed,
+    #[serde(alias = "time-passed")]
+    Tick,
     /// The wall clock was stepped, and the log's time follows it. The only entry whose time may lie before that of the one before it.
     /// Timers keep what is left of them.
     ClockStepped {
@@ -175,52 +158,49 @@ pub enum Event {
         last_ran: Timestamp,
     },
     /// Decided: where a node stands from here on.
-    Moved {
-        /// Which.
+    #[serde(alias = "moved")]
+    PhaseChanged {
         node: NodeId,
-        /// Where to.
-        to: Standing,
-        /// Why.
-        why: Why,
+        to: NodePhase,
+        #[serde(alias = "why")]
+        rationale: Rationale,
     },
     /// Decided: an order.
-    Ordered {
-        /// It.
-        order: Order,
-    },
+    #[serde(alias = "ordered")]
+    OrderIssued { order: Order },
     /// Decided: an order is not waited for any longer.
-    Withdrawn {
-        /// Whose.
+    #[serde(alias = "withdrawn")]
+    OrderCancelled {
         node: NodeId,
-        /// Which.
         generation: u64,
-        /// Why.
-        why: Reason,
+        #[serde(alias = "why")]
+        reason: Reason,
     },
     /// Decided: something should be done with a node and is not.
-    HeldBack {
-        /// Which.
+    #[serde(alias = "held-back")]
+    Deferred {
         node: NodeId,
-        /// Why not.
-        why: Why,
+        #[serde(alias = "why")]
+        rationale: Rationale,
     },
     /// Decided: not the nodes are at fault but what they share.
-    Blamed {
+    #[serde(alias = "blamed")]
+    DomainFaultDetected {
         /// What they share.
         domain: Domain,
         /// What they have in common.
         symptom: Symptom,
-        /// The nodes.
         nodes: Vec<NodeId>,
-        /// Why.
-        why: Why,
+        #[serde(alias = "why")]
+        rationale: Rationale,
     },
     /// Decided: what the nodes of a domain share is no longer to blame.
-    Absolved {
+    #[serde(alias = "absolved")]
+    DomainFaultCleared {
         /// What they share.
         domain: Domain,
-        /// Why.
-        why: Why,
+        #[serde(alias = "why")]
+        rationale: Rationale,
     },
 }
 
@@ -229,12 +209,12 @@ impl Event {
     pub fn is_decision(&self) -> bool {
         matches!(
             self,
-            Self::Moved { .. }
-                | Self::Ordered { .. }
-                | Self::Withdrawn { .. }
-                | Self::HeldBack { .. }
-                | Self::Blamed { .. }
-                | Self::Absolved { .. }
+            Self::PhaseChanged { .. }
+                | Self::OrderIssued { .. }
+                | Self::OrderCancelled { .. }
+                | Self::Deferred { .. }
+                | Self::DomainFaultDetected { .. }
+                | Self::DomainFaultCleared { .. }
         )
     }
 
@@ -242,32 +222,32 @@ impl Event {
     pub fn node(&self) -> Option<&NodeId> {
         match self {
             Self::Enrolled { node, .. }
-            | Self::Placed { node, .. }
+            | Self::LocationChanged { node, .. }
             | Self::Retired { node, .. }
-            | Self::Seen { node, .. }
-            | Self::Silent { node, .. }
-            | Self::Heard { node }
-            | Self::Found { node, .. }
-            | Self::Resynced { node, .. }
-            | Self::CordonSeen { node, .. }
-            | Self::Answered { node, .. }
-            | Self::OrdersSeen { node, .. }
+            | Self::InventoryReported { node, .. }
+            | Self::HeartbeatLost { node, .. }
+            | Self::HeartbeatRestored { node }
+            | Self::FindingsReported { node, .. }
+            | Self::FindingsSnapshot { node, .. }
+            | Self::CordonObserved { node, .. }
+            | Self::OrderStatusReported { node, .. }
+            | Self::OrderGenerationObserved { node, .. }
             | Self::QuotaExceeded { node }
-            | Self::QuotaKept { node }
+            | Self::QuotaRestored { node }
             | Self::ReportsUnreadable { node }
             | Self::ReportsReadable { node }
-            | Self::Moved { node, .. }
-            | Self::Withdrawn { node, .. }
-            | Self::HeldBack { node, .. } => Some(node),
-            Self::Ordered { order } => Some(&order.node),
-            Self::Asked { .. }
+            | Self::PhaseChanged { node, .. }
+            | Self::OrderCancelled { node, .. }
+            | Self::Deferred { node, .. } => Some(node),
+            Self::OrderIssued { order } => Some(&order.node),
+            Self::OperatorRequested { .. }
             | Self::PolicySet { .. }
-            | Self::Access { .. }
-            | Self::TimePassed
+            | Self::AccessChanged { .. }
+            | Self::Tick
             | Self::ClockStepped { .. }
             | Self::ControllerResumed { .. }
-            | Self::Blamed { .. }
-            | Self::Absolved { .. } => None,
+            | Self::DomainFaultDetected { .. }
+            | Self::DomainFaultCleared { .. } => None,
         }
     }
 }
@@ -275,7 +255,7 @@ impl Event {
 /// What a node is made of, as far as the fleet needs it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Makeup {
+pub struct NodeInventory {
     /// The boot, so that a reboot shows.
     pub boot: String,
     /// The agent's version.
@@ -287,7 +267,7 @@ pub struct Makeup {
     /// The highest CUDA version of the driver.
     pub cuda: Option<String>,
     /// The GPUs; none where they could not be read.
-    pub gpus: Option<Vec<GpuMakeup>>,
+    pub gpus: Option<Vec<GpuInventory>>,
     /// Frameworks with their versions.
     #[serde(default)]
     pub frameworks: Vec<(String, String)>,
@@ -296,7 +276,7 @@ pub struct Makeup {
 /// One GPU of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GpuMakeup {
+pub struct GpuInventory {
     /// Its UUID.
     pub uuid: GpuUuid,
     /// Its name; none where NVML does not tell.
@@ -329,12 +309,13 @@ pub enum Cordon {
     /// It does.
     None,
     /// It does not, by our mark.
-    Ours,
+    #[serde(alias = "ours")]
+    ByFarrier,
     /// It does not, by somebody else's. Only they take it away.
-    Theirs {
+    #[serde(alias = "theirs")]
+    External {
         /// Who, as far as the scheduler says.
         owner: String,
-        /// Their reason.
         reason: String,
     },
 }
@@ -342,58 +323,38 @@ pub enum Cordon {
 /// What a person may ask for. Who asked is in the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ask {
+pub enum OperatorRequest {
     /// Hold a node out of service.
-    Hold {
-        /// Which.
-        node: NodeId,
-        /// Why.
-        reason: String,
-    },
+    Hold { node: NodeId, reason: String },
     /// A hold is over.
-    Release {
-        /// Which.
-        node: NodeId,
-    },
+    Release { node: NodeId },
     /// A node was repaired by hand and may be proven.
     Repaired {
-        /// Which.
         node: NodeId,
         /// What was done.
-        what: String,
+        #[serde(alias = "what")]
+        repair: String,
     },
     /// A repair that waits for a person may go on.
-    Approve {
-        /// Which.
-        node: NodeId,
-    },
+    Approve { node: NodeId },
     /// No order that changes anything, for a while.
-    Freeze {
-        /// Where.
-        domain: Domain,
-        /// Until when.
-        until: Timestamp,
-        /// Why.
-        reason: String,
-    },
+    Freeze { domain: Domain, until: Timestamp, reason: String },
     /// A freeze is over.
-    Thaw {
-        /// Where.
-        domain: Domain,
-    },
+    #[serde(alias = "thaw")]
+    Unfreeze { domain: Domain },
     /// Prove a node now, whatever it stands.
     Verify {
-        /// Which.
         node: NodeId,
-        /// How far.
-        rung: Rung,
+        #[serde(alias = "rung")]
+        level: VerificationLevel,
     },
     /// Have something done on a node once, and tell what came of it.
-    Errand {
-        /// Which.
+    #[serde(alias = "errand")]
+    RunOrder {
         node: NodeId,
         /// What: `diag` or `tune`.
-        what: OrderKind,
+        #[serde(alias = "what")]
+        order: OrderKind,
     },
 }
 
@@ -407,10 +368,7 @@ pub struct EncodeError(#[source] serde_json::Error);
 pub enum DecodeError {
     /// They are of a later version.
     #[error("the event is of version {found}, and this program knows up to {VERSION}")]
-    Newer {
-        /// Which.
-        found: u32,
-    },
+    Newer { found: u32 },
     /// Versions count from 1.
     #[error("the event is of version 0, which there is not")]
     NoVersion,

@@ -1,22 +1,21 @@
 //! Why a node stands where it stands, what waits, and what would change it: for people.
 
 use super::identity::{Domain, NodeId};
-use super::reason::{Reason, Why};
-use super::state::{FleetState, Standing};
+use super::reason::{Rationale, Reason};
+use super::state::{FleetState, NodePhase};
 
 /// A node, explained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Where it stands.
-    pub standing: Standing,
-    /// Why.
-    pub why: Why,
+    pub phase: NodePhase,
+    pub rationale: Rationale,
     /// The order that is on its way.
     pub order: Option<String>,
     /// What should be done and is not.
-    pub held_back: Option<Why>,
+    pub deferred: Option<Rationale>,
     /// Of what it is a part that is to blame.
-    pub blamed: Vec<Reason>,
+    pub domain_faults: Vec<Reason>,
 }
 
 /// Explains a node to a caller of this scope, who sees it; none where there is no such node.
@@ -24,21 +23,23 @@ pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explan
     let node = state.nodes.get(id)?;
     let order = node.orders.pending().map(|pending| {
         let how = if pending.accepted { "the agent is at it" } else { "on its way" };
-        let what = node.words_of_order(&pending.order.what);
+        let what = node.describe_order(&pending.order.kind);
         format!("{what} (order {}, {how})", pending.order.generation)
     });
     // Whoever waits for an order wants to know that the last one led to nothing.
     let failed = node.orders.failures().map(|last| {
-        format!("nothing now; the last failed at {:.0}: {}", last.at, last.why.redacted(scope))
+        format!("nothing now; the last failed at {:.0}: {}", last.at, last.reason.redacted(scope))
     });
     let order = order.or(failed);
-    let domains = node.place.domains();
-    let blamed = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
+    let domains = node.location.domains();
+    let domain_faults = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
     Some(Explanation {
-        standing: node.standing(),
-        why: node.phase.why().redacted(scope),
+        phase: node.phase(),
+        rationale: node.phase.rationale().redacted(scope),
         order,
-        held_back: node.phase.deferred().map(|it| it.redacted(scope)),
-        blamed: blamed.map(|(_, blame)| blame.why.reason.redacted(scope)).collect(),
+        deferred: node.phase.deferred().map(|it| it.redacted(scope)),
+        domain_faults: domain_faults
+            .map(|(_, blame)| blame.rationale.reason.redacted(scope))
+            .collect(),
     })
 }

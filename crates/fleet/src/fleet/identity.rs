@@ -98,19 +98,15 @@ name!(
 /// Where a node stands, and whose it is. What nobody told is not known, and no domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place {
-    /// The pool.
+pub struct Location {
     pub pool: Pool,
-    /// The tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// The building.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<Unit>,
-    /// The rack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<Unit>,
-    /// The leaf switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Unit>,
     /// The NVLink domain that spans several nodes.
@@ -118,7 +114,7 @@ pub struct Place {
     pub nvlink: Option<Unit>,
 }
 
-impl Place {
+impl Location {
     /// A place of which only the pool is known.
     pub fn in_pool(pool: Pool) -> Self {
         Self { pool, tenant: None, site: None, rack: None, leaf: None, nvlink: None }
@@ -126,20 +122,20 @@ impl Place {
 
     /// The place with what somebody tells of it: the pool, and the rest as far as it is told. What they do not tell stays.
     #[must_use]
-    pub fn with(self, told: &Self) -> Self {
-        let told = told.clone();
+    pub fn updated_with(self, update: &Self) -> Self {
+        let update = update.clone();
         Self {
-            pool: told.pool,
-            tenant: told.tenant.or(self.tenant),
-            site: told.site.or(self.site),
-            rack: told.rack.or(self.rack),
-            leaf: told.leaf.or(self.leaf),
-            nvlink: told.nvlink.or(self.nvlink),
+            pool: update.pool,
+            tenant: update.tenant.or(self.tenant),
+            site: update.site.or(self.site),
+            rack: update.rack.or(self.rack),
+            leaf: update.leaf.or(self.leaf),
+            nvlink: update.nvlink.or(self.nvlink),
         }
     }
 
     /// Whether more is told than the pool.
-    pub fn tells_more(&self) -> bool {
+    pub fn has_more_than_pool(&self) -> bool {
         *self != Self::in_pool(self.pool.clone())
     }
 
@@ -159,9 +155,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Domain {
-    /// All of them.
     Fleet,
-    /// A pool.
     Pool(Pool),
     /// A tenant's.
     Tenant(Tenant),
@@ -267,19 +261,12 @@ impl fmt::Display for Domain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DomainKind {
-    /// Everything.
     Fleet,
-    /// Pools.
     Pool,
-    /// Tenants.
     Tenant,
-    /// Sites.
     Site,
-    /// Leaf switches.
     Leaf,
-    /// Racks.
     Rack,
-    /// NVLink domains.
     Nvlink,
 }
 
@@ -288,7 +275,8 @@ pub enum DomainKind {
 #[serde(rename_all = "kebab-case")]
 pub enum Actor {
     /// A person, by the name of the token.
-    Person(String),
+    #[serde(alias = "person")]
+    User(String),
     /// A node's agent.
     Node(NodeId),
     /// The server itself.
@@ -298,7 +286,7 @@ pub enum Actor {
 impl fmt::Display for Actor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Person(name) => formatter.pad(name),
+            Self::User(name) => formatter.pad(name),
             Self::Node(node) => write!(formatter, "node {node}"),
             Self::Server => formatter.pad("farrier"),
         }
@@ -325,18 +313,21 @@ mod tests {
 
     #[test]
     fn what_nobody_tells_stays() {
-        let place = |text: &str| serde_json::from_str::<Place>(text).unwrap();
+        let place = |text: &str| serde_json::from_str::<Location>(text).unwrap();
         let known = place(r#"{"pool":"train","tenant":"lab","rack":"r1","leaf":"l1"}"#);
         let told = place(r#"{"pool":"serve","rack":"r2","site":"north","nvlink":"n1"}"#);
         let wanted = r#"{"pool":"serve","tenant":"lab","site":"north","rack":"r2","leaf":"l1","nvlink":"n1"}"#;
-        assert_eq!(known.clone().with(&told), place(wanted));
-        assert_eq!(known.clone().with(&Place::in_pool("train".parse().unwrap())), known);
-        assert!(told.tells_more() && !Place::in_pool("train".parse().unwrap()).tells_more());
+        assert_eq!(known.clone().updated_with(&told), place(wanted));
+        assert_eq!(known.clone().updated_with(&Location::in_pool("train".parse().unwrap())), known);
+        assert!(
+            told.has_more_than_pool()
+                && !Location::in_pool("train".parse().unwrap()).has_more_than_pool()
+        );
     }
 
     #[test]
     fn what_is_not_known_is_no_domain() {
-        let mut place = Place::in_pool("train".parse().unwrap());
+        let mut place = Location::in_pool("train".parse().unwrap());
         assert_eq!(place.domains().len(), 2);
         place.rack = Some("r1".parse().unwrap());
         assert_eq!(place.domains().last().unwrap().to_string(), "rack r1");

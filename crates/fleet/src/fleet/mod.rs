@@ -12,6 +12,7 @@
 
 pub mod access;
 pub mod decide;
+pub mod describe;
 pub mod event;
 pub mod explain;
 pub mod identity;
@@ -22,15 +23,14 @@ pub mod reason;
 pub mod reconnect;
 pub mod replay;
 pub mod state;
-pub mod tell;
 pub mod window;
 
-pub use access::{AccessChange, Deed, Role};
+pub use access::{AccessChange, Permission, Role};
 pub use decide::{Decision, LOGIC_VERSION, Report, decide};
 pub use event::{Entry, Event};
-pub use identity::{Domain, NodeId, Place, Pool, Tenant};
-pub use order::{Answer, Order, OrderKind, Rung};
+pub use identity::{Domain, Location, NodeId, Pool, Tenant};
+pub use order::{Order, OrderKind, OrderStatus, VerificationLevel};
 pub use policy::Policy;
 pub use policy_check::PolicyError;
-pub use reason::{Reason, UnblockedBy, Why};
-pub use state::{FleetState, Node, Standing};
+pub use reason::{Rationale, Reason, UnblockedBy};
+pub use state::{FleetState, Node, NodePhase};

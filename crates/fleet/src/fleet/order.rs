@@ -15,12 +15,12 @@ use crate::health::GpuUuid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
-    /// To whom.
     pub node: NodeId,
     /// Counts up on each node, for ever. With the node it is the order's name.
     pub generation: u64,
     /// What to do.
-    pub what: OrderKind,
+    #[serde(alias = "what")]
+    pub kind: OrderKind,
     /// The boot in which it holds, where it must not outlive a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
@@ -66,26 +66,22 @@ pub enum OrderKind {
         wait_s: u32,
     },
     /// Reset a GPU.
-    ResetGpu {
-        /// Which.
-        gpu: GpuUuid,
-    },
+    ResetGpu { gpu: GpuUuid },
     /// Reboot the node.
     Reboot,
     /// Start a service anew.
-    RestartService {
-        /// Which.
-        unit: String,
-    },
+    RestartService { unit: String },
     /// Prove the node.
     Verify {
-        /// How far.
-        rung: Rung,
+        #[serde(alias = "rung")]
+        level: VerificationLevel,
     },
     /// Take note that a person has repaired the node: what waited for a part is over, and what is counted begins anew.
-    NoteRepair {
+    #[serde(alias = "note-repair")]
+    AcknowledgeRepair {
         /// What was done, in that person's words.
-        what: String,
+        #[serde(alias = "what")]
+        repair: String,
     },
     /// New work again: only where the mark is ours.
     Uncordon,
@@ -115,7 +111,9 @@ impl OrderKind {
     #[must_use]
     pub(crate) fn brief(&self) -> Self {
         match self {
-            Self::NoteRepair { what } => Self::NoteRepair { what: bounded(what) },
+            Self::AcknowledgeRepair { repair } => {
+                Self::AcknowledgeRepair { repair: bounded(repair) }
+            }
             other => other.clone(),
         }
     }
@@ -126,7 +124,7 @@ impl OrderKind {
             Self::Cordon => OrderSpec::controller("cordon"),
             Self::Uncordon => OrderSpec::controller("uncordon"),
             Self::Verify { .. } => OrderSpec { yields: true, ..OrderSpec::controller("verify") },
-            Self::NoteRepair { .. } => OrderSpec::controller("note-repair"),
+            Self::AcknowledgeRepair { .. } => OrderSpec::controller("acknowledge-repair"),
             Self::Drain { wait_s } => {
                 OrderSpec { work_s: *wait_s, yields: true, ..OrderSpec::controller("drain") }
             }
@@ -136,7 +134,11 @@ impl OrderKind {
             Self::Diag { level, minutes } => OrderSpec {
                 node: NodeUse::Idle,
                 work_s: minutes.saturating_mul(60),
-                proves: Some(if *level == 1 { Rung::V2 } else { Rung::V3 }),
+                verifies: Some(if *level == 1 {
+                    VerificationLevel::V2
+                } else {
+                    VerificationLevel::V3
+                }),
                 ..OrderSpec::operator("diag")
             },
             Self::Tune { .. } => OrderSpec {
@@ -156,13 +158,13 @@ impl OrderKind {
     }
 
     /// Whether it is only ever given because a person wants it.
-    pub fn is_errand(&self) -> bool {
+    pub fn is_operator_requested(&self) -> bool {
         self.spec().origin == Origin::Operator
     }
 
-    /// What a test with work proves.
-    pub fn proves(&self) -> Option<Rung> {
-        self.spec().proves
+    /// What a test with work verifies.
+    pub fn verifies(&self) -> Option<VerificationLevel> {
+        self.spec().verifies
     }
 
     /// Whether it is meant to mend something.
@@ -186,7 +188,7 @@ pub struct OrderSpec {
     /// How long it may take beyond the lease of its pool.
     pub work_s: u32,
     /// The verification level that its result counts as.
-    pub proves: Option<Rung>,
+    pub verifies: Option<VerificationLevel>,
     /// Whether the node sends a file to the server before it answers.
     pub has_artifact: bool,
     /// Whether it waits for long without an effect, so that an operator's order that runs on any node
@@ -203,7 +205,7 @@ impl OrderSpec {
             origin: Origin::Controller,
             node: NodeUse::Any,
             work_s: 0,
-            proves: None,
+            verifies: None,
             has_artifact: false,
             yields: false,
         }
@@ -257,8 +259,8 @@ impl fmt::Display for OrderKind {
             Self::ResetGpu { gpu } => write!(formatter, "reset {gpu}"),
             Self::Reboot => formatter.pad("reboot"),
             Self::RestartService { unit } => write!(formatter, "restart {unit}"),
-            Self::Verify { rung } => write!(formatter, "verify {rung}"),
-            Self::NoteRepair { .. } => formatter.pad("take note of the repair"),
+            Self::Verify { level } => write!(formatter, "verify {level}"),
+            Self::AcknowledgeRepair { .. } => formatter.pad("take note of the repair"),
             Self::Uncordon => formatter.pad("uncordon"),
             Self::Diag { level: 3, minutes } => write!(formatter, "diag, level 3, {minutes} min"),
             Self::Diag { level, .. } => write!(formatter, "diag, level {level}"),
@@ -282,7 +284,7 @@ pub(crate) fn span(seconds: u32) -> String {
 /// How far a node is proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Rung {
+pub enum VerificationLevel {
     /// Coherence: loaded = on disk = library.
     V0,
     /// Devices: count, identity, settings, fabric, no new Xid.
@@ -293,7 +295,7 @@ pub enum Rung {
     V3,
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for VerificationLevel {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
             Self::V0 => "V0 (coherence)",
@@ -307,7 +309,7 @@ impl fmt::Display for Rung {
 /// What became of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum OrderStatus {
     /// It is in the agent's journal and will be done.
     Accepted,
     /// It was done, or was so already. A verification passed.
@@ -317,13 +319,13 @@ pub enum Answer {
     },
     /// It was tried and did not come about. A verification failed.
     Failed {
-        /// Why.
-        why: String,
+        #[serde(alias = "why")]
+        reason: String,
     },
     /// It was not begun, and nothing has changed.
     Refused {
-        /// Why.
-        why: String,
+        #[serde(alias = "why")]
+        reason: String,
     },
 }
 
@@ -342,8 +344,8 @@ mod tests {
             OrderKind::ResetGpu { gpu },
             OrderKind::Reboot,
             OrderKind::RestartService { unit: unit() },
-            OrderKind::Verify { rung: Rung::V0 },
-            OrderKind::NoteRepair { what: unit() },
+            OrderKind::Verify { level: VerificationLevel::V0 },
+            OrderKind::AcknowledgeRepair { repair: unit() },
             OrderKind::Diag { level: 1, minutes: 0 },
             OrderKind::Tune { profile: unit() },
             OrderKind::CollectLogs,

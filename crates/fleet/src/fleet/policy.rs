@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::identity::{DomainKind, Pool};
-use super::order::{OrderKind, Rung};
+use super::order::{OrderKind, VerificationLevel};
 use super::window::Window;
 
 /// The rules of change.
@@ -13,13 +13,15 @@ use super::window::Window;
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// How many nodes may be out of service at once, by kind of domain. All that apply must hold.
-    pub breakers: BTreeMap<DomainKind, Breaker>,
+    #[serde(alias = "breakers")]
+    pub disruption_budgets: BTreeMap<DomainKind, DisruptionBudget>,
     /// How pools are treated that have no entry of their own.
     pub pools_default: PoolPolicy,
     /// By pool.
     pub pools: BTreeMap<Pool, PoolPolicy>,
     /// When what nodes share is to blame.
-    pub blame: BlamePolicy,
+    #[serde(alias = "blame")]
+    pub common_cause: CommonCausePolicy,
     /// When a node fails too often to be trusted.
     pub lemon: LemonPolicy,
     /// Services whose restart mends a finding, by the finding's code.
@@ -28,16 +30,16 @@ pub struct Policy {
 
 impl Policy {
     /// The policy of a pool.
-    pub fn of(&self, pool: &Pool) -> &PoolPolicy {
+    pub fn for_pool(&self, pool: &Pool) -> &PoolPolicy {
         self.pools.get(pool).unwrap_or(&self.pools_default)
     }
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        let share = |share| Breaker { share, nodes: None };
+        let share = |share| DisruptionBudget { share, nodes: None };
         Self {
-            breakers: BTreeMap::from([
+            disruption_budgets: BTreeMap::from([
                 (DomainKind::Fleet, share(0.1)),
                 (DomainKind::Pool, share(0.2)),
                 (DomainKind::Leaf, share(0.5)),
@@ -46,7 +48,7 @@ impl Default for Policy {
             ]),
             pools_default: PoolPolicy::default(),
             pools: BTreeMap::new(),
-            blame: BlamePolicy::default(),
+            common_cause: CommonCausePolicy::default(),
             lemon: LemonPolicy::default(),
             services: BTreeMap::new(),
         }
@@ -56,7 +58,7 @@ impl Default for Policy {
 /// The most that may be out of service at once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Breaker {
+pub struct DisruptionBudget {
     /// As a share of the nodes; rounded down, but one node may always go.
     pub share: f64,
     /// As a number.
@@ -64,7 +66,7 @@ pub struct Breaker {
     pub nodes: Option<u32>,
 }
 
-impl Breaker {
+impl DisruptionBudget {
     /// The most of so many.
     pub fn limit(&self, members: u32) -> u32 {
         let share = (f64::from(members) * self.share.clamp(0.0, 1.0)).floor();
@@ -97,25 +99,32 @@ pub struct PoolPolicy {
     /// How far without a person.
     pub autonomy: Autonomy,
     /// Whether a reboot waits for a person.
-    pub approve_reboot: bool,
+    #[serde(alias = "approve_reboot")]
+    pub reboot_needs_approval: bool,
     /// When nodes may be repaired by order; none: at any time. What a person approves does not wait for it.
     pub repair_windows: Vec<Window>,
     /// How long work may take to end.
-    pub drain_wait_s: u32,
+    #[serde(alias = "drain_wait_s")]
+    pub drain_timeout_s: u32,
     /// How long a node may be silent before it is taken out.
-    pub silent_s: u32,
+    #[serde(alias = "silent_s")]
+    pub heartbeat_timeout_s: u32,
     /// How long a doubt may last before the node is taken out.
-    pub suspect_s: u32,
+    #[serde(alias = "suspect_s")]
+    pub suspect_timeout_s: u32,
     /// How long findings may take to clear after a repair.
     pub settle_s: u32,
     /// How long an order may go unanswered; draining has its own time on top.
     pub lease_s: u32,
     /// How often an order that fails is tried.
-    pub tries: u32,
+    #[serde(alias = "tries")]
+    pub max_attempts: u32,
     /// How long until it is tried again; doubled each time.
-    pub retry_s: u32,
+    #[serde(alias = "retry_s")]
+    pub retry_backoff_s: u32,
     /// What a node must pass to be in service.
-    pub prove: Vec<Rung>,
+    #[serde(alias = "prove")]
+    pub required_verifications: Vec<VerificationLevel>,
     /// Whether a node that joins is cordoned until it is verified: for pools whose nodes come up empty. Without it a node that joins
     /// takes work as it did before it was managed, and installing agents on a busy fleet cordons nothing.
     pub cordon_joining: bool,
@@ -125,16 +134,16 @@ impl Default for PoolPolicy {
     fn default() -> Self {
         Self {
             autonomy: Autonomy::Repair,
-            approve_reboot: false,
+            reboot_needs_approval: false,
             repair_windows: Vec::new(),
-            drain_wait_s: 4 * 3600,
-            silent_s: 300,
-            suspect_s: 900,
+            drain_timeout_s: 4 * 3600,
+            heartbeat_timeout_s: 300,
+            suspect_timeout_s: 900,
             settle_s: 180,
             lease_s: 600,
-            tries: 3,
-            retry_s: 60,
-            prove: vec![Rung::V0, Rung::V1],
+            max_attempts: 3,
+            retry_backoff_s: 60,
+            required_verifications: vec![VerificationLevel::V0, VerificationLevel::V1],
             cordon_joining: false,
         }
     }
@@ -143,7 +152,7 @@ impl Default for PoolPolicy {
 /// When what nodes share is to blame and not the nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct BlamePolicy {
+pub struct CommonCausePolicy {
     /// At least so many nodes of the domain.
     pub nodes: u32,
     /// And this share of it.
@@ -152,7 +161,7 @@ pub struct BlamePolicy {
     pub window_s: u32,
 }
 
-impl Default for BlamePolicy {
+impl Default for CommonCausePolicy {
     fn default() -> Self {
         Self { nodes: 3, share: 0.5, window_s: 300 }
     }
@@ -177,13 +186,13 @@ impl Default for LemonPolicy {
 
 impl PoolPolicy {
     /// How long an order may go unanswered, with the time that its work takes.
-    pub fn lease_of(&self, what: &OrderKind) -> u32 {
+    pub fn lease_for(&self, what: &OrderKind) -> u32 {
         self.lease_s.saturating_add(what.spec().work_s)
     }
 
     /// How long to wait after so many failures.
-    pub fn retry_s_after(&self, failures: u32) -> u32 {
+    pub fn retry_backoff_after(&self, failures: u32) -> u32 {
         let doublings = failures.saturating_sub(1).min(6);
-        self.retry_s.saturating_mul(1 << doublings)
+        self.retry_backoff_s.saturating_mul(1 << doublings)
     }
 }

@@ -25,8 +25,8 @@ const NAME_MAX: usize = 128;
 impl Policy {
     /// The first thing that cannot be meant.
     pub fn check(&self) -> Result<(), PolicyError> {
-        for (kind, breaker) in &self.breakers {
-            share(&format!("breakers.{kind:?}.share").to_lowercase(), breaker.share)?;
+        for (kind, breaker) in &self.disruption_budgets {
+            share(&format!("disruption_budgets.{kind:?}.share").to_lowercase(), breaker.share)?;
         }
         within("pools", self.pools.len(), 0, ENTRIES_MAX)?;
         pool("pools_default", &self.pools_default)?;
@@ -34,9 +34,9 @@ impl Policy {
             pool(&format!("pools.{name}"), policy)?;
         }
         // One node cannot show that a switch is to blame.
-        number("blame.nodes", self.blame.nodes, 2, 1_000_000)?;
-        share("blame.share", self.blame.share)?;
-        number("blame.window_s", self.blame.window_s, 1, TIME_S_MAX)?;
+        number("blame.nodes", self.common_cause.nodes, 2, 1_000_000)?;
+        share("blame.share", self.common_cause.share)?;
+        number("blame.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;
         number("lemon.days", self.lemon.days, 1, 365)?;
         number("lemon.quarantines", self.lemon.quarantines, 1, 1_000_000)?;
         within("services", self.services.len(), 0, ENTRIES_MAX)?;
@@ -50,21 +50,21 @@ impl Policy {
 
 fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
     for (name, seconds, least) in [
-        ("drain_wait_s", policy.drain_wait_s, 0),
-        ("suspect_s", policy.suspect_s, 1),
+        ("drain_timeout_s", policy.drain_timeout_s, 0),
+        ("suspect_timeout_s", policy.suspect_timeout_s, 1),
         ("settle_s", policy.settle_s, 0),
         ("lease_s", policy.lease_s, 10),
-        ("retry_s", policy.retry_s, 1),
+        ("retry_backoff_s", policy.retry_backoff_s, 1),
     ] {
         number(&format!("{at}.{name}"), seconds, least, TIME_S_MAX)?;
     }
-    heartbeat_timeout(&format!("{at}.silent_s"), policy.silent_s)?;
-    number(&format!("{at}.tries"), policy.tries, 1, 100)?;
+    heartbeat_timeout(&format!("{at}.heartbeat_timeout_s"), policy.heartbeat_timeout_s)?;
+    number(&format!("{at}.max_attempts"), policy.max_attempts, 1, 100)?;
     within(&format!("{at}.repair_windows"), policy.repair_windows.len(), 0, WINDOWS_MAX)?;
     for (number_of, window) in policy.repair_windows.iter().enumerate() {
         number(&format!("{at}.repair_windows[{number_of}].hours"), window.hours, 1, 7 * 24)?;
     }
-    within(&format!("{at}.prove"), policy.prove.len(), 0, 4)
+    within(&format!("{at}.required_verifications"), policy.required_verifications.len(), 0, 4)
 }
 
 fn heartbeat_timeout(at: &str, found: u32) -> Result<(), PolicyError> {
@@ -110,7 +110,7 @@ fn wrong_unless(holds: bool, at: &str, what: impl FnOnce() -> String) -> Result<
 mod tests {
     use super::*;
     use crate::fleet::identity::DomainKind;
-    use crate::fleet::policy::Breaker;
+    use crate::fleet::policy::DisruptionBudget;
 
     type Spoil = fn(&mut Policy);
 
@@ -118,19 +118,21 @@ mod tests {
     fn the_default_can_be_meant_and_what_would_do_harm_cannot() {
         assert_eq!(Policy::default().check(), Ok(()));
         let wrong: [(&str, Spoil); 8] = [
-            ("breakers.rack.share", |it| {
-                it.breakers.insert(DomainKind::Rack, Breaker { share: 1.5, nodes: None });
+            ("disruption_budgets.rack.share", |it| {
+                it.disruption_budgets
+                    .insert(DomainKind::Rack, DisruptionBudget { share: 1.5, nodes: None });
             }),
-            ("breakers.pool.share", |it| {
-                it.breakers.insert(DomainKind::Pool, Breaker { share: f64::NAN, nodes: None });
+            ("disruption_budgets.pool.share", |it| {
+                it.disruption_budgets
+                    .insert(DomainKind::Pool, DisruptionBudget { share: f64::NAN, nodes: None });
             }),
-            ("pools_default.silent_s", |it| it.pools_default.silent_s = 3),
-            ("pools_default.tries", |it| it.pools_default.tries = 0),
+            ("pools_default.heartbeat_timeout_s", |it| it.pools_default.heartbeat_timeout_s = 3),
+            ("pools_default.max_attempts", |it| it.pools_default.max_attempts = 0),
             ("pools.train.lease_s", |it| {
                 let pool = PoolPolicy { lease_s: 0, ..PoolPolicy::default() };
                 it.pools.insert("train".parse().unwrap(), pool);
             }),
-            ("blame.nodes", |it| it.blame.nodes = 1),
+            ("blame.nodes", |it| it.common_cause.nodes = 1),
             ("services.gpu.x", |it| {
                 it.services.insert("gpu.x".to_owned(), "-H evil.service".to_owned());
             }),
@@ -147,9 +149,9 @@ mod tests {
 
     #[test]
     fn a_heartbeat_timeout_shorter_than_three_back_offs_is_refused_and_says_why() {
-        let with = |silent_s| {
+        let with = |heartbeat_timeout_s| {
             let mut policy = Policy::default();
-            let pool = PoolPolicy { silent_s, ..PoolPolicy::default() };
+            let pool = PoolPolicy { heartbeat_timeout_s, ..PoolPolicy::default() };
             policy.pools.insert("train".parse().unwrap(), pool);
             policy.check()
         };
@@ -157,7 +159,7 @@ mod tests {
         let refused = with(HEARTBEAT_TIMEOUT_MIN_S - 1).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "pools.train.silent_s: expected at least 90, three times the longest back-off of an agent (30 s): a shorter \
+            "pools.train.heartbeat_timeout_s: expected at least 90, three times the longest back-off of an agent (30 s): a shorter \
              heartbeat timeout takes healthy nodes out of service after a server restart; found 89"
         );
         assert!(with(u32::MAX).is_err());

@@ -27,7 +27,6 @@ pub struct Finding {
     pub subject: Subject,
     /// A fault, or advice on what would make work faster.
     pub kind: FindingKind,
-    /// How bad.
     pub severity: Severity,
     /// How bad it is without the configuration, where that says otherwise: what a job is asked to save does not go by who
     /// wants to be woken.
@@ -103,7 +102,6 @@ fn json_bytes(text: &str) -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InBoot {
-    /// Which.
     pub boot: String,
     /// Milliseconds since it began.
     pub steady_ms: i64,
@@ -135,7 +133,6 @@ pub enum ActionBy {
 pub enum Evidence {
     /// A value of a signal, as the rule saw it.
     Signal {
-        /// Which.
         signal: Signal,
         /// What was seen, in words; empty in what an older agent wrote.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -143,14 +140,12 @@ pub enum Evidence {
         /// What was made of it, such as `rate over 60 s`; empty for the value itself.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         measure: String,
-        /// The value.
         value: Reading<f64>,
         /// What it was held against.
         limit: f64,
         /// What the number does not say, such as the call that is stuck.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
-        /// When.
         at: Timestamp,
     },
     /// What the kernel log said.
@@ -163,10 +158,8 @@ pub enum Evidence {
         /// The process that the line names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
-        /// Its name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<String>,
-        /// When.
         at: Timestamp,
     },
     /// An Xid that NVML reported and the kernel log did not. Journals of version 1 have it as
@@ -176,16 +169,10 @@ pub enum Evidence {
         xid: NvmlXid,
         /// The decoded event's text.
         text: String,
-        /// When.
         at: Timestamp,
     },
     /// What a check of the node said.
-    Check {
-        /// In words.
-        text: String,
-        /// When.
-        at: Timestamp,
-    },
+    Check { text: String, at: Timestamp },
 }
 
 impl Evidence {
@@ -212,7 +199,6 @@ impl Evidence {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cleared {
-    /// When.
     pub at: Timestamp,
     /// Why, in words.
     pub why: String,

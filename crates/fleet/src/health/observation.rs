@@ -53,7 +53,6 @@ impl fmt::Display for GpuUuid {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
-    /// The node.
     Node,
     /// The agent itself.
     Agent,
@@ -61,9 +60,7 @@ pub enum Subject {
     Gpu(GpuUuid),
     /// An NVLink.
     Link {
-        /// Whose.
         gpu: GpuUuid,
-        /// Which.
         link: u32,
     },
     /// A port of a network adapter.
@@ -104,11 +101,9 @@ impl fmt::Display for Subject {
 /// A value of a signal. Absent: this part does not have it. Unreadable: nobody knows it now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Of what.
     pub subject: Subject,
     /// Which signal.
     pub signal: Signal,
-    /// Its value.
     pub reading: Reading<f64>,
     /// What the number does not say, such as the call that is stuck. Findings that rest on the value show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +114,6 @@ pub struct Sample {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmlXid {
-    /// Its number.
     pub code: u32,
     /// The GPU that NVML reported it of.
     pub gpu: GpuUuid,
@@ -192,7 +186,6 @@ impl KernelEvent {
 pub struct CheckItem {
     /// The check's own code, such as `module-not-loaded-version`.
     pub code: String,
-    /// How bad.
     pub severity: Severity,
     /// What to do.
     pub action: Action,

@@ -128,7 +128,6 @@ pub struct ToldBy {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, try_from = "ClauseForm")]
 pub struct Clause {
-    /// Which.
     pub signal: Signal,
     /// Made of it before it is compared.
     pub measure: Measure,
@@ -136,7 +135,6 @@ pub struct Clause {
     pub bits: Option<u64>,
     /// How it is compared.
     pub comparison: Comparison,
-    /// With what.
     pub limit: Limit,
     /// With what while the finding is open, so that it does not come and go.
     pub clear: Option<f64>,
@@ -244,7 +242,6 @@ impl Comparison {
         }
     }
 
-    /// In words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Above => "above",
@@ -269,7 +266,6 @@ pub enum Limit {
     Number(f64),
     /// Another signal of the same subject.
     Signal {
-        /// Which.
         signal: Signal,
         /// So many times it.
         times: f64,

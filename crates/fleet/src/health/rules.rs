@@ -42,20 +42,10 @@ pub struct RuleOverride {
 pub enum RulesError {
     /// A file does not read.
     #[error("rules `{file}` do not read: {why}")]
-    Form {
-        /// Which.
-        file: String,
-        /// Why.
-        why: String,
-    },
+    Form { file: String, why: String },
     /// A rule is no rule.
     #[error("rule `{code}` is wrong: {why}")]
-    Wrong {
-        /// Which.
-        code: String,
-        /// Why.
-        why: String,
-    },
+    Wrong { code: String, why: String },
     /// The configuration names a rule that does not exist.
     #[error("there is no rule `{code}`{}", suggestion(.similar.as_deref()))]
     Unknown {
@@ -68,10 +58,7 @@ pub enum RulesError {
     #[error(
         "rule `{code}` has no number to set `limit` to: it looks at a flag, a state, another signal, its peers, or an event"
     )]
-    NoLimit {
-        /// Which.
-        code: String,
-    },
+    NoLimit { code: String },
 }
 
 fn suggestion(similar: Option<&str>) -> String {
@@ -164,7 +151,6 @@ impl Rules {
         self.get(code).or_else(|| self.part(code).map(|(place, _)| self.at(place)))
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
     }

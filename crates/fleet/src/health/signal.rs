@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// The node.
     Node,
     /// A GPU.
     Gpu,
@@ -53,7 +52,6 @@ macro_rules! signals {
         pub enum Signal { $( $(#[doc = $doc])+ $variant, )+ }
 
         impl Signal {
-            /// All of them.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// Its stable name, unit last.

@@ -1,7 +1,7 @@
 //! Time that is not what it seems: clocks that are stepped, and a server that was paused.
 
-use farrier_fleet::fleet::event::{Ask, Cordon};
-use farrier_fleet::fleet::{Domain, Event, OrderKind, Standing};
+use farrier_fleet::fleet::event::{Cordon, OperatorRequest};
+use farrier_fleet::fleet::{Domain, Event, NodePhase, OrderKind};
 use farrier_fleet::health::{Action, Severity};
 use jiff::SignedDuration;
 
@@ -12,22 +12,22 @@ const TEN_DAYS_S: i32 = 10 * 24 * 3600;
 fn in_service() -> World {
     let mut world = World::new();
     world.everybody_answers();
-    assert!(world.state.nodes.values().all(|it| it.standing() == Standing::InService));
+    assert!(world.state.nodes.values().all(|it| it.phase() == NodePhase::InService));
     world
 }
 
-fn standing(world: &World, index: usize) -> Standing {
-    world.state.nodes[&node(index)].standing()
+fn phase(world: &World, index: usize) -> NodePhase {
+    world.state.nodes[&node(index)].phase()
 }
 
 fn order(world: &World, index: usize) -> Option<OrderKind> {
-    world.state.nodes[&node(index)].orders.pending().map(|it| it.order.what.clone())
+    world.state.nodes[&node(index)].orders.pending().map(|it| it.order.kind.clone())
 }
 
 fn freeze_for_2h(world: &mut World) {
     let until = world.now + SignedDuration::from_hours(2);
     let reason = "launch".to_owned();
-    world.ask(Ask::Freeze { domain: Domain::Fleet, until, reason });
+    world.ask(OperatorRequest::Freeze { domain: Domain::Fleet, until, reason });
 }
 
 /// Orders of the node that are done until it waits.
@@ -35,7 +35,7 @@ fn orders_done(world: &mut World, index: usize) -> Vec<OrderKind> {
     let mut done = Vec::new();
     while let Some(what) = order(world, index) {
         done.push(what);
-        world.act(&Act::Answer(index, true));
+        world.act(&Act::OrderStatus(index, true));
     }
     done
 }
@@ -81,7 +81,7 @@ fn no_order_expires_by_a_step_and_none_lasts_for_days() {
         world.act(&Act::Wait(599));
         assert_eq!(order(&world, 3), Some(OrderKind::Cordon), "after {step_s} s and 599 s");
         world.act(&Act::Wait(2));
-        let withdrawn = |it: &Event| matches!(it, Event::Withdrawn { .. });
+        let withdrawn = |it: &Event| matches!(it, Event::OrderCancelled { .. });
         assert!(world.log.iter().any(|it| withdrawn(&it.event)), "it waits for days: {step_s} s");
         world.replay();
     }
@@ -91,15 +91,15 @@ fn no_order_expires_by_a_step_and_none_lasts_for_days() {
 fn a_heartbeat_timeout_counts_only_time_in_which_the_server_ran() {
     let mut world = in_service();
     world.act(&Act::Silent(3));
-    assert_eq!(standing(&world, 3), Standing::Suspect);
+    assert_eq!(phase(&world, 3), NodePhase::Suspect);
     world.act(&Act::Wait(100));
     world.act(&Act::Pause(320));
     world.act(&Act::Wait(1));
-    assert_eq!(standing(&world, 3), Standing::Suspect, "a pause is no heartbeat that was missed");
+    assert_eq!(phase(&world, 3), NodePhase::Suspect, "a pause is no heartbeat that was missed");
     world.act(&Act::Wait(198));
-    assert_eq!(standing(&world, 3), Standing::Suspect);
+    assert_eq!(phase(&world, 3), NodePhase::Suspect);
     world.act(&Act::Wait(1));
-    assert_eq!(standing(&world, 3), Standing::Quarantined, "300 s without the pause");
+    assert_eq!(phase(&world, 3), NodePhase::Quarantined, "300 s without the pause");
     world.replay();
 }
 
@@ -110,7 +110,7 @@ fn an_order_does_not_expire_while_the_server_is_paused() {
     world.act(&Act::Pause(3600));
     world.act(&Act::Wait(1));
     assert_eq!(order(&world, 3), Some(OrderKind::Cordon));
-    assert!(!world.log.iter().any(|it| matches!(it.event, Event::Withdrawn { .. })));
+    assert!(!world.log.iter().any(|it| matches!(it.event, Event::OrderCancelled { .. })));
     world.replay();
 }
 
@@ -119,7 +119,7 @@ fn a_node_that_another_owner_releases_is_cordoned_before_it_is_verified() {
     let mut world = in_service();
     world.act(&Act::Theirs(3));
     world.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
-    assert_eq!(standing(&world, 3), Standing::Held);
+    assert_eq!(phase(&world, 3), NodePhase::Held);
     world.act(&Act::TheirsGone(3));
     assert_eq!(world.state.nodes[&node(3)].scheduling.cordon(), Cordon::None);
     assert_eq!(
@@ -130,7 +130,7 @@ fn a_node_that_another_owner_releases_is_cordoned_before_it_is_verified() {
     world.act(&Act::Clear(3, 1));
     let done = orders_done(&mut world, 3);
     assert_eq!(done.last(), Some(&OrderKind::Uncordon), "{done:?}");
-    assert_eq!(standing(&world, 3), Standing::InService);
+    assert_eq!(phase(&world, 3), NodePhase::InService);
     world.replay();
 }
 
@@ -147,7 +147,7 @@ fn a_pool_may_have_its_nodes_cordoned_until_they_are_verified() {
     assert_eq!(order(&world, 3), Some(OrderKind::Cordon));
     let done = orders_done(&mut world, 3);
     assert_eq!((done.first(), done.last()), (Some(&OrderKind::Cordon), Some(&OrderKind::Uncordon)));
-    assert_eq!(standing(&world, 3), Standing::InService);
+    assert_eq!(phase(&world, 3), NodePhase::InService);
     world.replay();
 }
 
@@ -160,7 +160,7 @@ fn a_clock_that_was_wrong_for_a_while_delays_no_timeout_by_days() {
         world.act(&begin);
         world.act(&Act::ClockStep(-TEN_DAYS_S));
         world.act(&Act::Wait(301));
-        assert_eq!(standing(&world, 3), Standing::Quarantined, "after {begin:?}");
+        assert_eq!(phase(&world, 3), NodePhase::Quarantined, "after {begin:?}");
         world.replay();
     }
 }
@@ -174,7 +174,7 @@ fn a_clock_that_flaps_keeps_no_timer_from_ending() {
         world.act(&Act::Wait(3));
         world.act(&Act::ClockStep(-3));
     }
-    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    assert_eq!(phase(&world, 3), NodePhase::Quarantined);
     world.replay();
 }
 
@@ -185,9 +185,9 @@ fn a_silent_node_has_time_to_connect_after_a_pause() {
     world.act(&Act::Wait(299));
     world.act(&Act::Pause(3600));
     world.act(&Act::Wait(99));
-    assert_eq!(standing(&world, 3), Standing::Suspect);
+    assert_eq!(phase(&world, 3), NodePhase::Suspect);
     world.act(&Act::Wait(2));
-    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    assert_eq!(phase(&world, 3), NodePhase::Quarantined);
     world.replay();
 }
 
@@ -198,7 +198,7 @@ fn a_controller_that_stops_again_and_again_still_finds_a_dead_node() {
     let cycles = (1..=20).find(|_| {
         world.act(&Act::Wait(60));
         world.act(&Act::Pause(110));
-        standing(&world, 3) == Standing::Quarantined
+        phase(&world, 3) == NodePhase::Quarantined
     });
     assert!(cycles.is_some_and(|it| it > 4), "{cycles:?}");
     world.replay();
@@ -208,13 +208,13 @@ fn a_controller_that_stops_again_and_again_still_finds_a_dead_node() {
 fn time_that_did_not_count_before_a_silence_does_not_lengthen_it() {
     let mut world = in_service();
     world.act(&Act::Fault(3, 1, Severity::Warning, Action::ResetGpu, 0));
-    assert_eq!(standing(&world, 3), Standing::Suspect);
+    assert_eq!(phase(&world, 3), NodePhase::Suspect);
     world.act(&Act::Pause(3600));
     world.act(&Act::Silent(3));
     world.act(&Act::Wait(299));
-    assert_eq!(standing(&world, 3), Standing::Suspect);
+    assert_eq!(phase(&world, 3), NodePhase::Suspect);
     world.act(&Act::Wait(2));
-    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    assert_eq!(phase(&world, 3), NodePhase::Quarantined);
     world.replay();
 }
 
@@ -226,7 +226,7 @@ fn a_small_step_back_ends_no_timer() {
     world.act(&Act::Silent(3));
     world.act(&Act::ClockStep(-3));
     world.act(&Act::Wait(1));
-    assert_eq!(standing(&world, 3), Standing::Suspect, "of 900 s one has passed");
+    assert_eq!(phase(&world, 3), NodePhase::Suspect, "of 900 s one has passed");
     world.replay();
 }
 
@@ -237,7 +237,7 @@ fn a_cordon_is_tried_until_it_succeeds_and_so_is_an_uncordon() {
     let fails_and_is_tried_again = |world: &mut World, what: OrderKind| {
         for times in 0..10 {
             assert_eq!(order(world, 3), Some(what.clone()), "after {times} failures");
-            world.act(&Act::Answer(3, false));
+            world.act(&Act::OrderStatus(3, false));
             let why = world.state.nodes[&node(3)].phase.deferred().cloned();
             assert_eq!(
                 why.is_some_and(|it| it.unblocked_by.changes_at().is_some()),
@@ -248,13 +248,13 @@ fn a_cordon_is_tried_until_it_succeeds_and_so_is_an_uncordon() {
         }
     };
     fails_and_is_tried_again(&mut world, OrderKind::Cordon);
-    world.act(&Act::Answer(3, true));
+    world.act(&Act::OrderStatus(3, true));
     world.act(&Act::Clear(3, 1));
     while order(&world, 3).is_some_and(|it| it != OrderKind::Uncordon) {
-        world.act(&Act::Answer(3, true));
+        world.act(&Act::OrderStatus(3, true));
     }
     fails_and_is_tried_again(&mut world, OrderKind::Uncordon);
-    world.act(&Act::Answer(3, true));
-    assert_eq!(standing(&world, 3), Standing::InService);
+    world.act(&Act::OrderStatus(3, true));
+    assert_eq!(phase(&world, 3), NodePhase::InService);
     world.replay();
 }

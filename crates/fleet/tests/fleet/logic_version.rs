@@ -91,7 +91,7 @@ fn another_decision_without_another_version_is_found() {
     for at in decided.into_iter().step_by(29) {
         let mut changed = entries.clone();
         match &mut changed[at].event {
-            Event::Ordered { order } => order.lease_until = entries[0].at,
+            Event::OrderIssued { order } => order.lease_until = entries[0].at,
             _ => drop(changed.remove(at)),
         }
         let problem = forgotten(RECORDED, LOGIC_VERSION, digest(changed.iter()));

@@ -1,11 +1,13 @@
 //! The ways out of service and back, told as stories.
 
-use farrier_fleet::fleet::event::{Ask, Cordon, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory, OperatorRequest, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
-use farrier_fleet::fleet::policy::{Autonomy, Breaker};
+use farrier_fleet::fleet::policy::{Autonomy, DisruptionBudget};
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::window::Window;
-use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
+use farrier_fleet::fleet::{
+    Domain, Event, NodeId, NodePhase, OrderKind, OrderStatus, Policy, VerificationLevel,
+};
 use farrier_fleet::health::{Action, GpuUuid, Severity};
 
 use crate::world::{Act, World, node};
@@ -15,10 +17,10 @@ fn fleet() -> World {
     let mut world = World::new();
     world.everybody_answers();
     let roomy = [DomainKind::Fleet, DomainKind::Pool]
-        .map(|kind| (kind, Breaker { share: 0.5, nodes: None }));
-    let policy = Policy { breakers: roomy.into(), ..Policy::default() };
+        .map(|kind| (kind, DisruptionBudget { share: 0.5, nodes: None }));
+    let policy = Policy { disruption_budgets: roomy.into(), ..Policy::default() };
     world.set_policy(policy);
-    assert!(world.state.nodes.values().all(|it| it.standing() == Standing::InService));
+    assert!(world.state.nodes.values().all(|it| it.phase() == NodePhase::InService));
     world
 }
 
@@ -27,11 +29,11 @@ fn fatal(index: usize, action: Action) -> Act {
 }
 
 fn order(world: &World, id: &NodeId) -> Option<OrderKind> {
-    world.state.nodes[id].orders.pending().map(|it| it.order.what.clone())
+    world.state.nodes[id].orders.pending().map(|it| it.order.kind.clone())
 }
 
-fn standing(world: &World, id: &NodeId) -> Standing {
-    world.state.nodes[id].standing()
+fn phase(world: &World, id: &NodeId) -> NodePhase {
+    world.state.nodes[id].phase()
 }
 
 #[test]
@@ -39,14 +41,14 @@ fn a_broken_gpu_is_reset_and_its_node_proven_before_it_comes_back() {
     let mut world = fleet();
     let id = node(3);
     world.act(&fatal(3, Action::ResetGpu));
-    assert_eq!(standing(&world, &id), Standing::Quarantined);
+    assert_eq!(phase(&world, &id), NodePhase::Quarantined);
     let mut seen = Vec::new();
     while let Some(what) = order(&world, &id) {
         if what.is_repair() {
             world.act(&Act::Clear(3, 1));
         }
         seen.push(what);
-        world.act(&Act::Answer(3, true));
+        world.act(&Act::OrderStatus(3, true));
     }
     let gpu = farrier_fleet::health::GpuUuid("GPU-1".to_owned());
     assert_eq!(
@@ -55,12 +57,12 @@ fn a_broken_gpu_is_reset_and_its_node_proven_before_it_comes_back() {
             OrderKind::Cordon,
             OrderKind::Drain { wait_s: 14_400 },
             OrderKind::ResetGpu { gpu },
-            OrderKind::Verify { rung: Rung::V0 },
-            OrderKind::Verify { rung: Rung::V1 },
+            OrderKind::Verify { level: VerificationLevel::V0 },
+            OrderKind::Verify { level: VerificationLevel::V1 },
             OrderKind::Uncordon,
         ]
     );
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
     world.replay();
 }
 
@@ -74,7 +76,7 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
         match order(&world, &id) {
             Some(what) => {
                 repairs.extend(what.is_repair().then_some(what));
-                world.act(&Act::Answer(0, true));
+                world.act(&Act::OrderStatus(0, true));
             }
             None => world.act(&Act::Wait(200)),
         }
@@ -86,7 +88,7 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
     world.act(&Act::Repaired(0));
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
 }
 
 /// Answers what is ordered until a repair was done, and gives that.
@@ -94,7 +96,7 @@ fn repaired(world: &mut World, index: usize) -> Option<OrderKind> {
     for _ in 0..20 {
         match order(world, &node(index)) {
             Some(what) => {
-                world.act(&Act::Answer(index, true));
+                world.act(&Act::OrderStatus(index, true));
                 if what.is_repair() {
                     return Some(what);
                 }
@@ -140,7 +142,7 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
     world.act(&Act::Repaired(0));
     world.act(&Act::Clear(0, 4));
     world.everybody_answers();
-    assert_eq!(standing(&world, &node(0)), Standing::InService);
+    assert_eq!(phase(&world, &node(0)), NodePhase::InService);
     world.replay();
 }
 
@@ -148,19 +150,19 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
 fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
     let mut world = fleet();
     let id = node(3);
-    let gpu = |index: u32| GpuMakeup {
+    let gpu = |index: u32| GpuInventory {
         uuid: GpuUuid(format!("GPU-{index}")),
         name: None,
         index: Some(index),
         pci: Some(format!("0000:{index}b:00.0")),
     };
-    let boot = world.state.nodes[&id].makeup().cloned().unwrap().boot.clone();
-    let seen = |gpus: &[u32], boot: &str| Event::Seen {
+    let boot = world.state.nodes[&id].reported_inventory().cloned().unwrap().boot.clone();
+    let seen = |gpus: &[u32], boot: &str| Event::InventoryReported {
         node: node(3),
-        makeup: Makeup {
+        inventory: NodeInventory {
             boot: boot.to_owned(),
             gpus: Some(gpus.iter().copied().map(gpu).collect()),
-            ..Makeup::default()
+            ..NodeInventory::default()
         },
     };
     world.batch(vec![(Actor::Node(id.clone()), seen(&[0, 1], &boot))]);
@@ -169,11 +171,11 @@ fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
     world.act(&fatal(3, Action::ResetGpu));
     let node_of = |world: &World| world.state.nodes[&id].clone();
     assert_eq!(
-        node_of(&world).phase.why().reason.to_string(),
+        node_of(&world).phase.rationale().reason.to_string(),
         "fatal gpu.xid on GPU 1 at 0000:1b:00.0"
     );
     let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
-    assert_eq!(node_of(&world).words_of_order(&reset), "reset GPU 1 at 0000:1b:00.0");
+    assert_eq!(node_of(&world).describe_order(&reset), "reset GPU 1 at 0000:1b:00.0");
     // In another boot it is remembered for as long as something is wrong with it.
     world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "next"))]);
     assert_eq!(node_of(&world).inventory.as_ref().unwrap().missing_gpus.len(), 1);
@@ -189,15 +191,15 @@ fn what_failed_for_a_finding_that_is_over_is_proven_again() {
     let id = node(0);
     world.act(&fatal(0, Action::RebootNode));
     world.answer_until(&id, OrderKind::is_repair);
-    world.act(&Act::Answer(0, true));
-    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V1 }));
+    world.act(&Act::OrderStatus(0, true));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { level: VerificationLevel::V1 }));
     // It clears later than the agent waits for.
-    world.act(&Act::Answer(0, false));
-    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    world.act(&Act::OrderStatus(0, false));
+    assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Repairing, None));
     world.act(&Act::Clear(0, 1));
-    assert_eq!(standing(&world, &id), Standing::Verifying);
+    assert_eq!(phase(&world, &id), NodePhase::Verifying);
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
     world.replay();
 }
 
@@ -207,21 +209,21 @@ fn the_agent_hears_of_a_repair_by_hand_before_anything_is_proven() {
     let id = node(0);
     world.act(&fatal(0, Action::DrainAndReplace));
     world.answer_until(&id, |what| matches!(what, OrderKind::Drain { .. }));
-    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Repairing, None));
     world.act(&Act::Repaired(0));
-    let told = OrderKind::NoteRepair { what: "board".to_owned() };
+    let told = OrderKind::AcknowledgeRepair { repair: "board".to_owned() };
     assert_eq!(order(&world, &id), Some(told));
-    world.act(&Act::Answer(0, true));
-    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V0 }));
+    world.act(&Act::OrderStatus(0, true));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { level: VerificationLevel::V0 }));
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
     // An agent that does not know of repairs refuses, and is proven all the same.
     world.act(&fatal(0, Action::DrainAndReplace));
     world.answer_until(&id, |what| matches!(what, OrderKind::Drain { .. }));
     world.act(&Act::Repaired(0));
-    world.act(&Act::Answer(0, false));
-    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V0 }));
+    world.act(&Act::OrderStatus(0, false));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { level: VerificationLevel::V0 }));
     world.replay();
 }
 
@@ -230,8 +232,8 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     let mut world = fleet();
     let id = node(3);
     world.act(&Act::Revoke(3));
-    let why = world.state.nodes[&id].phase.why().clone();
-    assert_eq!(standing(&world, &id), Standing::Held);
+    let why = world.state.nodes[&id].phase.rationale().clone();
+    assert_eq!(phase(&world, &id), NodePhase::Held);
     assert!(
         why.reason.to_string().starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
         "{why:?}"
@@ -240,7 +242,7 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
         why.unblocked_by.to_string().contains("token create --pool serve --node n03"),
         "{why:?}"
     );
-    assert_eq!(world.state.tallies[&Domain::Fleet].out, 1);
+    assert_eq!(world.state.domain_counts[&Domain::Fleet].out, 1);
     // Nothing that is known of it from before counts, nobody else lets it in, and its silence accuses no switch.
     world.act(&Act::Hold(3));
     world.act(&Act::Release(3));
@@ -249,13 +251,13 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
         world.act(&Act::Silent(index));
     }
     world.act(&Act::Wait(5000));
-    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::Held, None));
-    assert_eq!(*world.state.nodes[&id].phase.why(), why);
-    assert_eq!(world.state.blamed.len(), 0);
+    assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Held, None));
+    assert_eq!(*world.state.nodes[&id].phase.rationale(), why);
+    assert_eq!(world.state.domain_faults.len(), 0);
     world.act(&Act::Heard(3));
-    assert_eq!(standing(&world, &id), Standing::Verifying);
+    assert_eq!(phase(&world, &id), NodePhase::Verifying);
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
     world.replay();
 }
 
@@ -265,8 +267,8 @@ fn the_breaker_keeps_the_rest_in_service_and_says_so() {
     world.set_policy(Policy::default()); // A tenth of the fleet: one node.
     world.act(&fatal(0, Action::RebootNode));
     world.act(&fatal(1, Action::RebootNode));
-    assert_eq!(standing(&world, &node(0)), Standing::Quarantined);
-    assert_eq!(standing(&world, &node(1)), Standing::Suspect);
+    assert_eq!(phase(&world, &node(0)), NodePhase::Quarantined);
+    assert_eq!(phase(&world, &node(1)), NodePhase::Suspect);
     let why = world.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert_eq!(
         why.reason.to_string(),
@@ -275,7 +277,7 @@ fn the_breaker_keeps_the_rest_in_service_and_says_so() {
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
     world.act(&Act::Wait(1000));
-    assert_eq!(standing(&world, &node(1)), Standing::Quarantined, "there is room now");
+    assert_eq!(phase(&world, &node(1)), NodePhase::Quarantined, "there is room now");
 }
 
 #[test]
@@ -283,14 +285,14 @@ fn another_tools_cordon_is_left_alone() {
     let mut world = fleet();
     let id = node(5);
     world.act(&Act::Theirs(5));
-    assert_eq!(standing(&world, &id), Standing::Held);
+    assert_eq!(phase(&world, &id), NodePhase::Held);
     world.act(&fatal(5, Action::ResetGpu));
     world.act(&Act::Clear(5, 1));
     world.act(&Act::Wait(5000));
-    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::Held, None));
+    assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Held, None));
     world.act(&Act::TheirsGone(5));
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
     assert_eq!(world.state.nodes[&id].scheduling.cordon(), Cordon::None);
 }
 
@@ -299,8 +301,9 @@ fn what_explains_most_is_blamed_alone() {
     let mut world = fleet();
     // All of rack r0 is behind leaf switch l0, and half of rack r1; one node there still works.
     world.ports_down(0..5);
-    let blamed: Vec<String> = world.state.blamed.keys().map(ToString::to_string).collect();
-    assert_eq!(blamed, ["leaf switch l0"]);
+    let domain_faults: Vec<String> =
+        world.state.domain_faults.keys().map(ToString::to_string).collect();
+    assert_eq!(domain_faults, ["leaf switch l0"]);
 }
 
 #[test]
@@ -309,9 +312,10 @@ fn a_rack_is_blamed_and_its_nodes_stay() {
     for index in 0..4 {
         world.act(&Act::Fault(index, 1, Severity::Critical, Action::Investigate, 1));
     }
-    let blamed: Vec<String> = world.state.blamed.keys().map(ToString::to_string).collect();
-    assert_eq!(blamed, ["rack r0"], "all of the rack, and not all behind the leaf switch");
-    assert_eq!(standing(&world, &node(3)), Standing::Suspect);
+    let domain_faults: Vec<String> =
+        world.state.domain_faults.keys().map(ToString::to_string).collect();
+    assert_eq!(domain_faults, ["rack r0"], "all of the rack, and not all behind the leaf switch");
+    assert_eq!(phase(&world, &node(3)), NodePhase::Suspect);
     let why = world.state.nodes[&node(3)].phase.deferred().cloned().unwrap();
     assert!(
         why.reason.to_string().contains("is to blame for faults of the network, and not the node"),
@@ -320,8 +324,8 @@ fn a_rack_is_blamed_and_its_nodes_stay() {
     for index in 0..4 {
         world.act(&Act::Clear(index, 1));
     }
-    assert!(world.state.blamed.is_empty());
-    assert_eq!(standing(&world, &node(3)), Standing::InService);
+    assert!(world.state.domain_faults.is_empty());
+    assert_eq!(phase(&world, &node(3)), NodePhase::InService);
 }
 
 #[test]
@@ -339,7 +343,7 @@ fn a_node_that_was_mended_does_not_wait_for_a_person_but_for_what_is_to_blame() 
     // Findings have their time to clear.
     world.act(&Act::Wait(1000));
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InRepair);
+    assert_eq!(phase(&world, &id), NodePhase::Repairing);
     let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().ends_with("rack r0 is to blame, and not the node"), "{why:?}");
     assert_eq!(why.unblocked_by.to_string(), "rack r0 is mended");
@@ -349,7 +353,7 @@ fn a_node_that_was_mended_does_not_wait_for_a_person_but_for_what_is_to_blame() 
     world.everybody_answers();
     world.act(&Act::Wait(1000));
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(phase(&world, &id), NodePhase::InService);
 }
 
 #[test]
@@ -364,7 +368,7 @@ fn a_node_that_fails_again_and_again_waits_for_a_person() {
     }
     world.act(&fatal(2, Action::RebootNode));
     world.everybody_answers();
-    assert_eq!(standing(&world, &id), Standing::InRepair);
+    assert_eq!(phase(&world, &id), NodePhase::Repairing);
     let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert!(
         why.reason.to_string().contains("out of service 5 times in 28 days")
@@ -377,7 +381,7 @@ fn a_node_that_fails_again_and_again_waits_for_a_person() {
 fn a_reboot_waits_for_approval_and_for_the_thaw() {
     let mut world = fleet();
     let mut policy = world.state.policy.clone();
-    policy.pools_default.approve_reboot = true;
+    policy.pools_default.reboot_needs_approval = true;
     world.set_policy(policy);
     let id = node(4);
     world.act(&fatal(4, Action::RebootNode));
@@ -387,14 +391,15 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
         "a reboot waits for approval"
     );
     let until = world.now + jiff::SignedDuration::from_hours(1);
-    let freeze = Ask::Freeze { domain: Domain::Fleet, until, reason: "launch".to_owned() };
+    let freeze =
+        OperatorRequest::Freeze { domain: Domain::Fleet, until, reason: "launch".to_owned() };
     world.ask(freeze);
-    world.ask(Ask::Approve { node: id.clone() });
+    world.ask(OperatorRequest::Approve { node: id.clone() });
     assert_eq!(
         world.state.nodes[&id].phase.deferred().cloned().unwrap().reason.to_string(),
         "the fleet is frozen by ann: launch"
     );
-    world.ask(Ask::Thaw { domain: Domain::Fleet });
+    world.ask(OperatorRequest::Unfreeze { domain: Domain::Fleet });
     assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
 }
 
@@ -402,11 +407,15 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
 fn a_freeze_that_ends_by_itself_lets_go_on() {
     let mut world = fleet();
     let until = world.now + jiff::SignedDuration::from_hours(2);
-    world.ask(Ask::Freeze { domain: Domain::Fleet, until, reason: "launch".to_owned() });
+    world.ask(OperatorRequest::Freeze {
+        domain: Domain::Fleet,
+        until,
+        reason: "launch".to_owned(),
+    });
     let id = node(4);
     world.act(&fatal(4, Action::RebootNode));
     world.everybody_answers();
-    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Repairing, None));
     world.act(&Act::Wait(7199));
     assert_eq!(order(&world, &id), None);
     world.act(&Act::Wait(1));
@@ -435,7 +444,7 @@ fn a_repair_waits_for_the_window_and_taking_out_does_not() {
     let id = node(4);
     world.act(&fatal(4, Action::RebootNode));
     world.everybody_answers();
-    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Repairing, None));
     let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
     assert_eq!(why.reason.to_string(), "`reboot` waits for a window of pool train");
     assert!(
@@ -453,7 +462,7 @@ fn a_person_need_not_wait_for_the_window() {
     world.act(&fatal(4, Action::RebootNode));
     world.everybody_answers();
     assert!(world.state.nodes[&id].waits_for_approval());
-    world.ask(Ask::Approve { node: id.clone() });
+    world.ask(OperatorRequest::Approve { node: id.clone() });
     assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
 }
 
@@ -464,7 +473,7 @@ fn a_pool_that_only_observes_gets_no_orders() {
     policy.pools_default.autonomy = Autonomy::Observe;
     world.set_policy(policy);
     world.act(&fatal(6, Action::RebootNode));
-    assert_eq!((standing(&world, &node(6)), order(&world, &node(6))), (Standing::Suspect, None));
+    assert_eq!((phase(&world, &node(6)), order(&world, &node(6))), (NodePhase::Suspect, None));
     let why = world.state.nodes[&node(6)].phase.deferred().cloned().unwrap();
     assert!(why.reason.to_string().contains("the pool only observes"), "{why:?}");
 }
@@ -473,11 +482,11 @@ fn a_pool_that_only_observes_gets_no_orders() {
 fn a_silent_node_is_doubted_and_then_taken_out() {
     let mut world = fleet();
     world.act(&Act::Silent(7));
-    assert_eq!(standing(&world, &node(7)), Standing::Suspect);
+    assert_eq!(phase(&world, &node(7)), NodePhase::Suspect);
     world.act(&Act::Wait(301));
-    assert_eq!(standing(&world, &node(7)), Standing::Quarantined);
+    assert_eq!(phase(&world, &node(7)), NodePhase::Quarantined);
     world.act(&Act::Heard(7));
-    assert_eq!(standing(&world, &node(7)), Standing::Verifying, "what was silent is proven first");
+    assert_eq!(phase(&world, &node(7)), NodePhase::Verifying, "what was silent is proven first");
 }
 
 #[test]
@@ -487,8 +496,9 @@ fn an_answer_to_an_order_that_is_not_waited_for_changes_nothing() {
     world.act(&fatal(8, Action::RebootNode));
     let generation = world.state.nodes[&id].orders.generation();
     let before = world.state.nodes[&id].clone();
-    let answer = Answer::Done { evidence: "old".to_owned() };
-    let late = Event::Answered { node: id.clone(), generation: generation - 1, answer };
+    let answer = OrderStatus::Done { evidence: "old".to_owned() };
+    let late =
+        Event::OrderStatusReported { node: id.clone(), generation: generation - 1, status: answer };
     world.batch(vec![(Actor::Node(id.clone()), late)]);
     assert_eq!(world.state.nodes[&id], before);
 }
@@ -498,8 +508,12 @@ fn a_record_that_comes_again_is_not_taken_in_twice() {
     let mut world = fleet();
     let id = node(9);
     world.act(&Act::Fault(9, 1, Severity::Warning, Action::Investigate, 0));
-    let twice =
-        world.log.iter().rfind(|it| matches!(it.event, Event::Found { .. })).unwrap().clone();
+    let twice = world
+        .log
+        .iter()
+        .rfind(|it| matches!(it.event, Event::FindingsReported { .. }))
+        .unwrap()
+        .clone();
     world.act(&Act::Clear(9, 1));
     let before = world.state.nodes[&id].clone();
     world.batch(vec![(twice.by, twice.event)]);
@@ -512,11 +526,12 @@ fn a_new_journal_tells_everything_anew() {
     let id = node(9);
     world.act(&fatal(9, Action::ResetGpu));
     let record = Record { journal: "second".to_owned(), number: 1 };
-    let open = Event::Resynced { node: id.clone(), record: record.clone(), open: Vec::new() };
+    let open =
+        Event::FindingsSnapshot { node: id.clone(), record: record.clone(), open: Vec::new() };
     world.batch(vec![(Actor::Node(id.clone()), open)]);
     assert!(world.state.nodes[&id].findings().is_empty());
     assert!(world.state.nodes[&id].reports.has(&record));
-    assert_eq!(standing(&world, &id), Standing::Verifying, "proven first");
+    assert_eq!(phase(&world, &id), NodePhase::Verifying, "proven first");
 }
 
 #[test]
@@ -527,10 +542,10 @@ fn a_decision_that_does_not_follow_is_found_in_replay() {
     let mut found = None;
     for entry in &world.log {
         let mut entry = entry.clone();
-        if let Event::Moved { to, .. } = &mut entry.event
-            && *to == Standing::Quarantined
+        if let Event::PhaseChanged { to, .. } = &mut entry.event
+            && *to == NodePhase::Quarantined
         {
-            *to = Standing::InRepair;
+            *to = NodePhase::Repairing;
         }
         if let Err(divergence) = replay.take(entry) {
             found = Some(divergence);

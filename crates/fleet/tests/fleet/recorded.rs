@@ -5,16 +5,18 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use farrier_fleet::fleet::event::{Ask, Cordon, DecodeError, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::describe::KINDS;
+use farrier_fleet::fleet::event::{
+    Cordon, DecodeError, GpuInventory, NodeInventory, OperatorRequest, Record,
+};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::order::Rung;
+use farrier_fleet::fleet::order::VerificationLevel;
 use farrier_fleet::fleet::reason::samples;
 use farrier_fleet::fleet::state::Symptom;
-use farrier_fleet::fleet::tell::KINDS;
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    AccessChange, Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy,
-    Reason, Role, Standing, UnblockedBy, Why,
+    AccessChange, Domain, Entry, Event, FleetState, Location, NodePhase, Order, OrderKind,
+    OrderStatus, Policy, Rationale, Reason, Role, UnblockedBy,
 };
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
@@ -24,8 +26,8 @@ use crate::world::{finding, node, place, start};
 const RECORDED_V1: &str = include_str!("testdata/v1.jsonl");
 const RECORDED: &str = include_str!("testdata/v2.jsonl");
 
-fn why() -> Why {
-    Why::new(reason(), UnblockedBy::Repair)
+fn why() -> Rationale {
+    Rationale::new(reason(), UnblockedBy::Repair)
 }
 
 fn reason() -> Reason {
@@ -37,13 +39,13 @@ fn facts_of_nodes() -> Vec<Event> {
     let mut place = place(1);
     (place.tenant, place.site, place.nvlink) =
         ("lab".parse().ok(), "north".parse().ok(), "nv1".parse().ok());
-    let gpu = GpuMakeup {
+    let gpu = GpuInventory {
         uuid: GpuUuid("GPU-1".to_owned()),
         name: Some("NVIDIA H200".to_owned()),
         index: Some(3),
         pci: Some("0000:3b:00.0".to_owned()),
     };
-    let makeup = Makeup {
+    let inventory = NodeInventory {
         boot: "b1".to_owned(),
         agent: "0.1.0".to_owned(),
         kernel: Some("6.8.0".to_owned()),
@@ -53,12 +55,15 @@ fn facts_of_nodes() -> Vec<Event> {
         frameworks: vec![("torch".to_owned(), "2.11.0".to_owned())],
     };
     vec![
-        Event::Enrolled { node: id.clone(), place },
-        Event::Placed { node: id.clone(), place: Place::in_pool("serve".parse().unwrap()) },
-        Event::Retired { node: id.clone(), why: "sold".to_owned() },
-        Event::Seen { node: id.clone(), makeup },
-        Event::Silent { node: id.clone(), since: start() },
-        Event::Heard { node: id },
+        Event::Enrolled { node: id.clone(), location: place },
+        Event::LocationChanged {
+            node: id.clone(),
+            location: Location::in_pool("serve".parse().unwrap()),
+        },
+        Event::Retired { node: id.clone(), reason: "sold".to_owned() },
+        Event::InventoryReported { node: id.clone(), inventory },
+        Event::HeartbeatLost { node: id.clone(), since: start() },
+        Event::HeartbeatRestored { node: id },
     ]
 }
 
@@ -70,22 +75,26 @@ fn findings() -> Vec<Event> {
     let changes =
         vec![Change::Opened(open.clone()), Change::Updated(open.clone()), Change::Cleared(closed)];
     vec![
-        Event::Found { node: node(1), record: record.clone(), changes },
-        Event::Resynced { node: node(1), record, open: vec![open] },
+        Event::FindingsReported { node: node(1), record: record.clone(), changes },
+        Event::FindingsSnapshot { node: node(1), record, open: vec![open] },
     ]
 }
 
 fn cordons_and_answers() -> Vec<Event> {
-    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "cable".to_owned() };
-    let cordons = [Cordon::Unknown, Cordon::None, Cordon::Ours, theirs];
+    let theirs = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
+    let cordons = [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, theirs];
     let answers = [
-        Answer::Accepted,
-        Answer::Done { evidence: "drained".to_owned() },
-        Answer::Failed { why: "job 5 runs on".to_owned() },
-        Answer::Refused { why: "the lease is over".to_owned() },
+        OrderStatus::Accepted,
+        OrderStatus::Done { evidence: "drained".to_owned() },
+        OrderStatus::Failed { reason: "job 5 runs on".to_owned() },
+        OrderStatus::Refused { reason: "the lease is over".to_owned() },
     ];
-    let seen = cordons.map(|cordon| Event::CordonSeen { node: node(1), cordon });
-    let answered = answers.map(|answer| Event::Answered { node: node(1), generation: 4, answer });
+    let seen = cordons.map(|cordon| Event::CordonObserved { node: node(1), cordon });
+    let answered = answers.map(|answer| Event::OrderStatusReported {
+        node: node(1),
+        generation: 4,
+        status: answer,
+    });
     seen.into_iter().chain(answered).collect()
 }
 
@@ -93,23 +102,27 @@ fn asked() -> Vec<Event> {
     let id = node(1);
     let domain = Domain::Rack("r1".parse().unwrap());
     let asks = [
-        Ask::Hold { node: id.clone(), reason: "a look".to_owned() },
-        Ask::Release { node: id.clone() },
-        Ask::Repaired { node: id.clone(), what: "a new board".to_owned() },
-        Ask::Approve { node: id.clone() },
-        Ask::Freeze { domain: domain.clone(), until: start(), reason: "a deadline".to_owned() },
-        Ask::Thaw { domain },
-        Ask::Verify { node: id, rung: Rung::V1 },
+        OperatorRequest::Hold { node: id.clone(), reason: "a look".to_owned() },
+        OperatorRequest::Release { node: id.clone() },
+        OperatorRequest::Repaired { node: id.clone(), repair: "a new board".to_owned() },
+        OperatorRequest::Approve { node: id.clone() },
+        OperatorRequest::Freeze {
+            domain: domain.clone(),
+            until: start(),
+            reason: "a deadline".to_owned(),
+        },
+        OperatorRequest::Unfreeze { domain },
+        OperatorRequest::Verify { node: id, level: VerificationLevel::V1 },
     ];
-    asks.map(|what| Event::Asked { what }).into_iter().collect()
+    asks.map(|what| Event::OperatorRequested { request: what }).into_iter().collect()
 }
 
 fn ordered(what: OrderKind) -> Event {
-    Event::Ordered {
+    Event::OrderIssued {
         order: Order {
             node: node(1),
             generation: 4,
-            what,
+            kind: what,
             boot: Some("b1".to_owned()),
             lease_until: start(),
             reason: reason(),
@@ -125,43 +138,45 @@ fn decided() -> Vec<Event> {
         OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) },
         OrderKind::Reboot,
         OrderKind::RestartService { unit: "nvidia-fabricmanager.service".to_owned() },
-        OrderKind::Verify { rung: Rung::V0 },
+        OrderKind::Verify { level: VerificationLevel::V0 },
         OrderKind::Uncordon,
     ];
     let ordered = kinds.map(ordered);
-    let moved = Standing::ALL.map(|to| Event::Moved { node: node(1), to, why: why() });
-    let symptoms = [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
+    let moved =
+        NodePhase::ALL.map(|to| Event::PhaseChanged { node: node(1), to, rationale: why() });
+    let symptoms =
+        [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
     let domain = Domain::Leaf("l1".parse().unwrap());
-    let blamed = symptoms.map(|symptom| Event::Blamed {
+    let domain_faults = symptoms.map(|symptom| Event::DomainFaultDetected {
         domain: domain.clone(),
         symptom,
         nodes: vec![node(1), node(2)],
-        why: why(),
+        rationale: why(),
     });
-    let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(blamed).collect();
-    events.push(Event::Withdrawn { node: id.clone(), generation: 4, why: reason() });
-    events.push(Event::HeldBack { node: id.clone(), why: why() });
+    let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(domain_faults).collect();
+    events.push(Event::OrderCancelled { node: id.clone(), generation: 4, reason: reason() });
+    events.push(Event::Deferred { node: id.clone(), rationale: why() });
     // Every reason and all that unblocks something, at least once.
     let mut unblocked_by = samples::unblocked_by().into_iter().cycle();
     for reason in samples::reasons() {
-        let why = Why::new(reason, unblocked_by.next().unwrap());
-        events.push(Event::HeldBack { node: id.clone(), why });
+        let why = Rationale::new(reason, unblocked_by.next().unwrap());
+        events.push(Event::Deferred { node: id.clone(), rationale: why });
     }
-    events.push(Event::Absolved { domain, why: why() });
+    events.push(Event::DomainFaultCleared { domain, rationale: why() });
     events
 }
 
 fn access() -> Vec<Event> {
     let changes = [
-        AccessChange::JoinTokenMade {
+        AccessChange::JoinTokenCreated {
             token: 1,
             pool: "train".parse().unwrap(),
             node: Some(node(1)),
             uses: 4,
             expires: start(),
-            place: None,
+            location: None,
         },
-        AccessChange::PersonAdded {
+        AccessChange::UserAdded {
             token: 2,
             name: "ann".to_owned(),
             role: Role::Operator,
@@ -171,34 +186,38 @@ fn access() -> Vec<Event> {
         AccessChange::TokenRevoked { token: 2, name: Some("ann".to_owned()) },
         AccessChange::CertificateRevoked { node: node(1) },
     ];
-    let event = |(number, what)| Event::Access { number, at: start(), what };
+    let event = |(number, what)| Event::AccessChanged { number, at: start(), change: what };
     (1..).zip(changes).map(event).collect()
 }
 
 /// What came later stands at the end: lines that are recorded keep their numbers.
 fn added_since() -> Vec<Event> {
-    let placed = AccessChange::JoinTokenMade {
+    let placed = AccessChange::JoinTokenCreated {
         token: 3,
         pool: "train".parse().unwrap(),
         node: None,
         uses: 18,
         expires: start(),
-        place: Some(Box::new(place(1))),
+        location: Some(Box::new(place(1))),
     };
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
     let tune = OrderKind::Tune { profile: "training".to_owned() };
     vec![
-        Event::Access { number: 5, at: start(), what: placed },
-        Event::OrdersSeen { node: node(1), generation: 41 },
-        Event::Asked { what: Ask::Errand { node: node(1), what: diag.clone() } },
-        Event::Asked { what: Ask::Errand { node: node(1), what: tune.clone() } },
+        Event::AccessChanged { number: 5, at: start(), change: placed },
+        Event::OrderGenerationObserved { node: node(1), generation: 41 },
+        Event::OperatorRequested {
+            request: OperatorRequest::RunOrder { node: node(1), order: diag.clone() },
+        },
+        Event::OperatorRequested {
+            request: OperatorRequest::RunOrder { node: node(1), order: tune.clone() },
+        },
         ordered(diag),
         ordered(tune),
-        ordered(OrderKind::NoteRepair { what: "a board".to_owned() }),
+        ordered(OrderKind::AcknowledgeRepair { repair: "a board".to_owned() }),
         Event::ClockStepped { from: start(), to: start() },
         Event::ControllerResumed { last_ran: start() },
         Event::QuotaExceeded { node: node(1) },
-        Event::QuotaKept { node: node(1) },
+        Event::QuotaRestored { node: node(1) },
         Event::ReportsUnreadable { node: node(1) },
         Event::ReportsReadable { node: node(1) },
     ]
@@ -223,11 +242,11 @@ fn samples() -> Vec<Entry> {
     events.extend(asked());
     events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
     events.push(Event::PolicySet { policy: Box::new(policy_with_a_window()) });
-    events.push(Event::TimePassed);
+    events.push(Event::Tick);
     events.extend(decided());
     events.extend(access());
     events.extend(added_since());
-    let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
+    let by = [Actor::Server, Actor::Node(node(1)), Actor::User("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;
         // Any will do: lines are not recorded again when the logic gets another version.
@@ -266,7 +285,7 @@ fn what_was_written_ever_still_reads() {
             let entry = Entry::decode(line.as_bytes()).unwrap();
             let kind = entry.event.kind();
             assert!(line.contains(&format!("\"{kind}\"")), "it is written as it is called: {line}");
-            assert!(!entry.event.words().is_empty());
+            assert!(!entry.event.describe().is_empty());
             kinds.insert(kind);
             state.apply(&entry);
         }

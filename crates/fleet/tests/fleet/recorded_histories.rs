@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
-    Entry, Event, FleetState, LOGIC_VERSION, Reason, Standing, UnblockedBy, Why,
+    Entry, Event, FleetState, LOGIC_VERSION, NodePhase, Rationale, Reason, UnblockedBy,
 };
 
 pub(crate) const HISTORIES: [&str; 3] = [
@@ -20,8 +20,10 @@ fn histories_of_format_1_are_folded() {
         for line in history.lines() {
             let entry = Entry::decode(line.as_bytes()).unwrap();
             folded.apply(&entry);
-            quarantines +=
-                usize::from(matches!(entry.event, Event::Moved { to: Standing::Quarantined, .. }));
+            quarantines += usize::from(matches!(
+                entry.event,
+                Event::PhaseChanged { to: NodePhase::Quarantined, .. }
+            ));
             replay.take(entry).unwrap();
         }
         assert_eq!(*replay.settled().unwrap(), folded);
@@ -44,8 +46,8 @@ fn a_forged_decision_is_found_after_entries_of_another_version() {
         let at = replay.settled().unwrap().at;
         let event = if forge {
             let node = replay.settled().unwrap().nodes.keys().next().unwrap().clone();
-            let why = Why::new(Reason::Repaired, UnblockedBy::Finding);
-            Event::Moved { node, to: Standing::InService, why }
+            let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
+            Event::PhaseChanged { node, to: NodePhase::InService, rationale: why }
         } else {
             Event::ControllerResumed { last_ran: at }
         };

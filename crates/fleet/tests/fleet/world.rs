@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
+use farrier_fleet::fleet::event::{Cordon, NodeInventory, OperatorRequest, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
-    AccessChange, Answer, Decision, Domain, Entry, Event, FleetState, LOGIC_VERSION, Node, NodeId,
-    OrderKind, Place, Policy, Rung, Standing, decide,
+    AccessChange, Decision, Domain, Entry, Event, FleetState, LOGIC_VERSION, Location, Node,
+    NodeId, NodePhase, OrderKind, OrderStatus, Policy, VerificationLevel, decide,
 };
 use farrier_fleet::health::finding::{ActionBy, Cleared};
 use farrier_fleet::health::{Action, Change, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -19,9 +19,9 @@ pub(crate) fn node(place: usize) -> NodeId {
     format!("n{place:02}").parse().unwrap()
 }
 
-pub(crate) fn place(index: usize) -> Place {
+pub(crate) fn place(index: usize) -> Location {
     let mut place =
-        Place::in_pool(if index.is_multiple_of(2) { "train" } else { "serve" }.parse().unwrap());
+        Location::in_pool(if index.is_multiple_of(2) { "train" } else { "serve" }.parse().unwrap());
     place.rack = Some(format!("r{}", index / 4).parse().unwrap());
     place.leaf = Some(format!("l{}", index / 6).parse().unwrap());
     place
@@ -63,20 +63,20 @@ pub(crate) fn finding(
 }
 
 fn ann() -> Actor {
-    Actor::Person("ann".to_owned())
+    Actor::User("ann".to_owned())
 }
 
-fn asked(what: Ask) -> Event {
-    Event::Asked { what }
+fn asked(what: OperatorRequest) -> Event {
+    Event::OperatorRequested { request: what }
 }
 
-fn errand(index: usize, which: u8) -> Event {
+fn requested_order(index: usize, which: u8) -> Event {
     let what = match which {
         0 => OrderKind::Tune { profile: "training".to_owned() },
         1 => OrderKind::Diag { level: 2, minutes: 0 },
         _ => OrderKind::CollectLogs,
     };
-    asked(Ask::Errand { node: node(index), what })
+    asked(OperatorRequest::RunOrder { node: node(index), order: what })
 }
 
 /// What the outside world may do.
@@ -90,7 +90,7 @@ pub(crate) enum Act {
     Revoke(usize),
     Theirs(usize),
     TheirsGone(usize),
-    Answer(usize, bool),
+    OrderStatus(usize, bool),
     Hold(usize),
     Release(usize),
     Repaired(usize),
@@ -98,7 +98,7 @@ pub(crate) enum Act {
     Enrol(usize),
     Freeze(u32),
     Approve(usize),
-    Errand(usize, u8),
+    RequestedOrder(usize, u8),
     Wait(u32),
     /// The server does not run for so long, while time goes on.
     Pause(u32),
@@ -152,7 +152,7 @@ impl World {
         let again = decide(&self.state, &dirty, self.now);
         assert_eq!(again.events, [], "what was decided is decided again");
         let shut_out = |it: &Node| {
-            it.liveness.certificate_revoked_at().is_some() && it.standing() != Standing::Held
+            it.liveness.certificate_revoked_at().is_some() && it.phase() != NodePhase::Held
         };
         let at_work = self.state.nodes.iter().find(|(_, it)| shut_out(it));
         assert!(at_work.is_none(), "it may not speak, and counts as more than held: {at_work:?}");
@@ -169,11 +169,11 @@ impl World {
     /// The promises, at the moment of a decision.
     fn check(&mut self, event: &Event) {
         match event {
-            Event::Moved { node, to, .. } => {
+            Event::PhaseChanged { node, to, .. } => {
                 let before = &self.state.nodes[node];
-                if *to == Standing::InService {
+                if *to == NodePhase::InService {
                     assert!(
-                        before.makeup().is_some(),
+                        before.reported_inventory().is_some(),
                         "{node} is in service, and nobody knows what it is"
                     );
                     assert!(
@@ -185,51 +185,52 @@ impl World {
                         !before.findings().values().any(serious),
                         "{node} is broken and in service"
                     );
-                    let out = !before.standing().in_service();
-                    let passed = |rung| before.verification.has_passed(rung);
-                    let proven = passed(Rung::V0) && passed(Rung::V1);
+                    let out = !before.phase().in_service();
+                    let passed = |level| before.verification.has_passed(level);
+                    let proven = passed(VerificationLevel::V0) && passed(VerificationLevel::V1);
                     assert!(!out || proven, "{node} comes back unproven");
                 }
-                let was_in =
-                    before.standing().in_service() || before.standing() == Standing::Joining;
-                if was_in && *to == Standing::Quarantined {
-                    for domain in before.place.domains() {
+                let was_in = before.phase().in_service() || before.phase() == NodePhase::Joining;
+                if was_in && *to == NodePhase::Quarantined {
+                    for domain in before.location.domains() {
                         self.check_breaker(&domain);
                     }
                 }
             }
-            Event::Ordered { order } => {
+            Event::OrderIssued { order } => {
                 let node = &self.state.nodes[&order.node];
                 assert!(node.orders.pending().is_none(), "two orders at once on {}", order.node);
                 let last = self.generations.insert(order.node.clone(), order.generation);
                 assert!(last.is_none_or(|last| last < order.generation), "a generation went back");
                 let theirs = node.scheduling.external_cordon().is_some();
                 assert!(
-                    !(theirs && order.what == OrderKind::Uncordon),
+                    !(theirs && order.kind == OrderKind::Uncordon),
                     "another's cordon is removed"
                 );
-                let fit = matches!(node.standing(), Standing::InService | Standing::Suspect);
-                let proof = matches!(order.what, OrderKind::Verify { .. });
-                let reads = proof || order.what == OrderKind::CollectLogs;
-                assert!(!fit || reads, "{:?} ordered on a node that works", order.what);
+                let fit = matches!(node.phase(), NodePhase::InService | NodePhase::Suspect);
+                let proof = matches!(order.kind, OrderKind::Verify { .. });
+                let reads = proof || order.kind == OrderKind::CollectLogs;
+                assert!(!fit || reads, "{:?} ordered on a node that works", order.kind);
                 assert!(
-                    !order.what.is_repair() || node.scheduling.is_drained(),
+                    !order.kind.is_repair() || node.scheduling.is_drained(),
                     "{:?} where work may run",
-                    order.what
+                    order.kind
                 );
-                let verifying = node.standing() == Standing::Verifying && proof;
+                let verifying = node.phase() == NodePhase::Verifying && proof;
                 let cordoned = node.scheduling.is_cordoned();
                 assert!(!verifying || cordoned, "{} is verified while it takes work", order.node);
                 let frozen = self.state.freezes.values().any(|it| it.until > self.now);
-                assert!(!(order.what.changes() && frozen), "a change in a freeze");
+                assert!(!(order.kind.changes() && frozen), "a change in a freeze");
             }
             _ => {}
         }
     }
 
     fn check_breaker(&self, domain: &Domain) {
-        let Some(breaker) = self.state.policy.breakers.get(&domain.kind()) else { return };
-        let tally = self.state.tallies[domain];
+        let Some(breaker) = self.state.policy.disruption_budgets.get(&domain.kind()) else {
+            return;
+        };
+        let tally = self.state.domain_counts[domain];
         assert!(tally.out < breaker.limit(tally.members), "{domain}: {tally:?}");
     }
 
@@ -248,12 +249,12 @@ impl World {
             Act::Boot(index) => {
                 let id = node(index);
                 let boot = self.boots.entry(id.clone()).and_modify(|it| *it += 1).or_default();
-                let makeup = Makeup {
+                let inventory = NodeInventory {
                     boot: format!("boot-{boot}"),
                     gpus: Some(Vec::new()),
-                    ..Makeup::default()
+                    ..NodeInventory::default()
                 };
-                push(Actor::Node(id.clone()), Event::Seen { node: id, makeup });
+                push(Actor::Node(id.clone()), Event::InventoryReported { node: id, inventory });
             }
             Act::Fault(index, number, severity, action, code) => {
                 let code = ["gpu.xid", "nic.down", "gpu.slowdown-thermal"][code];
@@ -272,18 +273,22 @@ impl World {
                 push(Actor::Node(id.clone()), self.found(&id, Change::Cleared(found)));
             }
             Act::Silent(index) => {
-                push(Actor::Server, Event::Silent { node: node(index), since: self.now });
+                push(Actor::Server, Event::HeartbeatLost { node: node(index), since: self.now });
             }
-            Act::Heard(index) => push(Actor::Server, Event::Heard { node: node(index) }),
+            Act::Heard(index) => {
+                push(Actor::Server, Event::HeartbeatRestored { node: node(index) })
+            }
             Act::Revoke(index) => {
                 let number = self.state.access + 1;
                 let what = AccessChange::CertificateRevoked { node: node(index) };
-                push(ann(), Event::Access { number, at: self.now, what });
+                push(ann(), Event::AccessChanged { number, at: self.now, change: what });
             }
             Act::Theirs(index) => {
-                let cordon =
-                    Cordon::Theirs { owner: "slurm admin".to_owned(), reason: "cable".to_owned() };
-                push(Actor::Server, Event::CordonSeen { node: node(index), cordon });
+                let cordon = Cordon::External {
+                    owner: "slurm admin".to_owned(),
+                    reason: "cable".to_owned(),
+                };
+                push(Actor::Server, Event::CordonObserved { node: node(index), cordon });
             }
             Act::TheirsGone(index) => {
                 let known = self.state.nodes.get(&node(index));
@@ -291,11 +296,11 @@ impl World {
                 if theirs {
                     push(
                         Actor::Server,
-                        Event::CordonSeen { node: node(index), cordon: Cordon::None },
+                        Event::CordonObserved { node: node(index), cordon: Cordon::None },
                     );
                 }
             }
-            Act::Answer(index, well) => {
+            Act::OrderStatus(index, well) => {
                 let id = node(index);
                 let Some(pending) =
                     self.state.nodes.get(&id).and_then(|it| it.orders.pending().cloned())
@@ -303,36 +308,55 @@ impl World {
                     return;
                 };
                 let answer = if well {
-                    Answer::Done { evidence: "seen".to_owned() }
+                    OrderStatus::Done { evidence: "seen".to_owned() }
                 } else {
-                    Answer::Failed { why: "no".to_owned() }
+                    OrderStatus::Failed { reason: "no".to_owned() }
                 };
                 let generation = pending.order.generation;
-                push(Actor::Node(id.clone()), Event::Answered { node: id, generation, answer });
+                push(
+                    Actor::Node(id.clone()),
+                    Event::OrderStatusReported { node: id, generation, status: answer },
+                );
             }
             Act::Hold(index) => {
-                push(ann(), asked(Ask::Hold { node: node(index), reason: "look".to_owned() }));
+                push(
+                    ann(),
+                    asked(OperatorRequest::Hold { node: node(index), reason: "look".to_owned() }),
+                );
             }
-            Act::Release(index) => push(ann(), asked(Ask::Release { node: node(index) })),
+            Act::Release(index) => {
+                push(ann(), asked(OperatorRequest::Release { node: node(index) }))
+            }
             Act::Repaired(index) => {
-                push(ann(), asked(Ask::Repaired { node: node(index), what: "board".to_owned() }));
+                push(
+                    ann(),
+                    asked(OperatorRequest::Repaired {
+                        node: node(index),
+                        repair: "board".to_owned(),
+                    }),
+                );
             }
-            Act::Approve(index) => push(ann(), asked(Ask::Approve { node: node(index) })),
-            Act::Errand(index, which) => push(ann(), errand(index, which)),
+            Act::Approve(index) => {
+                push(ann(), asked(OperatorRequest::Approve { node: node(index) }))
+            }
+            Act::RequestedOrder(index, which) => push(ann(), requested_order(index, which)),
             Act::Freeze(seconds) => {
                 let until = self.now + SignedDuration::from_secs(i64::from(seconds));
                 let reason = "launch".to_owned();
-                push(ann(), asked(Ask::Freeze { domain: Domain::Fleet, until, reason }));
+                push(
+                    ann(),
+                    asked(OperatorRequest::Freeze { domain: Domain::Fleet, until, reason }),
+                );
             }
             Act::Retire(index) => {
-                push(ann(), Event::Retired { node: node(index), why: "old".to_owned() });
+                push(ann(), Event::Retired { node: node(index), reason: "old".to_owned() });
             }
             Act::Enrol(index) => {
-                push(Actor::Server, Event::Enrolled { node: node(index), place: place(index) });
+                push(Actor::Server, Event::Enrolled { node: node(index), location: place(index) });
             }
             Act::Wait(seconds) => {
                 self.advance(i64::from(seconds));
-                push(Actor::Server, Event::TimePassed);
+                push(Actor::Server, Event::Tick);
             }
             Act::Pause(seconds) => {
                 let last_ran = self.advance(i64::from(seconds));
@@ -351,7 +375,7 @@ impl World {
         let last =
             self.state.nodes.get(id).and_then(|it| it.reports.record()).map_or(0, |it| it.number);
         let record = Record { journal: "first".to_owned(), number: last + 1 };
-        Event::Found { node: id.clone(), record, changes: vec![change] }
+        Event::FindingsReported { node: id.clone(), record, changes: vec![change] }
     }
 
     pub(crate) fn found_on(&mut self, index: usize, finding: Finding) {
@@ -374,7 +398,7 @@ impl World {
         self.batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(policy) })]);
     }
 
-    pub(crate) fn ask(&mut self, what: Ask) {
+    pub(crate) fn ask(&mut self, what: OperatorRequest) {
         self.batch(vec![(ann(), asked(what))]);
     }
 
@@ -382,7 +406,7 @@ impl World {
     pub(crate) fn everybody_answers(&mut self) {
         for _ in 0..20 {
             for index in 0..NODES {
-                self.act(&Act::Answer(index, true));
+                self.act(&Act::OrderStatus(index, true));
             }
         }
     }
@@ -391,8 +415,8 @@ impl World {
     pub(crate) fn answer_until(&mut self, id: &NodeId, last: impl Fn(&OrderKind) -> bool) {
         let index = (0..NODES).find(|index| node(*index) == *id).unwrap();
         while let Some(pending) = self.state.nodes[id].orders.pending().cloned() {
-            self.act(&Act::Answer(index, true));
-            if last(&pending.order.what) {
+            self.act(&Act::OrderStatus(index, true));
+            if last(&pending.order.kind) {
                 break;
             }
         }

@@ -47,16 +47,13 @@ pub enum AuthorityError {
     /// Its files cannot be read or written.
     #[error("failed to use `{}`", path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
     /// Its files are something else.
     #[error("`{}` is no {what}", path.display())]
     Foreign {
-        /// Which.
         path: PathBuf,
         /// What it should be.
         what: &'static str,
@@ -107,11 +104,9 @@ impl std::fmt::Debug for Authority {
 /// A certificate, and for how long.
 #[derive(Debug, Clone)]
 pub struct Issued {
-    /// It.
     pub certificate: CertificateDer<'static>,
     /// From when.
     pub not_before: Timestamp,
-    /// Until when.
     pub not_after: Timestamp,
 }
 

@@ -16,12 +16,9 @@ use super::store::{AccessError, Store, failed};
 pub struct Change {
     /// Counts up.
     pub number: u64,
-    /// Who.
     pub by: Actor,
-    /// When.
     pub at: Timestamp,
-    /// What.
-    pub what: AccessChange,
+    pub change: AccessChange,
 }
 
 /// What names begin with that no token has: no name of a token has a colon.
@@ -31,12 +28,12 @@ const LOCAL: &str = "local:";
 pub fn local() -> Actor {
     let uid = own_uid();
     let name = uid.as_deref().and_then(user).or(uid).unwrap_or_else(|| "unknown".to_owned());
-    Actor::Person(format!("{LOCAL}{name}"))
+    Actor::User(format!("{LOCAL}{name}"))
 }
 
 /// Whether it is somebody who ran this program on the server, and not a person by their token.
 pub fn is_local(by: &Actor) -> bool {
-    matches!(by, Actor::Person(name) if name.starts_with(LOCAL))
+    matches!(by, Actor::User(name) if name.starts_with(LOCAL))
 }
 
 /// The user of this process, as the kernel says.
@@ -107,7 +104,7 @@ impl Store {
                     number: row.get(0)?,
                     by: serde_json::from_str(&by).map_err(|err| unreadable(1, err))?,
                     at: Timestamp::from_second(row.get(2)?).unwrap_or(Timestamp::MIN),
-                    what: serde_json::from_str(&what).map_err(|err| unreadable(3, err))?,
+                    change: serde_json::from_str(&what).map_err(|err| unreadable(3, err))?,
                 })
             })?;
             rows.collect()
@@ -146,7 +143,7 @@ mod tests {
         let store = Store::open(folder.path()).unwrap();
         let expires = now() + SignedDuration::from_hours(1);
         let wanted = Wanted::new("train".parse().unwrap(), expires);
-        let ann = Actor::Person("ann".to_owned());
+        let ann = Actor::User("ann".to_owned());
         let (id, secret) = store.create_by(&ann, &wanted, now()).unwrap();
         for _ in 0..2 {
             store.revoke_token_by(&ann, TokenKind::Join, id, now()).unwrap();
@@ -156,11 +153,11 @@ mod tests {
         let numbers: Vec<u64> = changes.iter().map(|it| it.number).collect();
         assert_eq!(numbers, [1, 2], "{changes:?}");
         assert!(changes.iter().all(|it| it.by == ann && it.at == now()));
-        assert!(matches!(changes[1].what, AccessChange::TokenRevoked { token: 1, name: None }));
+        assert!(matches!(changes[1].change, AccessChange::TokenRevoked { token: 1, name: None }));
         assert_eq!(store.changes(1).unwrap().len(), 1);
         assert!(!format!("{changes:?}").contains(secret.reveal()));
         // Another kind's number is none.
-        assert!(store.revoke_token_by(&ann, TokenKind::Person, id, now()).is_err());
+        assert!(store.revoke_token_by(&ann, TokenKind::User, id, now()).is_err());
         store.create(&wanted, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();
         assert_eq!((last.number, store.last_change().unwrap()), (3, 3));

@@ -1,7 +1,7 @@
 //! What a join token is good for: who gets a name, and what the token tells of where they stand.
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{AccessChange, Domain, NodeId, Place, Pool};
+use farrier_fleet::fleet::{AccessChange, Domain, Location, NodeId, Pool};
 use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
@@ -30,7 +30,7 @@ pub struct Joined {
     /// What its certificates have from here on.
     pub identity: Identity,
     /// What the token tells of where it stands.
-    pub place: Place,
+    pub place: Location,
     /// Whether that counts for a node that the fleet knows.
     pub placing: Placing,
 }
@@ -73,7 +73,7 @@ impl Store {
 
 struct Token {
     id: i64,
-    place: Place,
+    place: Location,
     is_for_node: bool,
     /// Whether whoever made it has the whole fleet.
     is_fleet_wide: bool,
@@ -95,7 +95,7 @@ fn valid(
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
         // One whose place does not read would put nodes somewhere else: it opens nothing.
         let place = match row.get::<_, Option<String>>(5)? {
-            None => pool.map(Place::in_pool),
+            None => pool.map(Location::in_pool),
             told => place_of(told).filter(|it| Some(&it.pool) == pool.as_ref()),
         };
         let scope: Option<Domain> = row.get::<_, Option<String>>(4)?.and_then(|it| it.parse().ok());
@@ -288,7 +288,7 @@ mod tests {
     fn a_name_of_another_pool_is_given_only_by_whoever_has_the_fleet_and_for_that_node() {
         let (_folder, store) = store();
         let serve: Pool = "serve".parse().unwrap();
-        let of_serve = Wanted { place: Place::in_pool(serve.clone()), ..wanted(1) };
+        let of_serve = Wanted { place: Location::in_pool(serve.clone()), ..wanted(1) };
         let of_serve = store.create(&of_serve, now()).unwrap().digest();
         store.join(&of_serve, &node("gpu-7"), b"one", None, now()).unwrap();
         let scope = Domain::Pool(train());
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_name_is_held_from_the_enrolment_on_and_until_the_node_is_retired() {
         let (folder, store) = store();
-        let serve = Wanted { place: Place::in_pool("serve".parse().unwrap()), ..wanted(9) };
+        let serve = Wanted { place: Location::in_pool("serve".parse().unwrap()), ..wanted(9) };
         let tokens = [&wanted(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
         // Neither is known to the fleet when it asks.
         let join = |store: &Store, token: usize, key: &[u8]| {
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn what_a_token_tells_of_a_place_is_told_once() {
         let (_folder, store) = store();
-        let place = Place { rack: "r1".parse().ok(), ..Place::in_pool(train()) };
+        let place = Location { rack: "r1".parse().ok(), ..Location::in_pool(train()) };
         let racked = Wanted { place: place.clone(), scope: Domain::Pool(train()), ..wanted(2) };
         let racked = store.create(&racked, now()).unwrap().digest();
         let joined = store.join(&racked, &node("a"), b"one", None, now()).unwrap();
@@ -369,7 +369,7 @@ mod tests {
         let join = |key: &[u8], pool: &str| {
             store.join(&old.digest(), &node("a"), key, Some(&pool.parse().unwrap()), now())
         };
-        assert_eq!(join(b"one", "train").unwrap().place, Place::in_pool(train()));
+        assert_eq!(join(b"one", "train").unwrap().place, Location::in_pool(train()));
         assert!(matches!(join(b"two", "serve"), Err(JoinError::Taken(_))));
     }
 }

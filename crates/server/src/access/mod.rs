@@ -14,16 +14,16 @@ mod changes;
 mod join;
 mod last_start;
 mod name_lock;
-mod people;
 mod rebuild;
 mod store;
 mod token;
+mod users;
 
 pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
 pub use changes::{Change, is_local, local};
 pub use join::{JoinError, Joined, Placing};
 pub use last_start::LastStart;
-pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};
 pub use rebuild::{Lost, Rebuilt, changes_in};
 pub use store::{AccessError, Listed, Store, Wanted};
 pub use token::{Secret, TokenDigest, TokenKind};
+pub use users::{NewUser, TokenState, User, UserError, UserRow};

@@ -1,7 +1,7 @@
 //! Brings an access store that is lost, or an older copy, up to the log: what was revoked is revoked again, and what only the store knew admits nobody.
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{AccessChange, Domain, Event, NodeId, Place, Role};
+use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
 use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
@@ -19,18 +19,16 @@ const PAGE: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lost {
     /// A person's.
-    Person {
-        /// Who.
+    User {
         name: String,
         /// What they might do.
         role: Role,
-        /// Where.
         scope: Domain,
     },
     /// One to join with.
     Join {
         /// Where nodes stand that do.
-        place: Place,
+        place: Location,
         /// The only node that might.
         node: Option<NodeId>,
         /// How many more might.
@@ -62,8 +60,8 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
             seq = last.seq;
             for stored in &page {
                 let entry = stored.entry()?;
-                if let Event::Access { number, at, what } = entry.event {
-                    changes.push(Change { number, by: entry.by, at, what });
+                if let Event::AccessChanged { number, at, change } = entry.event {
+                    changes.push(Change { number, by: entry.by, at, change });
                 }
             }
         }
@@ -77,7 +75,7 @@ impl Store {
         let last = self.last_change()?;
         let known = self.all_changes()?;
         for change in logged.iter().filter(|it| it.number <= last) {
-            let same = |it: &Change| it.number == change.number && it.what == change.what;
+            let same = |it: &Change| it.number == change.number && it.change == change.change;
             let is_here = known.binary_search_by_key(&change.number, |it| it.number);
             if is_here.is_ok_and(|at| !same(&known[at])) {
                 return Err(AccessError::Diverged(change.number));
@@ -90,8 +88,14 @@ impl Store {
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let mut rebuilt = Rebuilt::default();
             for change in logged.iter().filter(|it| it.number > last) {
-                take_in(&transaction, change, now, &mut rebuilt)?;
-                write_down(&transaction, Some(change.number), &change.by, change.at, &change.what)?;
+                apply(&transaction, change, now, &mut rebuilt)?;
+                write_down(
+                    &transaction,
+                    Some(change.number),
+                    &change.by,
+                    change.at,
+                    &change.change,
+                )?;
                 rebuilt.changes += 1;
             }
             rebuilt.revoked = revoked(&transaction)?;
@@ -115,14 +119,14 @@ impl Store {
     }
 }
 
-fn take_in(
+fn apply(
     transaction: &Transaction<'_>,
     change: &Change,
     now: Timestamp,
     rebuilt: &mut Rebuilt,
 ) -> rusqlite::Result<()> {
     let at_s = change.at.as_second();
-    match &change.what {
+    match &change.change {
         AccessChange::NodeEnrolled { node, token, generation } => {
             let identity = "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)";
             transaction.execute(identity, params![node.as_str(), generation])?;
@@ -146,15 +150,16 @@ fn take_in(
             transaction.execute(revoke, params![token, at_s])?;
             rebuilt.lost.retain(|(lost, _)| lost != token);
         }
-        AccessChange::JoinTokenMade { token, pool, node, uses, expires, place } => {
-            let place = place.as_deref().cloned().unwrap_or_else(|| Place::in_pool(pool.clone()));
+        AccessChange::JoinTokenCreated { token, pool, node, uses, expires, location } => {
+            let place =
+                location.as_deref().cloned().unwrap_or_else(|| Location::in_pool(pool.clone()));
             let (node, by) = (node.clone(), change.by.clone());
             let lost = Lost::Join { place, node, uses: *uses, by };
             bury(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
-        AccessChange::PersonAdded { token, name, role, scope, expires } => {
-            let lost = Lost::Person { name: name.clone(), role: *role, scope: scope.clone() };
+        AccessChange::UserAdded { token, name, role, scope, expires } => {
+            let lost = Lost::User { name: name.clone(), role: *role, scope: scope.clone() };
             bury(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
@@ -173,7 +178,7 @@ fn bury(
         VALUES (?1, randomblob(32), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11)";
     let times = (made_s, expires.as_second(), now.as_second());
     match lost {
-        Lost::Person { name, role, scope } => {
+        Lost::User { name, role, scope } => {
             let (role, scope) = (role.as_str(), String::from(scope.clone()));
             let nothing = None::<String>;
             let row = params![
@@ -184,7 +189,7 @@ fn bury(
         }
         Lost::Join { place, node, .. } => {
             let (pool, node) = (place.pool.as_str(), node.as_ref().map(NodeId::as_str));
-            let place = Some(place).filter(|it| it.tells_more());
+            let place = Some(place).filter(|it| it.has_more_than_pool());
             let place = place.and_then(|it| serde_json::to_string(it).ok());
             let nothing = None::<String>;
             let row = params![
@@ -208,7 +213,7 @@ mod tests {
     use farrier_wire::identity::Identity;
     use jiff::SignedDuration;
 
-    use super::super::{NewPerson, TokenKind, Wanted};
+    use super::super::{NewUser, TokenKind, Wanted};
     use super::*;
 
     fn now() -> Timestamp {
@@ -234,7 +239,7 @@ mod tests {
     #[test]
     fn what_was_revoked_is_revoked_again_and_what_only_the_store_knew_admits_nobody() {
         let World { _folders, store, other } = world();
-        let ann = Actor::Person("ann".to_owned());
+        let ann = Actor::User("ann".to_owned());
         let day = now() + SignedDuration::from_hours(24);
         let pool = Wanted { uses: 9, ..Wanted::new("train".parse().unwrap(), day) };
         let (_, pool) = store.create_by(&ann, &pool, now()).unwrap();
@@ -249,10 +254,10 @@ mod tests {
         }
         let again = join(&store, "again", b"new").unwrap().identity;
         assert_eq!(again.generation, 3);
-        let viewer = NewPerson::new("vic", Role::Viewer, Domain::Fleet, day).unwrap();
+        let viewer = NewUser::new("vic", Role::Viewer, Domain::Fleet, day).unwrap();
         let (_, secret) = store.add_person(&ann, &viewer, now()).unwrap();
         let (old, _) = store.add_person(&ann, &viewer, now()).unwrap();
-        store.revoke_token_by(&ann, TokenKind::Person, old, now()).unwrap();
+        store.revoke_token_by(&ann, TokenKind::User, old, now()).unwrap();
 
         let logged = store.changes(0).unwrap();
         let rebuilt = other.rebuild(&logged, now()).unwrap();
@@ -285,7 +290,7 @@ mod tests {
     fn a_revocation_without_a_known_generation_refuses_all_that_were_given() {
         let World { _folders, other, .. } = world();
         let what = AccessChange::CertificateRevoked { node: "a".parse().unwrap() };
-        let change = Change { number: 4, by: Actor::Server, at: now(), what };
+        let change = Change { number: 4, by: Actor::Server, at: now(), change: what };
         other.rebuild(&[change], now()).unwrap();
         for generation in [1, 7, 1 << 20] {
             assert!(!other.admits(&identity("a", generation)).unwrap());
@@ -295,7 +300,7 @@ mod tests {
     #[test]
     fn the_store_of_another_log_is_not_gone_on_with() {
         let World { _folders, store, other } = world();
-        let ann = Actor::Person("ann".to_owned());
+        let ann = Actor::User("ann".to_owned());
         for (store, pool) in [(&store, "train"), (&other, "serve")] {
             let wanted = Wanted::new(pool.parse().unwrap(), now() + SignedDuration::from_hours(1));
             store.create_by(&ann, &wanted, now()).unwrap();

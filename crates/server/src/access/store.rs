@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{AccessChange, Domain, NodeId, Place, Pool};
+use farrier_fleet::fleet::{AccessChange, Domain, Location, NodeId, Pool};
 use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -53,7 +53,6 @@ pub enum AccessError {
     Sqlite {
         /// What was tried.
         what: &'static str,
-        /// Why.
         #[source]
         err: rusqlite::Error,
     },
@@ -95,36 +94,31 @@ pub enum AccessError {
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The pool that nodes join with it, and what else it tells of where they stand.
-    pub place: Place,
+    pub place: Location,
     /// The only node that may, even where it has enrolled before.
     pub node: Option<NodeId>,
     /// Where whoever makes it has a say: only those who have the fleet take a node from one pool to another with it.
     pub scope: Domain,
-    /// Until when.
     pub expires: Timestamp,
-    /// How often.
     pub uses: u32,
 }
 
 impl Wanted {
     /// For one node of a pool, by somebody who has the fleet.
     pub fn new(pool: Pool, expires: Timestamp) -> Self {
-        Self { place: Place::in_pool(pool), node: None, scope: Domain::Fleet, expires, uses: 1 }
+        Self { place: Location::in_pool(pool), node: None, scope: Domain::Fleet, expires, uses: 1 }
     }
 }
 
 /// A token in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its number.
     pub id: i64,
-    /// The pool.
     pub pool: Option<String>,
     /// Where nodes stand that join with it, where it tells more than the pool.
-    pub place: Option<Place>,
+    pub place: Option<Location>,
     /// The only node.
     pub node: Option<String>,
-    /// Until when.
     pub expires: Timestamp,
     /// How often it can still be used.
     pub uses_left: u32,
@@ -144,7 +138,6 @@ impl Listed {
     }
 }
 
-/// The file.
 #[derive(Debug)]
 pub struct Store {
     connection: Mutex<Connection>,
@@ -190,7 +183,7 @@ impl Store {
             "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let node = wanted.node.as_ref().map(NodeId::as_str);
-        let place = Some(&wanted.place).filter(|it| it.tells_more());
+        let place = Some(&wanted.place).filter(|it| it.has_more_than_pool());
         let row = params![
             secret.digest().0,
             wanted.place.pool.as_str(),
@@ -204,13 +197,13 @@ impl Store {
         let id = self.change("keep the token", by, now, |transaction| {
             transaction.execute(insert, row)?;
             let token = transaction.last_insert_rowid();
-            let what = AccessChange::JoinTokenMade {
+            let what = AccessChange::JoinTokenCreated {
                 token,
                 pool: wanted.place.pool.clone(),
                 node: wanted.node.clone(),
                 uses: wanted.uses,
                 expires: wanted.expires,
-                place: place.cloned().map(Box::new),
+                location: place.cloned().map(Box::new),
             };
             Ok(Some((token, what)))
         })?;
@@ -337,7 +330,7 @@ impl Store {
 }
 
 /// What a row tells of a place.
-pub(super) fn place_of(text: Option<String>) -> Option<Place> {
+pub(super) fn place_of(text: Option<String>) -> Option<Location> {
     text.and_then(|it| serde_json::from_str(&it).ok())
 }
 

@@ -13,14 +13,14 @@ pub enum TokenKind {
     /// For nodes to join with.
     Join,
     /// A person's.
-    Person,
+    User,
 }
 
 impl TokenKind {
     fn prefix(self) -> &'static str {
         match self {
             Self::Join => "fjoin_",
-            Self::Person => "fperson_",
+            Self::User => "fperson_",
         }
     }
 }
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(token.reveal().len(), "fjoin_".len() + 43);
         assert_eq!(format!("{token:?} {:?}", token.digest()), "Secret TokenDigest");
         assert_eq!(TokenDigest::of(&format!(" {}\n", token.reveal())), token.digest());
-        assert_ne!(token.digest(), Secret::generate(TokenKind::Person).unwrap().digest());
+        assert_ne!(token.digest(), Secret::generate(TokenKind::User).unwrap().digest());
     }
 }

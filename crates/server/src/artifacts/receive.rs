@@ -19,7 +19,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use super::store::{ArtifactStore, Incoming, Record};
-use crate::brain::Brain;
+use crate::controller::Controller;
 use crate::space::Space;
 
 /// Artifacts that are received at a time.
@@ -126,12 +126,12 @@ impl Drop for Turn<'_> {
 }
 
 /// Room on disk for an artifact that is being received.
-struct Room {
+struct SlotPool {
     expected_bytes: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Drop for Room {
+impl Drop for SlotPool {
     fn drop(&mut self) {
         self.expected_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -165,16 +165,16 @@ impl Receiver {
         Ok(Turn { receiver: self, sender: id })
     }
 
-    fn room(&self, bytes: u64) -> Room {
+    fn room(&self, bytes: u64) -> SlotPool {
         self.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Room { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
+        SlotPool { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
     }
 
     /// Receives what an order of this node asks for. It is on disk when this returns. `is_admitted`: whether its
     /// certificate still counts.
     pub(crate) async fn receive(
         &self,
-        brain: &Brain,
+        brain: &Controller,
         node: &NodeId,
         is_admitted: impl Fn() -> bool,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
@@ -262,7 +262,7 @@ impl Receiver {
         node: NodeId,
         mut record: Record,
         header: ArtifactHeader,
-        room: Room,
+        room: SlotPool,
     ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
         let (send, mut pieces) = mpsc::channel(CHUNKS_MAX);
         let (store, space) = (Arc::clone(&self.store), Arc::clone(&self.space));
@@ -334,13 +334,13 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
 }
 
 /// The record of what the node's present order asks for.
-async fn asked_for(brain: &Brain, node: &NodeId, generation: u64) -> Result<Record, Refusal> {
+async fn asked_for(brain: &Controller, node: &NodeId, generation: u64) -> Result<Record, Refusal> {
     let id = node.clone();
     let found = brain.look(move |state| {
         let node = state.nodes.get(&id)?;
         let order = &node.orders.pending()?.order;
-        let is_it = order.generation == generation && order.what.spec().has_artifact;
-        is_it.then(|| (order.what.spec().code.to_owned(), node.first_seq, node.place.clone()))
+        let is_it = order.generation == generation && order.kind.spec().has_artifact;
+        is_it.then(|| (order.kind.spec().code.to_owned(), node.first_seq, node.location.clone()))
     });
     let found = found.await.map_err(|_| Refusal::Stopping)?;
     let (order, first_seq, place) = found.ok_or(Refusal::NoOrder(generation))?;

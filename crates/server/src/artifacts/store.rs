@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use farrier_fleet::fleet::{NodeId, Place};
+use farrier_fleet::fleet::{Location, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub(crate) struct Record {
     /// The entry with which the node enrolled. A later node of the same name has another.
     pub(crate) first_seq: u64,
     /// Where the node was then: who sees only where it is now does not see this.
-    pub(crate) place: Place,
+    pub(crate) place: Location,
 }
 
 impl Record {
@@ -44,7 +44,7 @@ impl Record {
         generation: u64,
         order: String,
         first_seq: u64,
-        place: Place,
+        place: Location,
         at: Timestamp,
     ) -> Self {
         let (bytes, sha256) = (0, String::new());
@@ -295,7 +295,7 @@ mod tests {
 
     fn put(store: &ArtifactStore, node: &str, generation: u64, first_seq: u64) {
         let node = node.parse().unwrap();
-        let place = Place::in_pool("train".parse().unwrap());
+        let place = Location::in_pool("train".parse().unwrap());
         let at = Timestamp::from_second(i64::try_from(generation).unwrap()).unwrap();
         let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
         (record.bytes, record.sha256) = (5, "ab".to_owned());

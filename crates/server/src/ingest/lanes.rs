@@ -16,7 +16,7 @@ const ORDINARY_BYTES_MAX: usize = 512 << 10;
 
 /// The turns.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct NodeLanes {
     ordinary: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Lanes {
 /// For as long as it lasts, a report is on its way to the controller.
 pub(crate) type Turn = OwnedSemaphorePermit;
 
-impl Default for Lanes {
+impl Default for NodeLanes {
     fn default() -> Self {
         Self {
             ordinary: Arc::new(Semaphore::new(ORDINARY_BYTES_MAX)),
@@ -33,7 +33,7 @@ impl Default for Lanes {
     }
 }
 
-impl Lanes {
+impl NodeLanes {
     /// The turn of a large report, before it is read; none: it is not large.
     pub(crate) async fn large(&self, bytes: usize) -> Option<Turn> {
         if bytes < LARGE_BYTES {
@@ -55,10 +55,14 @@ pub(crate) fn is_urgent(event: &Event, bytes: usize) -> bool {
     let is_serious = |it: &Finding| it.is_open() && it.severity >= Severity::Critical;
     bytes <= URGENT_BYTES_MAX
         && match event {
-            Event::Found { changes, .. } => changes.iter().any(|it| is_serious(it.finding())),
+            Event::FindingsReported { changes, .. } => {
+                changes.iter().any(|it| is_serious(it.finding()))
+            }
             // The first report of a session, and what a node sends after its reports have waited.
-            Event::Resynced { open, .. } => open.iter().any(is_serious),
-            Event::Answered { .. } | Event::CordonSeen { .. } | Event::Heard { .. } => true,
+            Event::FindingsSnapshot { open, .. } => open.iter().any(is_serious),
+            Event::OrderStatusReported { .. }
+            | Event::CordonObserved { .. }
+            | Event::HeartbeatRestored { .. } => true,
             _ => false,
         }
 }

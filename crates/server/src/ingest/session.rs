@@ -7,15 +7,17 @@ mod throttle;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
+use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::reconnect::reconnect_spread_s;
 use farrier_fleet::fleet::state::Liveness;
 use farrier_fleet::fleet::{NodeId, Order};
-use farrier_wire::form::{self, FormError};
+use farrier_wire::convert::{self, ConvertError};
 use farrier_wire::identity::Identity;
 use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
-use farrier_wire::proto::{self, Down, Up, down, report, up};
+use farrier_wire::proto::{
+    self, AgentMessage, ServerMessage, agent_message, report, server_message,
+};
 use jiff::Timestamp;
 use prost::Message;
 use tokio::sync::mpsc;
@@ -23,11 +25,11 @@ use tonic::{Status, Streaming};
 
 use self::end::{End, chain};
 use self::throttle::THROTTLE_STEP;
-use super::lanes::Lanes;
+use super::lanes::NodeLanes;
 use super::quota::NodeQuota;
-use super::roster::{Cut, Pulse, Roster, Seated};
+use super::session_registry::{DisconnectReason, LastSeen, RegisteredSession, SessionRegistry};
 use crate::access::Store;
-use crate::brain::{Brain, Decided, TakeError, Taking};
+use crate::controller::{CommitOutcome, Controller, Decided, SubmitError};
 use crate::counters::Counters;
 use crate::serve::NodePeer;
 use crate::space::Space;
@@ -44,17 +46,17 @@ const CLOCK_EVERY: Duration = Duration::from_secs(3600);
 
 /// What every stream needs.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    pub(crate) brain: Brain,
-    pub(crate) roster: Arc<Roster>,
+pub(crate) struct SessionContext {
+    pub(crate) brain: Controller,
+    pub(crate) roster: Arc<SessionRegistry>,
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: NodeLanes,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) report_interval_s: u32,
+    pub(crate) heartbeat_interval_s: u32,
 }
 
-impl Desk {
+impl SessionContext {
     /// Whether a certificate counts no more. Where the list cannot be read nobody is refused: a disk that fails must not look like a
     /// fleet that was revoked.
     fn refuses(&self, identity: &Identity) -> bool {
@@ -66,20 +68,20 @@ impl Desk {
 pub(crate) type Out = mpsc::Sender<Box<Told>>;
 
 /// What the node is told. Boxed on its way: a channel has room for thirty-two before the first is sent.
-pub(crate) type Told = Result<Down, Status>;
+pub(crate) type Told = Result<ServerMessage, Status>;
 
 /// Serves a stream until it ends.
 pub(crate) async fn serve(
-    desk: Arc<Desk>,
+    desk: Arc<SessionContext>,
     node: NodeId,
     certificate: Option<NodePeer>,
-    mut inbound: Streaming<Up>,
+    mut inbound: Streaming<AgentMessage>,
     out: Out,
 ) {
     let end = match hello(&mut inbound).await {
         Ok(hello) => {
             let generation = certificate.as_ref().map(|it| it.identity.generation);
-            let Seated { number, pulse, quota, orders, mut cut } =
+            let RegisteredSession { number, pulse, quota, orders, mut cut } =
                 desk.roster.sit(&node, generation);
             let mut session = Session {
                 desk: &desk,
@@ -95,22 +97,22 @@ pub(crate) async fn serve(
                 out: &out,
                 journal: String::new(),
                 last: None,
-                makeup: None,
+                inventory: None,
                 told: 0,
             };
             let talk = async {
-                // Between the handshake and here it may have been revoked, and whoever cuts streams did not find this one.
+                // RangedU32 the handshake and here it may have been revoked, and whoever cuts streams did not find this one.
                 if certificate.as_ref().is_some_and(|it| desk.refuses(&it.identity)) {
-                    return Err(End::Cut(Cut::Revoked));
+                    return Err(End::DisconnectReason(DisconnectReason::Revoked));
                 }
                 session.talk(hello, &mut inbound, orders).await
             };
             let end = tokio::select! {
                 // First of all: what a revoked node says last must not count.
                 biased;
-                Ok(cut) = &mut cut => Err(End::Cut(cut)),
+                Ok(cut) = &mut cut => Err(End::DisconnectReason(cut)),
                 end = talk => end,
-                () = end_of(certificate.as_ref().map(|it| it.until)) => Err(End::Cut(Cut::Expired)),
+                () = end_of(certificate.as_ref().map(|it| it.until)) => Err(End::DisconnectReason(DisconnectReason::Expired)),
             };
             desk.roster.leave(&node, number);
             end.err()
@@ -152,18 +154,18 @@ async fn end_of(until: Option<Timestamp>) {
     }
 }
 
-async fn hello(inbound: &mut Streaming<Up>) -> Result<proto::Hello, End> {
+async fn hello(inbound: &mut Streaming<AgentMessage>) -> Result<proto::Hello, End> {
     let first = tokio::time::timeout(HELLO_WAIT, inbound.message()).await.map_err(|_| End::Idle)?;
     match first.map_err(End::Lost)?.ok_or(End::Left)?.what {
-        Some(up::What::Hello(hello)) => Ok(hello),
+        Some(agent_message::What::Hello(hello)) => Ok(hello),
         _ => Err(End::Hello),
     }
 }
 
 struct Session<'d> {
-    desk: &'d Desk,
+    desk: &'d SessionContext,
     node: NodeId,
-    pulse: Arc<Pulse>,
+    pulse: Arc<LastSeen>,
     quota: Arc<Mutex<NodeQuota>>,
     /// Whether its reports wait for its quota.
     is_throttled: bool,
@@ -175,13 +177,13 @@ struct Session<'d> {
     /// Whether a report was not logged because disk space is low: the node is asked for everything when there is some again.
     is_refused: bool,
     /// An inventory that was not logged for that reason.
-    refused_makeup: Option<Box<Makeup>>,
+    refused_makeup: Option<Box<NodeInventory>>,
     out: &'d Out,
     /// The node's journal, and the last record of it that is on disk here.
     journal: String,
     last: Option<u64>,
     /// What the node is made of: the state's own, and not kept twice.
-    makeup: Option<Arc<Makeup>>,
+    inventory: Option<Arc<NodeInventory>>,
     /// The last order that was told on this stream.
     told: u64,
 }
@@ -198,7 +200,7 @@ struct Logged {
 /// What is known of a node that opens a stream.
 struct Known {
     record: Option<Record>,
-    makeup: Option<Arc<Makeup>>,
+    inventory: Option<Arc<NodeInventory>>,
     /// Whether the log says that it is silent, or that its certificates were revoked.
     is_out_of_touch: bool,
     logged: Logged,
@@ -212,7 +214,7 @@ impl Session<'_> {
     async fn talk(
         &mut self,
         hello: proto::Hello,
-        inbound: &mut Streaming<Up>,
+        inbound: &mut Streaming<AgentMessage>,
         mut orders: mpsc::Receiver<Box<Order>>,
     ) -> Result<(), End> {
         // Boxed, as what follows is: between two messages a session holds no more than it needs to wait, for each of 100,000 nodes.
@@ -227,11 +229,11 @@ impl Session<'_> {
     /// Takes in what the node reports, until the stream ends.
     async fn read(
         &mut self,
-        inbound: &mut Streaming<Up>,
+        inbound: &mut Streaming<AgentMessage>,
         orders: &mut mpsc::Receiver<Box<Order>>,
     ) -> Result<(), End> {
         let idle =
-            Duration::from_secs(u64::from(self.desk.report_interval_s * INTERVALS_MAX).max(5));
+            Duration::from_secs(u64::from(self.desk.heartbeat_interval_s * INTERVALS_MAX).max(5));
         loop {
             let wait = self.quota().wait(Instant::now());
             Box::pin(self.throttle(wait.is_some())).await?;
@@ -254,24 +256,24 @@ impl Session<'_> {
     /// Takes in what the node says of itself, and tells it where to go on.
     async fn welcome(&mut self, hello: proto::Hello) -> Result<(), End> {
         self.quota().charge(hello.encoded_len(), Instant::now());
-        let proto::Hello { makeup, journal, last_record: _, outstanding, cordon, last_order } =
+        let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
             hello;
         bounded("journal", journal.len(), NAME_BYTES_MAX)?;
         bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
-        let makeup = form::makeup(makeup.ok_or(FormError::Missing("makeup"))?)?;
-        let cordon = form::cordon(cordon.unwrap_or_default())?;
+        let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
+        let cordon = convert::cordon(cordon.unwrap_or_default())?;
         let known = self.known().await?;
         if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
             return Err(End::OrdersAhead { said: last_order, given: known.generation });
         }
         self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
         self.journal = journal;
-        self.makeup = known.makeup;
+        self.inventory = known.inventory;
         self.logged = known.logged;
-        self.say(down::What::Welcome(proto::Welcome {
+        self.say(server_message::What::Welcome(proto::Welcome {
             acked_record: self.last,
             server_time_ms: self.desk.brain.now().as_millisecond(),
-            report_interval_s: self.desk.report_interval_s,
+            heartbeat_interval_s: self.desk.heartbeat_interval_s,
             reconnect_spread_s: known.reconnect_spread_s,
         }))
         .await?;
@@ -284,13 +286,13 @@ impl Session<'_> {
         if last_order > known.generation {
             tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and what was decided, revoked and allowed since is lost");
             let node = self.node.clone();
-            self.give(Event::OrdersSeen { node, generation: last_order }).await?;
+            self.give(Event::OrderGenerationObserved { node, generation: last_order }).await?;
         }
         if is_back {
-            self.give(Event::Heard { node: self.node.clone() }).await?;
+            self.give(Event::HeartbeatRestored { node: self.node.clone() }).await?;
             self.wait_for_quota().await?;
         }
-        self.made_of(makeup).await?;
+        self.made_of(inventory).await?;
         // What nobody said is no news of a cordon that was seen.
         if cordon != Cordon::Unknown {
             self.cordoned(cordon).await?;
@@ -307,7 +309,7 @@ impl Session<'_> {
         }
         // It may have nothing new to report, and what it has may be readable now.
         if self.logged.is_unreadable {
-            self.say(down::What::Resync(proto::Resync {})).await?;
+            self.say(server_message::What::Resync(proto::Resync {})).await?;
         }
         Ok(())
     }
@@ -317,7 +319,7 @@ impl Session<'_> {
         let known = self.desk.brain.look(move |state| {
             state.nodes.get(&node).map(|it| Known {
                 record: it.reports.record().cloned(),
-                makeup: it.makeup().cloned(),
+                inventory: it.reported_inventory().cloned(),
                 is_out_of_touch: it.liveness != Liveness::Connected,
                 logged: Logged {
                     is_over_quota: it.reports.over_quota_since().is_some(),
@@ -327,24 +329,26 @@ impl Session<'_> {
                 reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });
-        Ok(known.await?.ok_or_else(|| TakeError::Stranger(self.node.clone()))?)
+        Ok(known.await?.ok_or_else(|| SubmitError::Stranger(self.node.clone()))?)
     }
 
-    async fn take(&mut self, said: Up) -> Result<(), End> {
+    async fn take(&mut self, said: AgentMessage) -> Result<(), End> {
         if self.desk.roster.heard(&self.pulse) {
-            self.give(Event::Heard { node: self.node.clone() }).await?;
+            self.give(Event::HeartbeatRestored { node: self.node.clone() }).await?;
         }
         match said.what {
-            Some(up::What::Report(proto::Report { what })) => match what {
+            Some(agent_message::What::Report(proto::Report { what })) => match what {
                 Some(report::What::Changes(changes)) => self.changes(changes).await,
                 Some(report::What::Open(open)) => self.resynced(open).await,
-                Some(report::What::Makeup(makeup)) => self.made_of(form::makeup(makeup)?).await,
-                Some(report::What::Cordon(cordon)) => self.cordoned(form::cordon(cordon)?).await,
+                Some(report::What::Inventory(inventory)) => {
+                    self.made_of(convert::inventory(inventory)?).await
+                }
+                Some(report::What::Cordon(cordon)) => self.cordoned(convert::cordon(cordon)?).await,
                 // What an agent says that is newer than this server is passed over; it was heard.
                 Some(report::What::Heartbeat(_)) | None => Ok(()),
             },
-            Some(up::What::Answer(answer)) => self.answered(answer).await,
-            Some(up::What::Hello(_)) => Err(End::Hello),
+            Some(agent_message::What::OrderStatus(answer)) => self.answered(answer).await,
+            Some(agent_message::What::Hello(_)) => Err(End::Hello),
             None => Ok(()),
         }
     }
@@ -354,25 +358,25 @@ impl Session<'_> {
             return Ok(());
         }
         self.told = order.generation;
-        self.say(down::What::Order(form::order_message(order))).await
+        self.say(server_message::What::Order(convert::order_message(order))).await
     }
 
     async fn acknowledge(&self) -> Result<(), End> {
         let record = self.last.unwrap_or_default();
-        self.say(down::What::Ack(proto::Ack { record })).await
+        self.say(server_message::What::Ack(proto::Ack { record })).await
     }
 
     async fn give(&self, event: Event) -> Result<(), End> {
         let taken = self.desk.brain.take(Actor::Node(self.node.clone()), event).await?;
         // What is decided because of what a node says fills the log as well.
-        if let Taking::Logged(Decided { entries, bytes }) = taken {
+        if let CommitOutcome::Logged(Decided { entries, bytes }) = taken {
             self.quota().charge_entries(entries, bytes, Instant::now());
         }
         Ok(())
     }
 
-    async fn say(&self, what: down::What) -> Result<(), End> {
-        let said = self.out.send(Box::new(Ok(Down { what: Some(what) })));
+    async fn say(&self, what: server_message::What) -> Result<(), End> {
+        let said = self.out.send(Box::new(Ok(ServerMessage { what: Some(what) })));
         match tokio::time::timeout(SEND_WAIT, said).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Left),
@@ -381,8 +385,8 @@ impl Session<'_> {
     }
 }
 
-fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), FormError> {
-    if found <= most { Ok(()) } else { Err(FormError::TooMuch { what, found, most }) }
+fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), ConvertError> {
+    if found <= most { Ok(()) } else { Err(ConvertError::TooMuch { what, found, most }) }
 }
 
 #[cfg(test)]
@@ -396,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_session_that_waits_is_small() {
-        type Parts = (Arc<Desk>, NodeId, Option<NodePeer>, Streaming<Up>, Out);
+        type Parts = (Arc<SessionContext>, NodeId, Option<NodePeer>, Streaming<AgentMessage>, Out);
         let served =
             |(desk, node, peer, inbound, out): Parts| serve(desk, node, peer, inbound, out);
         let bytes = size_of_future(served);

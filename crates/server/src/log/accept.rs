@@ -4,8 +4,10 @@ use std::path::Path;
 
 use super::sqlite::SqliteLog;
 use super::state_file::StateFile;
-use super::{Flaw, Head, Log, LogError, RecordedHead, recorded_head, replace_head, verify_entries};
-use crate::core::state_at;
+use super::{
+    Head, IntegrityError, Log, LogError, RecordedHead, recorded_head, replace_head, verify_entries,
+};
+use crate::state_machine::state_at;
 
 /// What was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub struct Accepted {
 }
 
 /// Accepts the log at `path` as it is. Its entries must be whole; states that were kept of another one are forgotten. No server may run.
-pub fn accept(path: &Path) -> Result<Result<Accepted, Flaw>, LogError> {
+pub fn accept(path: &Path) -> Result<Result<Accepted, IntegrityError>, LogError> {
     let log = SqliteLog::open_to_read(path)?;
     log.check_integrity()?;
     let Head { seq, hash, .. } = match verify_entries(&log)? {

@@ -8,7 +8,7 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::sqlite::SqliteLog;
-use super::{Anchor, Flaw, Head, Log, LogError, Snapshot, verify};
+use super::{Anchor, Head, IntegrityError, Log, LogError, Snapshot, verify};
 
 /// Entries moved at once.
 const PAGE: usize = 4096;
@@ -33,7 +33,7 @@ pub fn archive(
     log: &mut dyn Log,
     before: Timestamp,
     path: &Path,
-) -> Result<Result<Archived, Flaw>, LogError> {
+) -> Result<Result<Archived, IntegrityError>, LogError> {
     log.sweep()?;
     let Anchor { mut seq, hash } = log.anchor()?;
     let from = seq + 1;
@@ -44,7 +44,7 @@ pub fn archive(
         let mut page = log.read(seq, PAGE)?;
         page.retain(|it| it.seq <= through);
         let Some(last) = page.last().map(|it| it.seq) else {
-            return Ok(Err(Flaw::Missing(seq + 1)));
+            return Ok(Err(IntegrityError::Missing(seq + 1)));
         };
         for stored in &page {
             state.apply(&stored.entry()?);
@@ -96,18 +96,18 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
 }
 
 /// Whether logs, in the order of their entries, follow on each other; each for itself is looked at by [`verify`].
-pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), Flaw>, LogError> {
+pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
     for pair in logs.windows(2) {
         let [before, after] = pair else { continue };
         let (end, begin) = (before.head()?, after.anchor()?);
         if begin.seq > end.seq {
-            return Ok(Err(Flaw::Missing(end.seq + 1)));
+            return Ok(Err(IntegrityError::Missing(end.seq + 1)));
         }
         if begin.seq < end.seq {
-            return Ok(Err(Flaw::Twice(begin.seq + 1)));
+            return Ok(Err(IntegrityError::Twice(begin.seq + 1)));
         }
         if begin.hash != end.hash {
-            return Ok(Err(Flaw::Changed(begin.seq)));
+            return Ok(Err(IntegrityError::Changed(begin.seq)));
         }
     }
     Ok(Ok(()))

@@ -2,7 +2,7 @@
 
 mod accept;
 mod archive;
-mod beginning;
+mod base_snapshot;
 mod chain;
 mod damage;
 mod head_file;
@@ -23,7 +23,7 @@ pub use damage::Damage;
 pub use head_file::{RecordedHead, head_path, recorded_head, replace_head};
 pub use integrity::Integrity;
 use sqlite::FORMAT;
-pub use verify::{Flaw, verify, verify_entries};
+pub use verify::{IntegrityError, verify, verify_entries};
 
 /// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,6 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// The entry.
     pub fn entry(&self) -> Result<Entry, LogError> {
         Entry::decode(&self.bytes).map_err(|err| LogError::Entry { seq: self.seq, err })
     }
@@ -82,7 +81,6 @@ impl Stored {
 /// A state that was kept so that not everything must be folded again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// The state.
     pub state: FleetState,
     /// The hash at its last entry.
     pub hash: Hash,
@@ -106,7 +104,7 @@ pub trait Log {
     fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError>;
 
     /// What keeps states, also while entries are appended.
-    fn keeper(&self) -> Box<dyn Keeper + Send>;
+    fn keeper(&self) -> Box<dyn SnapshotWriter + Send>;
 
     /// Keeps a state. Older ones may go.
     fn keep(&self, snapshot: &Snapshot) -> Result<(), LogError> {
@@ -136,7 +134,7 @@ pub trait Log {
 }
 
 /// Keeps states, on whatever thread has the time: it takes seconds where the fleet is large.
-pub trait Keeper {
+pub trait SnapshotWriter {
     /// Keeps a state. Older ones may go.
     fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
 }
@@ -180,7 +178,6 @@ pub enum LogError {
     /// Entries that are not in order.
     #[error("entry {seq} does not follow on {after}")]
     Gap {
-        /// The entry.
         seq: u64,
         /// What was before it.
         after: u64,
@@ -188,18 +185,14 @@ pub enum LogError {
     /// An entry that does not read.
     #[error("failed to read entry {seq} of the log")]
     Entry {
-        /// Which.
         seq: u64,
-        /// Why.
         #[source]
         err: DecodeError,
     },
     /// An entry that cannot be written.
     #[error("failed to write entry {seq} of the log")]
     Unwritable {
-        /// Which.
         seq: u64,
-        /// Why.
         #[source]
         err: EncodeError,
     },
@@ -215,7 +208,6 @@ pub enum LogError {
     /// Of a later version, or not a log at all.
     #[error("`{}` is no log that this version reads: {what}", path.display())]
     Foreign {
-        /// Where.
         path: PathBuf,
         /// What it is.
         what: ForeignLog,
@@ -223,9 +215,7 @@ pub enum LogError {
     /// An archive that may not be on disk.
     #[error("failed to bring `{}` to disk", path.display())]
     Sync {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: std::io::Error,
     },
@@ -234,7 +224,6 @@ pub enum LogError {
     Sqlite {
         /// What was tried.
         what: &'static str,
-        /// Why.
         #[source]
         err: rusqlite::Error,
     },
@@ -270,9 +259,7 @@ pub enum LogError {
     /// What was acknowledged cannot be written down, or not be read.
     #[error("failed to use `{}`", path.display())]
     Head {
-        /// Where.
         path: PathBuf,
-        /// Why.
         #[source]
         err: std::io::Error,
     },
@@ -285,9 +272,7 @@ pub enum LogError {
     /// A state could not be kept, or what was kept not be read.
     #[error("failed to keep the state in `{}`, or to read it", path.display())]
     State {
-        /// Where.
         path: PathBuf,
-        /// Why.
         #[source]
         err: std::io::Error,
     },

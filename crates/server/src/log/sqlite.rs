@@ -12,12 +12,12 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
-use super::beginning::{Beginning, Unread, state_of};
+use super::base_snapshot::{BaseSnapshot, Unread, state_of};
 use super::head_file::{HeadFile, RecordedHead, recorded_head};
 use super::state_file::StateFile;
 use super::{
-    Anchor, Appended, ForeignLog, Hash, Head, Integrity, Keeper, Log, LogError, Snapshot, Stored,
-    integrity,
+    Anchor, Appended, ForeignLog, Hash, Head, Integrity, Log, LogError, Snapshot, SnapshotWriter,
+    Stored, integrity,
 };
 
 /// The version of the tables.
@@ -119,7 +119,7 @@ impl SqliteLog {
     /// A log that begins with a state, in a file that is not there yet, for entries that are moved from another.
     pub(super) fn after(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
-        let begin = Beginning::of(begin)?;
+        let begin = BaseSnapshot::of(begin)?;
         let what = "begin the archive";
         // One file that is whole: nobody appends to it again.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
@@ -253,7 +253,7 @@ impl Log for SqliteLog {
 
     fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
         let what = "forget what is in an archive";
-        let beginning = Beginning::of(begin)?;
+        let beginning = BaseSnapshot::of(begin)?;
         let immediate = TransactionBehavior::Immediate;
         let transaction =
             self.connection.transaction_with_behavior(immediate).map_err(failed(what))?;
@@ -337,7 +337,7 @@ impl Log for SqliteLog {
         read().map_err(failed("read the log"))
     }
 
-    fn keeper(&self) -> Box<dyn Keeper + Send> {
+    fn keeper(&self) -> Box<dyn SnapshotWriter + Send> {
         Box::new(StateFile::beside(&self.path))
     }
 

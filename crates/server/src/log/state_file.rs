@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{Hash, Keeper, LogError, Snapshot};
+use super::{Hash, LogError, Snapshot, SnapshotWriter};
 
 /// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -106,7 +106,7 @@ impl StateFile {
     }
 }
 
-impl Keeper for StateFile {
+impl SnapshotWriter for StateFile {
     fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         self.write(snapshot).map_err(|err| LogError::State { path: self.newest.clone(), err })
     }

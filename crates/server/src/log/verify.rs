@@ -7,7 +7,7 @@ const PAGE: usize = 4096;
 
 /// The first thing that is wrong with a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Flaw {
+pub enum IntegrityError {
     /// Entries are missing.
     #[error("entry {0} is missing")]
     Missing(u64),
@@ -19,12 +19,7 @@ pub enum Flaw {
     Twice(u64),
     /// An entry does not read.
     #[error("entry {seq} does not read: {why}")]
-    Unreadable {
-        /// Which.
-        seq: u64,
-        /// Why.
-        why: String,
-    },
+    Unreadable { seq: u64, why: String },
     /// Entries that were acknowledged are gone from its end.
     #[error("it ends at entry {found}, and entry {recorded} was acknowledged")]
     Truncated {
@@ -42,7 +37,7 @@ pub enum Flaw {
 }
 
 /// Reads everything that is here; the head, or the first flaw. A server may append meanwhile, and what is old be moved to an archive.
-pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
+pub fn verify(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
     // Before the log is read: it may only grow meanwhile.
     let recorded = log.recorded()?;
     let snapshot = log.newest()?;
@@ -50,7 +45,7 @@ pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
 }
 
 /// The same, of the entries alone: whether something is missing at the end is not asked.
-pub fn verify_entries(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
+pub fn verify_entries(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
     verify_against(log, None, None)
 }
 
@@ -58,14 +53,14 @@ fn verify_against(
     log: &dyn Log,
     recorded: Option<RecordedHead>,
     snapshot: Option<Snapshot>,
-) -> Result<Result<Head, Flaw>, LogError> {
+) -> Result<Result<Head, IntegrityError>, LogError> {
     let Anchor { mut seq, mut hash } = log.anchor()?;
     let disowned = |seq: u64, hash: Hash| {
         let by_state = snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash);
         let by_head = recorded.is_some_and(|it| it.seq == seq && it.hash != hash);
         match (by_head, by_state) {
-            (true, _) => Some(Flaw::Replaced(seq)),
-            (_, true) => Some(Flaw::Snapshot(seq)),
+            (true, _) => Some(IntegrityError::Replaced(seq)),
+            (_, true) => Some(IntegrityError::Snapshot(seq)),
             _ => None,
         }
     };
@@ -102,34 +97,34 @@ fn verify_against(
         }
     };
     if let Some(recorded) = recorded.filter(|it| it.seq > seq) {
-        return Ok(Err(Flaw::Truncated { recorded: recorded.seq, found: seq }));
+        return Ok(Err(IntegrityError::Truncated { recorded: recorded.seq, found: seq }));
     }
     // A state that was kept later than the log ends has seen entries that are gone.
     if let Some(kept) = snapshot.filter(|it| it.state.seq > seq) {
-        return Ok(Err(Flaw::Snapshot(kept.state.seq)));
+        return Ok(Err(IntegrityError::Snapshot(kept.state.seq)));
     }
     if head.seq == seq && head.hash == hash {
         Ok(Ok(head))
     } else {
-        Ok(Err(Flaw::Missing(seq + 1)))
+        Ok(Err(IntegrityError::Missing(seq + 1)))
     }
 }
 
 /// What is wrong with an entry that should follow on one with this place and hash.
-fn flaw_of(stored: &Stored, after: u64, hash: Hash) -> Option<Flaw> {
+fn flaw_of(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
     let seq = stored.seq;
     if seq != after + 1 {
-        return Some(Flaw::Missing(after + 1));
+        return Some(IntegrityError::Missing(after + 1));
     }
     if hash.then(seq, &stored.bytes) != stored.hash {
-        return Some(Flaw::Changed(seq));
+        return Some(IntegrityError::Changed(seq));
     }
     match stored.entry() {
         Ok(entry) if entry.seq == seq => None,
         Ok(entry) => {
             let why = format!("it says that it is entry {}", entry.seq);
-            Some(Flaw::Unreadable { seq, why })
+            Some(IntegrityError::Unreadable { seq, why })
         }
-        Err(err) => Some(Flaw::Unreadable { seq, why: err.to_string() }),
+        Err(err) => Some(IntegrityError::Unreadable { seq, why: err.to_string() }),
     }
 }

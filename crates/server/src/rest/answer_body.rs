@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::limits::{READ_WAIT, StreamPlace};
-use crate::serve::Present;
+use crate::serve::ActiveRequest;
 
 /// What a connection is given at once. It is what a client that allows one byte can have the server keep of an answer that has no place any more.
 const PIECE_BYTES: usize = 4 << 10;
@@ -31,11 +31,11 @@ pub(super) enum Content {
 pub(super) struct Hold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
     _stream: Option<Arc<StreamPlace>>,
-    _present: Arc<Present>,
+    _present: Arc<ActiveRequest>,
 }
 
 impl Hold {
-    pub(super) fn new(place: OwnedSemaphorePermit, present: Present) -> Self {
+    pub(super) fn new(place: OwnedSemaphorePermit, present: ActiveRequest) -> Self {
         Self { _answer: Some(Arc::new(place)), _stream: None, _present: Arc::new(present) }
     }
 
@@ -199,11 +199,11 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::serve::Presence;
+    use crate::serve::ConnectionActivity;
 
     fn hold(places: &Arc<Semaphore>) -> Hold {
         let place = Arc::clone(places).try_acquire_owned().unwrap();
-        Hold::new(place, Present::new(&Arc::new(Presence::new())))
+        Hold::new(place, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
     }
 
     fn text(bytes: usize) -> Bytes {

@@ -90,7 +90,7 @@ async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
     let look = call.site.brain.look(move |state| {
-        state.nodes.get(&id).filter(|it| caller.sees(&it.place)).map(|it| it.first_seq)
+        state.nodes.get(&id).filter(|it| caller.sees(&it.location)).map(|it| it.first_seq)
     });
     let first_seq = look.await?.ok_or_else(|| Failure::no_node(name.as_str()))?;
     Ok((name, first_seq))

@@ -2,22 +2,22 @@
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Deed, Domain, Place, Pool, Role};
+use farrier_fleet::fleet::{Domain, Location, Permission, Pool, Role};
 
 use super::failure::Failure;
-use crate::access::{Person, TokenDigest};
+use crate::access::{TokenDigest, User};
 
 /// A person with a token that holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    pub(super) person: Person,
+    pub(super) person: User,
     /// To look again, while something long is answered, whether it still holds.
     pub(super) digest: TokenDigest,
 }
 
 impl Caller {
     pub(super) fn actor(&self) -> Actor {
-        Actor::Person(self.person.name.clone())
+        Actor::User(self.person.name.clone())
     }
 
     pub(super) fn scope(&self) -> &Domain {
@@ -33,7 +33,7 @@ impl Caller {
         self.is_fleet_wide() && self.person.role == Role::Admin
     }
 
-    pub(super) fn sees(&self, place: &Place) -> bool {
+    pub(super) fn sees(&self, place: &Location) -> bool {
         is_within(place, self.scope())
     }
 
@@ -43,7 +43,7 @@ impl Caller {
     }
 
     /// Whether their role is enough.
-    pub(super) fn check(&self, deed: Deed) -> Result<(), Failure> {
+    pub(super) fn check(&self, deed: Permission) -> Result<(), Failure> {
         if self.person.role.may(deed) {
             return Ok(());
         }

@@ -1,14 +1,14 @@
 //! The log, page by page.
 
-use farrier_fleet::fleet::tell::KINDS;
+use farrier_fleet::fleet::describe::KINDS;
 use farrier_fleet::fleet::{Entry, NodeId};
 use farrier_wire::rest::{EventPage, EventRow};
 
 use super::caller::Caller;
 use super::failure::{Failure, unwell};
-use super::query::Said;
+use super::query::Params;
 use super::reply::{Reply, json_bytes};
-use super::{Call, Site, sight};
+use super::{AppState, Call, redact};
 
 const PAGE: usize = 100;
 /// Bytes of one page, if it has more than one event.
@@ -32,7 +32,7 @@ pub(super) struct Filter {
 pub(super) const EVENT_KINDS: &[&str] = &KINDS;
 
 impl Filter {
-    pub(super) fn of(query: &Said) -> Result<Self, Failure> {
+    pub(super) fn of(query: &Params) -> Result<Self, Failure> {
         Ok(Self {
             node: query.parsed("node")?,
             kind: query.text("kind").map(str::to_owned),
@@ -43,13 +43,13 @@ impl Filter {
     /// What of these is meant and seen, as rows.
     pub(super) async fn rows(
         &self,
-        site: &Site,
+        site: &AppState,
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
         // Nothing is looked up for what is not meant.
         entries.retain(|it| self.takes(it));
-        let seen = sight::cut(&site.brain, caller, entries).await?;
+        let seen = redact::cut(&site.brain, caller, entries).await?;
         seen.iter().map(row).collect()
     }
 
@@ -68,7 +68,7 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
         by: entry.by.to_string(),
         kind: entry.event.kind().to_owned(),
         node: entry.event.subject().cloned(),
-        text: entry.event.words(),
+        text: entry.event.describe(),
         event: serde_json::to_value(&entry.event).map_err(|err| unwell(&err))?,
     })
 }

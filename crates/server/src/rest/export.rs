@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::limits::READ_WAIT;
 use super::nodes::{connections, row};
 use super::reply::{self, Reply};
-use super::{Call, walk};
+use super::{Call, pagination};
 use crate::follow::READ_BYTES_MAX;
 
 /// Nodes that are in memory at once.
@@ -60,11 +60,11 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let mut from = Bound::Unbounded;
     loop {
         let eyes = call.caller()?.clone();
-        let visit: walk::Visit<NodeRow> =
+        let visit: pagination::Visit<NodeRow> =
             Arc::new(move |_, id, node, found| found.push(row(&eyes, id, node)));
         let range = (from, Bound::Unbounded);
         let mut nodes =
-            walk::nodes(&call.site.brain, call.caller()?, range, NODES_STEP, visit).await?;
+            pagination::nodes(&call.site.brain, call.caller()?, range, NODES_STEP, visit).await?;
         let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };
         let is_last = nodes.len() <= NODES_STEP;
         connections(&call.site, &mut nodes);

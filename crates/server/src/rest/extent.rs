@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrier_fleet::fleet::{Domain, Standing};
+use farrier_fleet::fleet::{Domain, NodePhase};
 
 use super::caller::Caller;
 use super::failure::Failure;
-use super::walk;
-use crate::brain::Brain;
+use super::pagination;
+use crate::controller::Controller;
 
 /// Nodes of a caller in one domain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,17 +31,17 @@ impl Extent {
         Self { scope: caller.scope().clone(), counts: BTreeMap::new() }
     }
 
-    pub(super) async fn count(brain: &Brain, caller: &Caller) -> Result<Self, Failure> {
+    pub(super) async fn count(brain: &Controller, caller: &Caller) -> Result<Self, Failure> {
         let mut extent = Self::uncounted(caller);
         if caller.is_fleet_wide() {
             return Ok(extent);
         }
-        let visit: walk::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
-            let standing = node.standing();
-            let is_out = !standing.in_service() && standing != Standing::Joining;
-            found.extend(node.place.domains().into_iter().map(|domain| (domain, is_out)));
+        let visit: pagination::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
+            let phase = node.phase();
+            let is_out = !phase.in_service() && phase != NodePhase::Joining;
+            found.extend(node.location.domains().into_iter().map(|domain| (domain, is_out)));
         });
-        let mut strides = walk::Strides::new(brain, caller, visit);
+        let mut strides = pagination::Batches::new(brain, caller, visit);
         while let Some(found) = strides.next(usize::MAX).await? {
             for (domain, is_out) in found {
                 let count = extent.counts.entry(domain).or_default();

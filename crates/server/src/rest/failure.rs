@@ -4,7 +4,7 @@ use farrier_wire::rest::{HintCode, Problem};
 use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::audit::AuditError;
-use crate::brain::TakeError;
+use crate::controller::SubmitError;
 
 /// A problem, and headers that belong to it.
 #[derive(Debug, Clone)]
@@ -139,12 +139,12 @@ impl Failure {
 
 const OPENAPI: HintCode = HintCode::ReadReference;
 
-impl From<TakeError> for Failure {
-    fn from(err: TakeError) -> Self {
+impl From<SubmitError> for Failure {
+    fn from(err: SubmitError) -> Self {
         match err {
-            TakeError::Stranger(node) => Self::no_node(node.as_str()),
-            TakeError::TooMany(_) | TakeError::LowSpace => Self::unwell(),
-            TakeError::Ended => Self::ending(),
+            SubmitError::Stranger(node) => Self::no_node(node.as_str()),
+            SubmitError::TooMany(_) | SubmitError::LowSpace => Self::unwell(),
+            SubmitError::Ended => Self::ending(),
         }
     }
 }

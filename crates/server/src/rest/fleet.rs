@@ -2,13 +2,14 @@
 
 use farrier_fleet::fleet::{Domain, Event};
 use farrier_wire::rest::{
-    BlameList, BlameRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me, PolicyView,
+    DomainFaultList, DomainFaultRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me,
+    PolicyView,
 };
 
 use super::extent::{Extent, NodeCount};
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, sight};
+use super::{Call, redact};
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
     let person = call.caller()?.person.clone();
@@ -24,13 +25,19 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     if caller.is_fleet_wide() {
         let all = call.site.brain.look(|state| {
-            let row = |(domain, tally): (&Domain, &farrier_fleet::fleet::state::Tally)| DomainRow {
-                domain: domain.clone(),
-                members: tally.members,
-                out: tally.out,
-                limit: state.policy.breakers.get(&domain.kind()).map(|it| it.limit(tally.members)),
+            let row = |(domain, tally): (&Domain, &farrier_fleet::fleet::state::DomainCounts)| {
+                DomainRow {
+                    domain: domain.clone(),
+                    members: tally.members,
+                    out: tally.out,
+                    limit: state
+                        .policy
+                        .disruption_budgets
+                        .get(&domain.kind())
+                        .map(|it| it.limit(tally.members)),
+                }
             };
-            state.tallies.iter().map(row).collect()
+            state.domain_counts.iter().map(row).collect()
         });
         return Reply::json(&DomainList { domains: all.await? });
     }
@@ -45,20 +52,20 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
     Reply::json(&DomainList { domains: extent.counts().map(row).collect() })
 }
 
-pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
+pub(super) async fn domain_faults(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
-    let blames = call.site.brain.look(move |state| {
-        let is_ours = |id: &&_| state.nodes.get(*id).is_some_and(|it| caller.sees(&it.place));
-        let rows = state.blamed.iter().map(|(domain, blame)| BlameRow {
+    let domain_faults = call.site.brain.look(move |state| {
+        let is_ours = |id: &&_| state.nodes.get(*id).is_some_and(|it| caller.sees(&it.location));
+        let rows = state.domain_faults.iter().map(|(domain, blame)| DomainFaultRow {
             domain: domain.clone(),
             symptom: blame.symptom,
             nodes: blame.nodes.iter().filter(is_ours).cloned().collect(),
             since: blame.since,
-            why: (&blame.why.redacted(caller.scope())).into(),
+            rationale: (&blame.rationale.redacted(caller.scope())).into(),
         });
         rows.filter(|it| caller.is_fleet_wide() || !it.nodes.is_empty()).collect()
     });
-    Reply::json(&BlameList { blames: blames.await? })
+    Reply::json(&DomainFaultList { domain_faults: domain_faults.await? })
 }
 
 pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
@@ -80,7 +87,7 @@ pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn policy(call: Call) -> Result<Reply, Failure> {
     let extent = Extent::count(&call.site.brain, call.caller()?).await?;
-    let policy = call.site.brain.look(move |state| sight::policy_of(&extent, &state.policy));
+    let policy = call.site.brain.look(move |state| redact::policy_of(&extent, &state.policy));
     Reply::json(&PolicyView { policy: policy.await? })
 }
 

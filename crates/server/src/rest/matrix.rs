@@ -20,10 +20,10 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
+use super::compatibility::{Judgement, Judgements, off_runtime};
 use super::failure::Failure;
-use super::judgements::{Judgement, Judgements, off_runtime};
 use super::reply::{Reply, json_bytes};
-use super::{Call, walk};
+use super::{Call, pagination};
 
 /// Different GPU names of one node. A real one has one or two.
 const GPU_NAMES_MAX: usize = 16;
@@ -57,21 +57,21 @@ struct Part {
 
 /// One node's part; none: nobody knows its GPUs.
 fn part(node: &Node) -> Option<Part> {
-    let makeup = node.makeup()?;
+    let inventory = node.reported_inventory()?;
     let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
-    for gpu in makeup.gpus.as_ref()? {
+    for gpu in inventory.gpus.as_ref()? {
         *names.entry(gpu.name.as_deref()).or_default() += 1;
     }
     let mut names: Vec<_> = names.into_iter().collect();
     names.sort_by_key(|(_, gpus)| std::cmp::Reverse(*gpus));
     let more_gpus = names.iter().skip(GPU_NAMES_MAX).map(|(_, gpus)| gpus).sum();
-    let known = makeup.frameworks.iter().take(FRAMEWORKS_MAX);
+    let known = inventory.frameworks.iter().take(FRAMEWORKS_MAX);
     let frameworks: Arc<[String]> = known.map(|(name, it)| format!("{name}=={it}")).collect();
-    let more_frameworks = makeup.frameworks.len() - frameworks.len();
+    let more_frameworks = inventory.frameworks.len() - frameworks.len();
     let key = |gpu: Option<&str>| Key {
         gpu: gpu.map(str::to_owned),
-        driver: makeup.driver.clone(),
-        cuda: makeup.cuda.clone(),
+        driver: inventory.driver.clone(),
+        cuda: inventory.cuda.clone(),
         frameworks: Arc::clone(&frameworks),
         more_frameworks,
     };
@@ -153,10 +153,11 @@ impl Tally {
 }
 
 pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
-    let visit: walk::Visit<Option<Part>> = Arc::new(|_, _, node, found| found.push(part(node)));
+    let visit: pagination::Visit<Option<Part>> =
+        Arc::new(|_, _, node, found| found.push(part(node)));
     let mut turn = Arc::clone(&call.rest.judgements).lock_owned().await;
     let mut tally = Tally::new();
-    let mut strides = walk::Strides::new(&call.site.brain, call.caller()?, visit);
+    let mut strides = pagination::Batches::new(&call.site.brain, call.caller()?, visit);
     while let Some(parts) = strides.next(usize::MAX).await? {
         (turn, tally) = off_runtime(turn, move |_| tally.with(parts)).await?;
     }

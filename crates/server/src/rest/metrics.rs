@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farrier_fleet::fleet::Standing;
+use farrier_fleet::fleet::NodePhase;
 use farrier_fleet::health::Severity;
 use farrier_wire::rest::ConnectionState;
 use tokio::sync::Mutex;
 
 use super::failure::Failure;
 use super::reply::{self, Reply};
-use super::{Call, walk};
+use super::{Call, pagination};
 use crate::counters::{Counters, EnrolmentRefusal, HandshakeFailure, RequestFailure};
 use crate::space::Space;
 
@@ -23,7 +23,7 @@ const SEVERITIES: [Severity; 4] =
 
 /// One node's part.
 struct Part {
-    standing: Standing,
+    phase: NodePhase,
     connection: ConnectionState,
     is_silent: bool,
     is_held_back: bool,
@@ -69,9 +69,9 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
     let site = Arc::clone(&call.site);
-    let visit: walk::Visit<Part> = Arc::new(move |_, id, node, found| {
+    let visit: pagination::Visit<Part> = Arc::new(move |_, id, node, found| {
         found.push(Part {
-            standing: node.standing(),
+            phase: node.phase(),
             connection: site.connection(id).state,
             is_silent: node.liveness.heartbeat_loss().is_some(),
             is_held_back: node.phase.deferred().is_some(),
@@ -80,22 +80,22 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let most = usize::MAX - 1;
-    let parts = walk::nodes(&call.site.brain, caller, everything, most, visit).await?;
-    let blamed = call.site.brain.look(|state| state.blamed.len()).await?;
-    Ok(Reply::bytes(reply::METRICS, render(&call, &parts, blamed)))
+    let parts = pagination::nodes(&call.site.brain, caller, everything, most, visit).await?;
+    let domain_faults = call.site.brain.look(|state| state.domain_faults.len()).await?;
+    Ok(Reply::bytes(reply::METRICS, render(&call, &parts, domain_faults)))
 }
 
-fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
+fn render(call: &Call, parts: &[Part], domain_faults: usize) -> String {
     let mut text = Text::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
     for severity in parts.iter().flat_map(|it| &it.findings) {
         *severities.entry(*severity).or_default() += 1;
     }
-    let standings = Standing::ALL.map(|standing| {
-        let count = parts.iter().filter(|it| it.standing == standing).count();
-        (standing.words().replace(' ', "-"), count as u64)
+    let phases = NodePhase::ALL.map(|phase| {
+        let count = parts.iter().filter(|it| it.phase == phase).count();
+        (phase.code().to_owned(), count as u64)
     });
-    text.labelled("farrier_fleet_nodes", "gauge", "Nodes by how they stand", "standing", standings);
+    text.labelled("farrier_fleet_nodes", "gauge", "Nodes by phase", "phase", phases);
     let connections = ConnectionState::ALL.map(|state| {
         let count = parts.iter().filter(|it| it.connection == state).count();
         (state.name().to_owned(), count as u64)
@@ -125,7 +125,7 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
     text.gauge(
         "farrier_fleet_domains_blamed",
         "Racks, switches and NVLink domains that are to blame",
-        blamed as u64,
+        domain_faults as u64,
     );
     of_server(&mut text, call);
     text.0

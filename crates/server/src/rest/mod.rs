@@ -11,31 +11,31 @@
 
 mod answer_body;
 mod artifacts;
-mod asks;
 mod body;
 mod caller;
+mod compatibility;
 mod events;
 mod export;
 mod extent;
 mod failure;
 mod fleet;
-mod judgements;
 mod limits;
 mod matrix;
 mod metrics;
 mod near;
 mod nodes;
 mod openapi;
+mod pagination;
 mod query;
 mod read;
+mod redact;
 mod reply;
+mod requests;
 mod routes;
-mod sight;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod tokens;
-mod walk;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::NodeId;
-use farrier_wire::rest::{ConnectionView, HintCode, NothingAsk};
+use farrier_wire::rest::{ConnectionView, EmptyRequest, HintCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
@@ -63,30 +63,30 @@ pub use read::reads;
 use crate::access::{Store, TokenDigest};
 use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
-use crate::brain::Brain;
+use crate::controller::Controller;
 use crate::counters::Counters;
 use crate::follow::Tail;
-use crate::ingest::Roster;
-use crate::serve::{Presence, Present};
+use crate::ingest::SessionRegistry;
+use crate::serve::{ActiveRequest, ConnectionActivity};
 use crate::space::Space;
 use answer_body::Hold;
 use body::body_of;
 use caller::Caller;
+use compatibility::SharedJudgements;
 use failure::{Failure, unwell};
-use judgements::SharedJudgements;
 use limits::{
     ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace, TOKEN_EVERY,
 };
-use query::Said;
+use query::Params;
 use reply::Reply;
 use routes::{Found, Route};
 
 /// What handlers need.
 #[derive(Debug)]
-pub(crate) struct Site {
-    pub(crate) brain: Brain,
+pub(crate) struct AppState {
+    pub(crate) brain: Controller,
     pub(crate) tail: Tail,
-    pub(crate) roster: Arc<Roster>,
+    pub(crate) roster: Arc<SessionRegistry>,
     pub(crate) space: Arc<Space>,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) store: Arc<Store>,
@@ -99,7 +99,7 @@ pub(crate) struct Site {
     pub(crate) stopped: watch::Receiver<bool>,
 }
 
-impl Site {
+impl AppState {
     /// Whether there is a session with a node's agent.
     fn connection(&self, node: &NodeId) -> ConnectionView {
         self.roster.connection(node, self.heartbeat_interval, self.brain.now())
@@ -109,7 +109,7 @@ impl Site {
 /// Answers people and programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Rest {
-    site: Arc<Site>,
+    site: Arc<AppState>,
     limits: Arc<Limits>,
     /// Answers by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
@@ -119,12 +119,12 @@ pub(crate) struct Rest {
 
 /// One request, with all that its handler may look at.
 struct Call {
-    site: Arc<Site>,
+    site: Arc<AppState>,
     rest: Rest,
     /// None where anybody may ask.
     caller: Option<Caller>,
-    path: Said,
-    query: Said,
+    path: Params,
+    query: Params,
     headers: HeaderMap,
     body: Bytes,
     /// A place among the token's requests; a stream gives it back for one of its own. The body of the answer has it, too.
@@ -167,12 +167,12 @@ impl Call {
 
     /// Nothing is said, or nothing in so many words.
     fn nothing(&self) -> Result<(), Failure> {
-        if self.body.is_empty() { Ok(()) } else { self.body().map(|NothingAsk {}| ()) }
+        if self.body.is_empty() { Ok(()) } else { self.body().map(|EmptyRequest {}| ()) }
     }
 }
 
 impl Rest {
-    pub(crate) fn new(site: Site, rate: Rate) -> Self {
+    pub(crate) fn new(site: AppState, rate: Rate) -> Self {
         let limits = Arc::new(Limits::new(rate));
         Self {
             site: Arc::new(site),
@@ -187,7 +187,7 @@ impl Rest {
     pub(crate) async fn answer(
         &self,
         request: Request<Incoming>,
-        presence: &Arc<Presence>,
+        presence: &Arc<ConnectionActivity>,
     ) -> Response<Body> {
         let (head, mut body) = request.into_parts();
         let is_http2 = head.version == Version::HTTP_2;
@@ -211,7 +211,7 @@ impl Rest {
         &self,
         head: request::Parts,
         body: &mut Incoming,
-        presence: &Arc<Presence>,
+        presence: &Arc<ConnectionActivity>,
         hold: &mut Option<Hold>,
     ) -> Result<Reply, Failure> {
         let query = head.uri.query().unwrap_or_default();
@@ -229,9 +229,9 @@ impl Rest {
         };
         if let Some(caller) = &caller {
             let place = self.limits.admit(caller.person.token, Instant::now())?;
-            *hold = Some(Hold::new(place, Present::new(presence)));
+            *hold = Some(Hold::new(place, ActiveRequest::new(presence)));
         }
-        let query = Said::read(query, route.query)?;
+        let query = Params::read(query, route.query)?;
         let body = self.read(route, &head.headers, body).await?;
         let call = Call {
             site: Arc::clone(&self.site),
@@ -309,7 +309,7 @@ async fn nothing(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
     tokio::time::timeout(BODY_WAIT, ended).await.map_err(|_| Failure::slow_body())?
 }
 
-impl Site {
+impl AppState {
     /// Who has this token, where it holds.
     async fn holder(&self, digest: TokenDigest) -> Result<Option<Caller>, Failure> {
         let person = self.stored({

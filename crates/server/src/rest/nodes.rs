@@ -5,22 +5,22 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use farrier_fleet::fleet::access::is_within;
-use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::fleet::explain::explain;
 use farrier_fleet::fleet::identity::Unit;
-use farrier_fleet::fleet::state::{ErrandEnded, RepairAttempt, VerificationResult};
-use farrier_fleet::fleet::{Answer, FleetState, Node, NodeId, Pool, Standing};
+use farrier_fleet::fleet::state::{RepairAttempt, RequestedOrderResult, VerificationResult};
+use farrier_fleet::fleet::{FleetState, Node, NodeId, NodePhase, OrderStatus, Pool};
 use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
-    ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
-    OrderView, ProofView, ReasonView,
+    FindingPage, FindingRow, HoldView, NodeDetail, NodeExplanation, NodePage, NodeRow, OrderView,
+    ReasonView, RequestedOrderView, VerificationView,
 };
 
 use super::caller::Caller;
 use super::failure::Failure;
-use super::query::Said;
+use super::query::Params;
 use super::reply::Reply;
-use super::{Call, Site, walk};
+use super::{AppState, Call, pagination};
 
 const PAGE: usize = 100;
 
@@ -29,21 +29,21 @@ struct Filter {
     pool: Option<Pool>,
     rack: Option<Unit>,
     leaf: Option<Unit>,
-    standing: Option<Standing>,
+    phase: Option<NodePhase>,
     text: Option<String>,
 }
 
 impl Filter {
-    fn of(query: &Said) -> Result<Self, Failure> {
-        let standing = query.text("standing").map(|word| {
+    fn of(query: &Params) -> Result<Self, Failure> {
+        let phase = query.text("phase").map(|word| {
             let word = serde_json::Value::String(word.to_owned());
-            serde_json::from_value(word).map_err(|_| Failure::wrong("there is no such standing"))
+            serde_json::from_value(word).map_err(|_| Failure::wrong("there is no such phase"))
         });
         Ok(Self {
             pool: query.parsed("pool")?,
             rack: query.parsed("rack")?,
             leaf: query.parsed("leaf")?,
-            standing: standing.transpose()?,
+            phase: phase.transpose()?,
             text: query.text("text").map(str::to_lowercase).filter(|it| !it.is_empty()),
         })
     }
@@ -53,22 +53,22 @@ impl Filter {
     }
 
     fn takes_place(&self, node: &Node) -> bool {
-        let place = &node.place;
+        let place = &node.location;
         self.pool.as_ref().is_none_or(|it| place.pool == *it)
             && self.rack.as_ref().is_none_or(|it| place.rack.as_ref() == Some(it))
             && self.leaf.as_ref().is_none_or(|it| place.leaf.as_ref() == Some(it))
-            && self.standing.is_none_or(|it| node.standing() == it)
+            && self.phase.is_none_or(|it| node.phase() == it)
     }
 }
 
 /// Whether something of the node reads so.
 fn mentions(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |it: &str| it.to_lowercase().contains(text);
-    let makeup = node.makeup();
-    let gpus = makeup.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
+    let inventory = node.reported_inventory();
+    let gpus = inventory.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
     has(id.as_str())
-        || has(&node.phase.why().reason.redacted(caller.scope()).to_string())
-        || makeup.and_then(|it| it.driver.as_deref()).is_some_and(has)
+        || has(&node.phase.rationale().reason.redacted(caller.scope()).to_string())
+        || inventory.and_then(|it| it.driver.as_deref()).is_some_and(has)
         || gpus
             .into_iter()
             .any(|it| it.uuid.0.to_lowercase() == text || it.name.as_deref().is_some_and(has))
@@ -85,13 +85,13 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
     let eyes = call.caller()?.clone();
-    let visit: walk::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
+    let visit: pagination::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
         if filter.takes(&eyes, id, node) {
             found.push(row(&eyes, id, node));
         }
     });
     let mut nodes =
-        walk::nodes(&call.site.brain, call.caller()?, (from, Bound::Unbounded), limit, visit)
+        pagination::nodes(&call.site.brain, call.caller()?, (from, Bound::Unbounded), limit, visit)
             .await?;
     let has_more = nodes.len() > limit;
     nodes.truncate(limit);
@@ -101,7 +101,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
 }
 
 /// Fills in connections, which are not part of the fleet's state.
-pub(super) fn connections(site: &Site, rows: &mut [NodeRow]) {
+pub(super) fn connections(site: &AppState, rows: &mut [NodeRow]) {
     for row in rows {
         row.connection = Some(site.connection(&row.node));
     }
@@ -109,25 +109,25 @@ pub(super) fn connections(site: &Site, rows: &mut [NodeRow]) {
 
 /// A row without its connection.
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
-    let makeup = node.makeup();
-    let gpus = makeup.and_then(|it| it.gpus.as_ref());
+    let inventory = node.reported_inventory();
+    let gpus = inventory.and_then(|it| it.gpus.as_ref());
     let first = gpus.and_then(|it| it.first()).and_then(|it| it.name.clone());
     let is_same =
         |name: &String| gpus.into_iter().flatten().all(|it| it.name.as_ref() == Some(name));
     NodeRow {
         node: id.clone(),
-        place: node.place.clone(),
-        standing: node.standing(),
+        location: node.location.clone(),
+        phase: node.phase(),
         since: node.phase.since(),
-        reason: (&node.phase.why().reason.redacted(caller.scope())).into(),
+        reason: (&node.phase.rationale().reason.redacted(caller.scope())).into(),
         gpus: gpus.map(|it| count(it.len())),
         gpu: first.filter(is_same),
-        driver: makeup.and_then(|it| it.driver.clone()),
+        driver: inventory.and_then(|it| it.driver.clone()),
         findings: count(node.open_findings().count()),
         worst: node.open_findings().map(|it| it.severity).max(),
-        order: node.orders.pending().map(|it| node.words_of_order(&it.order.what)),
-        held_back: node.phase.deferred().map(|it| (&it.reason.redacted(caller.scope())).into()),
-        silent_since: node.liveness.heartbeat_lost_since(),
+        order: node.orders.pending().map(|it| node.describe_order(&it.order.kind)),
+        deferred: node.phase.deferred().map(|it| (&it.reason.redacted(caller.scope())).into()),
+        heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         connection: None,
     }
 }
@@ -144,7 +144,7 @@ async fn with_node<T: Send + 'static>(
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
     let looked = call.site.brain.look(move |state| {
-        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.place))?;
+        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.location))?;
         Some(look(state, &id, node))
     });
     looked.await?.ok_or_else(|| Failure::no_node(name.as_str()))
@@ -159,77 +159,77 @@ pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
-    let proof = |it: VerificationResult<'_>| ProofView {
-        rung: it.level,
+    let proof = |it: VerificationResult<'_>| VerificationView {
+        level: it.level,
         passed: it.passed,
         at: it.at,
         evidence: it.evidence.to_owned(),
     };
     let order = node.orders.pending().map(|pending| OrderView {
         generation: pending.order.generation,
-        what: node.words_of_order(&pending.order.what),
+        text: node.describe_order(&pending.order.kind),
         reason: (&pending.order.reason.redacted(caller.scope())).into(),
         lease_until: pending.order.lease_until,
         accepted: pending.accepted,
     });
     let repair = |it: &RepairAttempt| match it {
-        RepairAttempt::Ordered { order, .. } => node.words_of_order(order),
+        RepairAttempt::Ordered { order, .. } => node.describe_order(order),
         RepairAttempt::ByHand { what } => format!("by hand: {what}"),
     };
     let hold = node.requests.hold.as_ref();
     NodeDetail {
         node: id.clone(),
-        place: node.place.clone(),
-        standing: node.standing(),
+        location: node.location.clone(),
+        phase: node.phase(),
         since: node.phase.since(),
-        why: (&node.phase.why().redacted(caller.scope())).into(),
-        held_back: node.phase.deferred().map(|it| (&it.redacted(caller.scope())).into()),
+        rationale: (&node.phase.rationale().redacted(caller.scope())).into(),
+        deferred: node.phase.deferred().map(|it| (&it.redacted(caller.scope())).into()),
         waits_for_approval: node.waits_for_approval(),
-        makeup: node.makeup().map(|it| Makeup::clone(it)),
+        inventory: node.reported_inventory().map(|it| NodeInventory::clone(it)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
         findings_on: Some(node.open_findings().map(|it| node.words_of(&it.subject)).collect()),
         cordon: node.scheduling.cordon(),
         drained: node.scheduling.is_drained(),
         hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
         order,
-        proven: node.verification.results().map(proof).collect(),
-        errand: node.requests.errand.as_ref().map(|it| it.what.to_string()),
-        errands_ended: node
+        verifications: node.verification.results().map(proof).collect(),
+        requested_order: node.requests.requested_order.as_ref().map(|it| it.order.to_string()),
+        requested_order_results: node
             .requests
-            .errands_ended
+            .results
             .iter()
-            .map(|it| errand_ended(caller, it))
+            .map(|it| requested_order_view(caller, it))
             .collect(),
         repairs: node.repairs.attempts().map(repair).collect(),
         quarantines: node.quarantines.clone(),
-        blamed: blamed(caller, state, node),
-        silent_since: node.liveness.heartbeat_lost_since(),
+        domain_faults: domain_faults(caller, state, node),
+        heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         connection: None,
         history: format!("/api/v1/events?node={id}"),
     }
 }
 
 /// What a node shares with others and is to blame.
-fn blamed(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
-    let domains = node.place.domains();
-    let found = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
-    found.map(|(_, it)| (&it.why.reason.redacted(caller.scope())).into()).collect()
+fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
+    let domains = node.location.domains();
+    let found = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
+    found.map(|(_, it)| (&it.rationale.reason.redacted(caller.scope())).into()).collect()
 }
 
-fn errand_ended(caller: &Caller, ended: &ErrandEnded) -> ErrandView {
-    let (how, evidence) = match &ended.answer {
-        Answer::Done { evidence } => ("done", evidence.as_str()),
-        Answer::Failed { why } => ("failed", why.as_str()),
-        Answer::Refused { why } => ("refused", why.as_str()),
-        Answer::Accepted => ("failed", ""),
+fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> RequestedOrderView {
+    let (how, evidence) = match &ended.status {
+        OrderStatus::Done { evidence } => ("done", evidence.as_str()),
+        OrderStatus::Failed { reason } => ("failed", reason.as_str()),
+        OrderStatus::Refused { reason } => ("refused", reason.as_str()),
+        OrderStatus::Accepted => ("failed", ""),
     };
-    let withdrawn = ended.withdrawn.as_ref().map(|it| it.redacted(caller.scope()).to_string());
+    let withdrawn = ended.cancelled.as_ref().map(|it| it.redacted(caller.scope()).to_string());
     let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
-    ErrandView {
-        code: ended.what.spec().code.to_owned(),
+    RequestedOrderView {
+        code: ended.order.spec().code.to_owned(),
         generation: ended.generation,
-        what: ended.what.to_string(),
-        how,
+        text: ended.order.to_string(),
+        status: how,
         at: ended.at,
         evidence,
     }
@@ -239,19 +239,20 @@ fn errand_ended(caller: &Caller, ended: &ErrandEnded) -> ErrandView {
 fn besides(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
     let silent = lost_since.map(|since| format!("nothing was heard of it since {since:.0}"));
-    let silent = silent.filter(|_| !node.phase.why().reason.is_heartbeat_lost());
+    let silent = silent.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
     let ended = node
         .requests
-        .errands_ended
+        .results
         .iter()
-        .map(|it| errand_ended(caller, it))
-        .filter(|it| it.how != "done");
-    let ended = ended
-        .map(|it| format!("{}, asked for, {} at {:.0}: {}", it.what, it.how, it.at, it.evidence));
+        .map(|it| requested_order_view(caller, it))
+        .filter(|it| it.status != "done");
+    let ended = ended.map(|it| {
+        format!("{}, asked for, {} at {:.0}: {}", it.text, it.status, it.at, it.evidence)
+    });
     let owed = node
         .verification
         .required()
-        .map(|rung| format!("it did not pass {rung}, and has to before it comes back"));
+        .map(|level| format!("it did not pass {level}, and has to before it comes back"));
     silent.into_iter().chain(ended).chain(owed).collect()
 }
 
@@ -263,9 +264,9 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
             .filter(|it| {
-                it.kind == FindingKind::Fault || told.why.reason.findings().contains(&it.id)
+                it.kind == FindingKind::Fault || told.rationale.reason.findings().contains(&it.id)
             })
-            .partition(|it| told.why.reason.findings().contains(&it.id));
+            .partition(|it| told.rationale.reason.findings().contains(&it.id));
         let said = |it: &Cow<'_, Finding>| {
             let clears = if it.clears.is_empty() {
                 String::new()
@@ -277,16 +278,16 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
         let frozen = state
             .freezes
             .iter()
-            .filter(|(domain, freeze)| is_within(&node.place, domain) && freeze.until > now);
-        Some(Explained {
+            .filter(|(domain, freeze)| is_within(&node.location, domain) && freeze.until > now);
+        Some(NodeExplanation {
             node: id.clone(),
-            standing: told.standing,
+            phase: told.phase,
             since: node.phase.since(),
-            because: first.iter().chain(&rest).map(said).chain(besides(&eyes, node)).collect(),
-            why: (&told.why).into(),
+            findings: first.iter().chain(&rest).map(said).chain(besides(&eyes, node)).collect(),
+            rationale: (&told.rationale).into(),
             order: told.order,
-            held_back: told.held_back.as_ref().map(Into::into),
-            blamed: told.blamed.iter().map(Into::into).collect(),
+            deferred: told.deferred.as_ref().map(Into::into),
+            domain_faults: told.domain_faults.iter().map(Into::into).collect(),
             frozen: frozen
                 .map(|(domain, it)| {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)
@@ -319,7 +320,7 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let limit = call.query.limit(PAGE);
     let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
     let range = [from, only].map(|it| it.map_or(Bound::Unbounded, Bound::Included)).into();
-    let visit: walk::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
+    let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
         let text = filter.text.as_deref();
         if !filter.takes_place(node) {
             return;
@@ -336,7 +337,8 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
             }
         }
     });
-    let mut findings = walk::nodes(&call.site.brain, call.caller()?, range, limit, visit).await?;
+    let mut findings =
+        pagination::nodes(&call.site.brain, call.caller()?, range, limit, visit).await?;
     let has_more = findings.len() > limit;
     findings.truncate(limit);
     let next = findings.last().filter(|_| has_more);

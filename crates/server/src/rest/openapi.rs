@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use farrier_fleet::fleet::Deed;
-use farrier_wire::rest::{NothingAsk, Problem, Shapes};
+use farrier_fleet::fleet::Permission;
+use farrier_wire::rest::{EmptyRequest, Problem, Schemas};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ pub(super) async fn document(_: Call) -> Result<Reply, Failure> {
 }
 
 fn whole() -> Value {
-    let mut shapes = Shapes::default();
+    let mut shapes = Schemas::default();
     let problem = shapes.of::<Problem>();
     let mut paths: Map<String, Value> = Map::new();
     for route in TABLE {
@@ -43,7 +43,7 @@ fn whole() -> Value {
     })
 }
 
-fn operation(route: &Route, problem: &Value, shapes: &mut Shapes) -> Value {
+fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
     let (status, media, shape) = match route.answer {
         Answer::Json(shape) => ("200", reply::JSON, shape(shapes)),
         Answer::Created(shape) => ("201", reply::JSON, shape(shapes)),
@@ -64,7 +64,7 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Shapes) -> Value {
     });
     if let Some(body) = route.body {
         let shape = body(shapes);
-        let is_nothing = shape == shapes.of::<NothingAsk>();
+        let is_nothing = shape == shapes.of::<EmptyRequest>();
         let content = json!({ reply::JSON: { "schema": shape } });
         operation["requestBody"] = json!({ "required": !is_nothing, "content": content });
     }
@@ -96,12 +96,12 @@ fn parameters(route: &Route) -> Vec<Value> {
     all
 }
 
-fn who(deed: Deed) -> &'static str {
+fn who(deed: Permission) -> &'static str {
     match deed {
-        Deed::Read => "Any role.",
-        Deed::Operate => "Operators and admins, in their scope.",
-        Deed::Approve => "Approvers and admins, in their scope.",
-        Deed::Administer => "Admins, in their scope.",
+        Permission::Read => "Any role.",
+        Permission::Operate => "Operators and admins, in their scope.",
+        Permission::Approve => "Approvers and admins, in their scope.",
+        Permission::Administer => "Admins, in their scope.",
     }
 }
 
@@ -109,7 +109,9 @@ fn who(deed: Deed) -> &'static str {
 fn can(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.deed.is_some(),
-        404 => route.path.contains('{') || ["createToken", "freeze", "thaw"].contains(&route.name),
+        404 => {
+            route.path.contains('{') || ["createToken", "freeze", "unfreeze"].contains(&route.name)
+        }
         405 => false,
         409 => {
             const MAY: [&str; 5] =
@@ -183,7 +185,7 @@ mod tests {
         for route in TABLE {
             let reads = route.method == Method::GET;
             assert_eq!(reads, route.body.is_none(), "{}", route.name);
-            assert!(reads || route.deed.is_some_and(|it| it != Deed::Read), "{}", route.name);
+            assert!(reads || route.deed.is_some_and(|it| it != Permission::Read), "{}", route.name);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::failure::Failure;
 pub(super) enum Kind {
     /// A name of a node, pool, rack or switch.
     Name,
-    /// Words, up to 100 characters.
+    /// BoundedText, up to 100 characters.
     Text,
     /// A whole number.
     Number { least: u64, most: u64 },
@@ -76,9 +76,9 @@ impl Parameter {
 
 /// What was said, by name.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Said(BTreeMap<&'static str, String>);
+pub(super) struct Params(BTreeMap<&'static str, String>);
 
-impl Said {
+impl Params {
     /// Reads a query; a parameter that the route does not have, or twice, is an error and not passed over.
     pub(super) fn read(query: &str, known: &'static [Parameter]) -> Result<Self, Failure> {
         let mut said = Self::default();
@@ -175,10 +175,10 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_checked_and_nothing_is_passed_over() {
-        let said = Said::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
+        let said = Params::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
         assert_eq!(said.text("text"), Some("Xid 79 on"));
         assert_eq!((said.number("limit"), said.limit(3)), (Some(7), 7));
-        assert!(Said::read("", KNOWN).unwrap().text("pool").is_none());
+        assert!(Params::read("", KNOWN).unwrap().text("pool").is_none());
         for wrong in [
             "pools=a",
             "pool=a b/",
@@ -195,7 +195,7 @@ mod tests {
             "limit=1&limit=2",
             "limit=18446744073709551616",
         ] {
-            assert!(Said::read(wrong, KNOWN).is_err(), "{wrong}");
+            assert!(Params::read(wrong, KNOWN).is_err(), "{wrong}");
         }
     }
 }

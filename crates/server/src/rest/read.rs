@@ -2,35 +2,35 @@
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
-    DiagAsk, FreezeAsk, HoldAsk, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, TokenAsk, TuneAsk,
-    VerifyAsk,
+    DiagRequest, EmptyRequest, FreezeRequest, HoldRequest, RepairedRequest, RetireRequest,
+    TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
 };
 use hyper::Method;
 
 use super::body::body_of;
-use super::query::Said;
+use super::query::Params;
 use super::{nodes, routes};
 
 /// Whether path, query and body are read: a path of the table with what it takes, and a body that some path takes.
 pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {
     let asked = Method::from_bytes(method).ok().and_then(|method| {
         let found = routes::find(&method, path).ok()?;
-        let said = Said::read(query, found.route.query).ok()?;
+        let said = Params::read(query, found.route.query).ok()?;
         said.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
     });
     let policy = body_of::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
     let asks = [
         policy,
-        body_of::<FreezeAsk>(body).is_ok(),
-        body_of::<HoldAsk>(body).is_ok(),
-        body_of::<NothingAsk>(body).is_ok(),
-        body_of::<RepairedAsk>(body).is_ok(),
-        body_of::<RetireAsk>(body).is_ok(),
-        body_of::<ThawAsk>(body).is_ok(),
-        body_of::<TokenAsk>(body).is_ok(),
-        body_of::<VerifyAsk>(body).is_ok(),
-        body_of::<DiagAsk>(body).is_ok(),
-        body_of::<TuneAsk>(body).is_ok(),
+        body_of::<FreezeRequest>(body).is_ok(),
+        body_of::<HoldRequest>(body).is_ok(),
+        body_of::<EmptyRequest>(body).is_ok(),
+        body_of::<RepairedRequest>(body).is_ok(),
+        body_of::<RetireRequest>(body).is_ok(),
+        body_of::<UnfreezeRequest>(body).is_ok(),
+        body_of::<TokenRequest>(body).is_ok(),
+        body_of::<VerifyRequest>(body).is_ok(),
+        body_of::<DiagRequest>(body).is_ok(),
+        body_of::<TuneRequest>(body).is_ok(),
     ];
     (asked.is_some(), asks.contains(&true))
 }

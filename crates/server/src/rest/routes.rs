@@ -3,37 +3,38 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use farrier_fleet::fleet::{Deed, OrderKind, Policy};
+use farrier_fleet::fleet::{OrderKind, Permission, Policy};
 use farrier_wire::rest::{
-    ArtifactList, BlameList, DiagAsk, DomainList, Done, EventPage, Explained, FindingPage,
-    FreezeAsk, FreezeList, HoldAsk, Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk,
-    PolicyView, RepairedAsk, RetireAsk, Shapes, ThawAsk, TokenAsk, TokenList, TokenMade, TuneAsk,
-    VerifyAsk,
+    ArtifactList, DiagRequest, DomainFaultList, DomainList, Done, EmptyRequest, EventPage,
+    FindingPage, FreezeList, FreezeRequest, HoldRequest, LocationRequest, Matrix, Me, NodeDetail,
+    NodeExplanation, NodePage, PolicyView, RepairedRequest, RetireRequest, Schemas, TokenCreated,
+    TokenList, TokenRequest, TuneRequest, UnfreezeRequest, VerifyRequest,
 };
 use hyper::Method;
 use serde_json::Value;
 
 use super::events::EVENT_KINDS;
 use super::failure::Failure;
-use super::query::{Kind, Parameter, Said};
+use super::query::{Kind, Parameter, Params};
 use super::reply::{self, Reply};
 use super::{
-    Call, artifacts, asks, events, export, fleet, matrix, metrics, nodes, openapi, stream, tokens,
+    Call, artifacts, events, export, fleet, matrix, metrics, nodes, openapi, requests, stream,
+    tokens,
 };
 
 /// What answers.
 type Answering = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
 /// The shape of a type.
-pub(super) type ShapeOf = fn(&mut Shapes) -> Value;
+pub(super) type SchemaFn = fn(&mut Schemas) -> Value;
 
 /// What is answered.
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// JSON of this shape.
-    Json(ShapeOf),
+    Json(SchemaFn),
     /// The same, for something that was made.
-    Created(ShapeOf),
+    Created(SchemaFn),
     /// Something else, of this media type.
     Other(&'static str),
 }
@@ -46,9 +47,9 @@ pub(super) struct Route {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     /// None: anybody.
-    pub(super) deed: Option<Deed>,
+    pub(super) deed: Option<Permission>,
     pub(super) query: &'static [Parameter],
-    pub(super) body: Option<ShapeOf>,
+    pub(super) body: Option<SchemaFn>,
     pub(super) answer: Answer,
     /// Whether it asks for an order, which is refused while another waits.
     pub(super) asks_for_order: bool,
@@ -76,7 +77,7 @@ const SEVERITY: Kind = Kind::Word(&["info", "warning", "critical", "fatal"]);
 const POOL: Parameter = parameter("pool", Kind::Name, "only of this pool");
 const RACK: Parameter = parameter("rack", Kind::Name, "only in this rack");
 const LEAF: Parameter = parameter("leaf", Kind::Name, "only behind this leaf switch");
-const STANDS: Parameter = parameter("standing", STANDING, "only those that stand so");
+const STANDS: Parameter = parameter("phase", STANDING, "only those that stand so");
 const NODE: Parameter = parameter("node", Kind::Name, "only of this node");
 const KIND: Parameter = parameter("kind", Kind::Word(EVENT_KINDS), "only of this kind");
 const BY: Parameter =
@@ -152,31 +153,31 @@ macro_rules! order_route {
             about: $about,
             deed: OPERATE,
             query: &[],
-            body: body!(NothingAsk),
+            body: body!(EmptyRequest),
             answer: json!(Done),
             asks_for_order: true,
-            run: |call| Box::pin(asks::order(call, $order)),
+            run: |call| Box::pin(requests::order(call, $order)),
         }
     };
 }
 
 macro_rules! json {
     ($type:ty) => {
-        Answer::Json(Shapes::of::<$type>)
+        Answer::Json(Schemas::of::<$type>)
     };
 }
 
 /// The body of a request.
 macro_rules! body {
     ($type:ty) => {
-        Some(Shapes::of::<$type>)
+        Some(Schemas::of::<$type>)
     };
 }
 
-const READ: Option<Deed> = Some(Deed::Read);
-const OPERATE: Option<Deed> = Some(Deed::Operate);
-const APPROVE: Option<Deed> = Some(Deed::Approve);
-const ADMINISTER: Option<Deed> = Some(Deed::Administer);
+const READ: Option<Permission> = Some(Permission::Read);
+const OPERATE: Option<Permission> = Some(Permission::Operate);
+const APPROVE: Option<Permission> = Some(Permission::Approve);
+const ADMINISTER: Option<Permission> = Some(Permission::Administer);
 
 /// The table.
 pub(super) static TABLE: &[Route] = &[
@@ -184,37 +185,37 @@ pub(super) static TABLE: &[Route] = &[
         "Nodes by name."),
     route!(GET "/api/v1/nodes/{node}", "getNode", READ, &[], None, json!(NodeDetail), nodes::one,
         "A node with all that is known of it."),
-    route!(GET "/api/v1/nodes/{node}/explanation", "explainNode", READ, &[], None, json!(Explained),
-        nodes::explained, "Why a node stands where it stands, and what would change it."),
+    route!(GET "/api/v1/nodes/{node}/explanation", "explainNode", READ, &[], None, json!(NodeExplanation),
+        nodes::explained, "Rationale a node stands where it stands, and what would change it."),
     route!(GET "/api/v1/nodes/{node}/artifacts", "listArtifacts", OPERATE, &[], None,
         json!(ArtifactList), artifacts::list, "Files that a node has sent for orders, the newest first."),
     route!(GET "/api/v1/nodes/{node}/artifacts/{generation}", "getArtifact", OPERATE, &[], None,
         Answer::Other(reply::GZIP), artifacts::download, "The file that a node has sent for an order."),
-    route!(POST "/api/v1/nodes/{node}/hold", "holdNode", OPERATE, &[], body!(HoldAsk), json!(Done),
-        asks::hold, "Hold a node out of service."),
-    route!(POST "/api/v1/nodes/{node}/release", "releaseNode", OPERATE, &[], body!(NothingAsk),
-        json!(Done), asks::release, "A hold is over. The node is proven before it comes back."),
-    route!(POST "/api/v1/nodes/{node}/repaired", "repairedNode", OPERATE, &[], body!(RepairedAsk),
-        json!(Done), asks::repaired, "A node was repaired by hand, and may be proven."),
-    route!(POST "/api/v1/nodes/{node}/verify", "verifyNode", OPERATE, &[], body!(VerifyAsk),
-        json!(Done), asks::verify, "What was proven of a node is to be proven again."),
-    route!(POST "/api/v1/nodes/{node}/diag", "testNode", OPERATE, &[], body!(DiagAsk),
-        json!(Done), asks::diag, "The GPUs of a node are to be tested with work, once."),
-    route!(POST "/api/v1/nodes/{node}/tune", "tuneNode", OPERATE, &[], body!(TuneAsk),
-        json!(Done), asks::tune, "A node is to be made right for its work, once."),
+    route!(POST "/api/v1/nodes/{node}/hold", "holdNode", OPERATE, &[], body!(HoldRequest), json!(Done),
+        requests::hold, "Hold a node out of service."),
+    route!(POST "/api/v1/nodes/{node}/release", "releaseNode", OPERATE, &[], body!(EmptyRequest),
+        json!(Done), requests::release, "A hold is over. The node is proven before it comes back."),
+    route!(POST "/api/v1/nodes/{node}/repaired", "repairedNode", OPERATE, &[], body!(RepairedRequest),
+        json!(Done), requests::repaired, "A node was repaired by hand, and may be proven."),
+    route!(POST "/api/v1/nodes/{node}/verify", "verifyNode", OPERATE, &[], body!(VerifyRequest),
+        json!(Done), requests::verify, "What was proven of a node is to be proven again."),
+    route!(POST "/api/v1/nodes/{node}/diag", "testNode", OPERATE, &[], body!(DiagRequest),
+        json!(Done), requests::diag, "The GPUs of a node are to be tested with work, once."),
+    route!(POST "/api/v1/nodes/{node}/tune", "tuneNode", OPERATE, &[], body!(TuneRequest),
+        json!(Done), requests::tune, "A node is to be made right for its work, once."),
     order_route!(
         "/api/v1/nodes/{node}/logs",
         "collectLogs",
         OrderKind::CollectLogs,
         "A node is to gather its logs and send them, once; `artifacts` then has them."
     ),
-    route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(NothingAsk),
-        json!(Done), asks::approve, "A repair that waits for a person may go on."),
-    route!(PUT "/api/v1/nodes/{node}/place", "placeNode", ADMINISTER, &[], body!(PlaceAsk), json!(Done),
-        asks::place, "Where a node stands, and whose it is; by whoever has the whole fleet."),
-    route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireAsk),
-        json!(Done), asks::retire, "A node is gone for good."),
-    route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(NothingAsk),
+    route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(EmptyRequest),
+        json!(Done), requests::approve, "A repair that waits for a person may go on."),
+    route!(PUT "/api/v1/nodes/{node}/location", "setNodeLocation", ADMINISTER, &[], body!(LocationRequest), json!(Done),
+        requests::place, "Where a node stands, and whose it is; by whoever has the whole fleet."),
+    route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireRequest),
+        json!(Done), requests::retire, "A node is gone for good."),
+    route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke_node, "No certificate of a node counts any more."),
     route!(GET "/api/v1/findings", "listFindings", READ, FINDINGS, None, json!(FindingPage),
         nodes::findings, "Open findings by node and number."),
@@ -225,13 +226,13 @@ pub(super) static TABLE: &[Route] = &[
         "The log as it grows, as server-sent events, from `Last-Event-ID`, `after` or now on."),
     route!(GET "/api/v1/domains", "listDomains", READ, &[], None, json!(DomainList), fleet::domains,
         "Pools, racks, switches: how many nodes, how many out of service, how many may be."),
-    route!(GET "/api/v1/blames", "listBlames", READ, &[], None, json!(BlameList), fleet::blames,
+    route!(GET "/api/v1/domain-faults", "listDomainFaults", READ, &[], None, json!(DomainFaultList), fleet::domain_faults,
         "What nodes share and is to blame."),
     route!(GET "/api/v1/freezes", "listFreezes", READ, &[], None, json!(FreezeList), fleet::freezes,
         "Where nothing may be changed."),
-    route!(POST "/api/v1/freezes", "freeze", OPERATE, &[], body!(FreezeAsk), json!(Done), asks::freeze,
+    route!(POST "/api/v1/freezes", "freeze", OPERATE, &[], body!(FreezeRequest), json!(Done), requests::freeze,
         "No repair that changes anything, for a while."),
-    route!(POST "/api/v1/thaws", "thaw", OPERATE, &[], body!(ThawAsk), json!(Done), asks::thaw,
+    route!(POST "/api/v1/unfreezes", "unfreeze", OPERATE, &[], body!(UnfreezeRequest), json!(Done), requests::unfreeze,
         "A freeze is over."),
     route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,
         "GPU × driver × CUDA × framework, with end of support and exposure."),
@@ -241,10 +242,10 @@ pub(super) static TABLE: &[Route] = &[
         fleet::set_policy, "Another policy, the whole of it. What is left out is as usual."),
     route!(GET "/api/v1/tokens", "listTokens", ADMINISTER, &[], None, json!(TokenList), tokens::list,
         "Tokens that nodes join with."),
-    route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenAsk),
-        Answer::Created(Shapes::of::<TokenMade>), tokens::create,
+    route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenRequest),
+        Answer::Created(Schemas::of::<TokenCreated>), tokens::create,
         "A token for nodes to join with, shown this once."),
-    route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(NothingAsk),
+    route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke, "Takes a token back."),
     route!(GET "/api/v1/export", "export", READ, EXPORT, None, Answer::Other(reply::LINES),
         export::export, "All nodes, or the whole log, as JSON lines."),
@@ -261,7 +262,7 @@ pub(super) static TABLE: &[Route] = &[
 /// A route that was found, and what its path says.
 pub(super) struct Found {
     pub(super) route: &'static Route,
-    pub(super) path: Said,
+    pub(super) path: Params,
 }
 
 impl Route {
@@ -292,7 +293,7 @@ pub(super) fn find(method: &Method, path: &str) -> Result<Found, Failure> {
             allowed.push(route.method.as_str());
             continue;
         }
-        let mut path = Said::default();
+        let mut path = Params::default();
         for (parameter, part) in parts {
             path.put(&parameter, part)?;
         }

@@ -10,9 +10,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
-use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Domain, FleetState, NodeId, Place, Role};
+use farrier_fleet::fleet::{Domain, FleetState, Location, NodeId, Role};
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -22,19 +22,19 @@ use tokio::sync::watch;
 
 use super::caller::Caller;
 use super::failure::Failure;
-use super::query::Said;
+use super::query::Params;
 use super::reply::Reply;
 use super::routes::{self, Found};
-use super::{Call, Rate, Rest, Site, sight, walk};
-use crate::access::{NewPerson, Person, Store, TokenDigest, TokenKind, Wanted};
+use super::{AppState, Call, Rate, Rest, pagination, redact};
+use crate::access::{NewUser, Store, TokenDigest, TokenKind, User, Wanted};
 use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
-use crate::brain::Brain;
 use crate::clock::ClockWatch;
-use crate::core::Core;
+use crate::controller::Controller;
 use crate::follow::Tail;
-use crate::ingest::{Cut, ReportQuota, Roster};
+use crate::ingest::{DisconnectReason, ReportQuota, SessionRegistry};
 use crate::log::sqlite::SqliteLog;
+use crate::state_machine::StateMachine;
 
 /// A deadline ends a hang and says nothing about speed.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -54,14 +54,14 @@ impl World {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let core = Core::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+        let core = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
         let artifacts = Arc::new(ArtifactStore::open(folder.path()).unwrap());
-        let roster = Arc::new(Roster::new(ReportQuota::default()));
+        let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
         let tail = Tail::new(path, end, core.damage());
-        let (brain, _ended) = Brain::spawn(
+        let (brain, _ended) = Controller::spawn(
             core,
             Arc::clone(&roster),
             Arc::default(),
@@ -71,7 +71,7 @@ impl World {
         )
         .unwrap();
         let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
-        let site = Site {
+        let site = AppState {
             brain,
             tail,
             roster,
@@ -87,7 +87,7 @@ impl World {
         };
         let now = Timestamp::now();
         let day = now + SignedDuration::from_hours(24);
-        let person = NewPerson::new("ann", Role::Admin, Domain::Fleet, day).unwrap();
+        let person = NewUser::new("ann", Role::Admin, Domain::Fleet, day).unwrap();
         let (_, token) = site.store.add_person(&Actor::Server, &person, now).unwrap();
         let rest = Rest::new(site, Rate::default());
         let world = Self { _folder: folder, _stop: stop, rest, token: token.digest() };
@@ -95,12 +95,12 @@ impl World {
         let token = world.site().store.create(&wanted, now).unwrap().digest();
         world.site().store.join(&token, &node(), b"key", None, now).unwrap();
         world.site().changes.bring().await.unwrap();
-        let enrolled = Event::Enrolled { node: node(), place: wanted.place };
+        let enrolled = Event::Enrolled { node: node(), location: wanted.place };
         world.site().brain.take(Actor::Server, enrolled).await.unwrap();
         world
     }
 
-    fn site(&self) -> &Site {
+    fn site(&self) -> &AppState {
         &self.rest.site
     }
 
@@ -128,7 +128,7 @@ impl World {
             rest: self.rest.clone(),
             caller: Some(self.caller(scope)),
             path,
-            query: Said::read(query, route.query).unwrap(),
+            query: Params::read(query, route.query).unwrap(),
             headers: HeaderMap::new(),
             body: Bytes::from_static(body.as_bytes()),
             hold: None,
@@ -137,7 +137,7 @@ impl World {
 
     /// Somebody who administers a scope.
     fn caller(&self, scope: &str) -> Caller {
-        let person = Person {
+        let person = User {
             token: 1,
             name: "ann".to_owned(),
             role: Role::Admin,
@@ -148,9 +148,9 @@ impl World {
     }
 
     async fn enrol(&self, name: &str, pool: &str, rack: &str) {
-        let mut place = Place::in_pool(pool.parse().unwrap());
+        let mut place = Location::in_pool(pool.parse().unwrap());
         place.rack = Some(rack.parse().unwrap());
-        let enrolled = Event::Enrolled { node: name.parse().unwrap(), place };
+        let enrolled = Event::Enrolled { node: name.parse().unwrap(), location: place };
         self.site().brain.take(Actor::Server, enrolled).await.unwrap();
     }
 
@@ -187,7 +187,7 @@ impl World {
         Busy { release, looked }
     }
 
-    /// A request that is polled so often and dropped then. Between two polls what it waits for comes about.
+    /// A request that is polled so often and dropped then. RangedU32 two polls what it waits for comes about.
     async fn cancel(&self, polls: usize, path: &str, body: &'static str) {
         let mut answer = Box::pin(self.ask(path, "fleet", body));
         for _ in 0..polls {
@@ -266,14 +266,14 @@ async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_awa
             |state: &FleetState| state.nodes[&node()].liveness.certificate_revoked_at().is_some();
         let is_done = world.until(async |it| it.look(is_revoked).await).await;
         assert!(is_done, "not finished after {polls} polls");
-        assert_eq!(stream.cut.try_recv(), Ok(Cut::Revoked));
+        assert_eq!(stream.cut.try_recv(), Ok(DisconnectReason::Revoked));
     }
 }
 
 #[tokio::test]
 async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
     let world = World::new().await;
-    let retired = Event::Retired { node: node(), why: "sold".to_owned() };
+    let retired = Event::Retired { node: node(), reason: "sold".to_owned() };
     world.site().brain.take(Actor::Server, retired).await.unwrap();
     for scope in ["pool:serve", "tenant:train"] {
         assert!(world.ask(RETIRE.0, scope, RETIRE.1).await.is_err());
@@ -283,8 +283,8 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
     assert!(!world.holds_name());
     assert!(world.ask(RETIRE.0, "fleet", RETIRE.1).await.is_err(), "there is nothing to retire");
     // Of a node that is there.
-    let place = Place::in_pool("serve".parse().unwrap());
-    let enrolled = Event::Enrolled { node: node(), place };
+    let place = Location::in_pool("serve".parse().unwrap());
+    let enrolled = Event::Enrolled { node: node(), location: place };
     world.site().brain.take(Actor::Server, enrolled).await.unwrap();
     assert!(world.ask(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
     assert!(world.look(|state| !state.nodes.is_empty()).await);
@@ -333,7 +333,7 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
 async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up() {
     let world = World::new().await;
     let strides = 3;
-    for number in 1..strides * walk::STRIDE {
+    for number in 1..strides * pagination::STRIDE {
         let pool = if number % 2 == 0 { "train" } else { "serve" };
         world.enrol(&format!("n{number}"), pool, &format!("r{number}")).await;
     }
@@ -341,8 +341,8 @@ async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up(
     let until = brain.now() + SignedDuration::from_hours(1);
     for rack in 1..8 {
         let domain = format!("rack:r{rack}").parse().unwrap();
-        let what = Ask::Freeze { domain, until, reason: "work".to_owned() };
-        brain.take(Actor::Server, Event::Asked { what }).await.unwrap();
+        let what = OperatorRequest::Freeze { domain, until, reason: "work".to_owned() };
+        brain.take(Actor::Server, Event::OperatorRequested { request: what }).await.unwrap();
     }
     // The pass, and at most two looks at the domains themselves.
     let expected = strides + 1..=strides + 3;
@@ -361,11 +361,11 @@ async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up(
     }
     let entries = world.site().tail.read(0, 1000).await.unwrap();
     let caller = world.caller("pool:train");
-    let (seen, looks) = world.looks(sight::cut(brain, &caller, entries)).await;
+    let (seen, looks) = world.looks(redact::cut(brain, &caller, entries)).await;
     let Ok(seen) = seen else { panic!("the log is read") };
     assert!(expected.contains(&looks), "{looks} looks");
     let frozen = |it: &&farrier_fleet::fleet::Entry| {
-        matches!(&it.event, Event::Asked { what: Ask::Freeze { .. } })
+        matches!(&it.event, Event::OperatorRequested { request: OperatorRequest::Freeze { .. } })
     };
     assert_eq!(seen.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
 }
@@ -384,8 +384,8 @@ async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
     };
     let detail = told("fleet").await;
     assert!(detail.contains("`rack:r1`, `rack:r2`"), "{detail}");
-    let thaw = r#"{"domain":"pool:empt"}"#;
-    let Err(failure) = world.ask("/api/v1/thaws", "pool:empt", thaw).await else {
+    let unfreeze = r#"{"domain":"pool:empt"}"#;
+    let Err(failure) = world.ask("/api/v1/unfreezes", "pool:empt", unfreeze).await else {
         panic!("there is no such pool")
     };
     assert!(!failure.problem.detail.contains("there is"), "{}", failure.problem.detail);
@@ -402,7 +402,7 @@ async fn an_export_ends_with_its_token() {
         let Ok(reply) = answer else { panic!("{path} is answered") };
         let mut body = reply.into_response(None).into_body();
         let (by, now) = (Actor::Server, Timestamp::now());
-        world.site().store.revoke_token_by(&by, TokenKind::Person, 1, now).unwrap();
+        world.site().store.revoke_token_by(&by, TokenKind::User, 1, now).unwrap();
         let line = tokio::time::timeout(Duration::from_secs(11), body.frame()).await;
         let Ok(Some(Ok(line))) = line else { panic!("{path} goes on: {line:?}") };
         let line = String::from_utf8(line.into_data().unwrap().to_vec()).unwrap();

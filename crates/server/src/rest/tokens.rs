@@ -1,7 +1,7 @@
 //! Tokens that nodes join with, and certificates that count no more.
 
-use farrier_fleet::fleet::{Place, Pool};
-use farrier_wire::rest::{Done, HintCode, TokenAsk, TokenList, TokenMade, TokenRow};
+use farrier_fleet::fleet::{Location, Pool};
+use farrier_wire::rest::{Done, HintCode, TokenCreated, TokenList, TokenRequest, TokenRow};
 use jiff::{SignedDuration, Timestamp};
 
 use super::caller::Caller;
@@ -17,13 +17,14 @@ fn is_of(caller: &Caller, token: &Listed) -> bool {
 }
 
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
-    let TokenAsk { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } = call.body()?;
-    let place = Place { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
+    let TokenRequest { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } =
+        call.body()?;
+    let place = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
     let caller = call.caller()?;
     if !caller.has_pool(&pool) {
         return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
     }
-    if place.tells_more() {
+    if place.has_more_than_pool() {
         caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
@@ -34,7 +35,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
         let is_free = call
             .site
             .brain
-            .look(move |state| state.nodes.get(&id).is_none_or(|it| eyes.sees(&it.place)));
+            .look(move |state| state.nodes.get(&id).is_none_or(|it| eyes.sees(&it.location)));
         if !is_free.await? {
             return Err(Failure::no_node(name.as_str()));
         }
@@ -48,7 +49,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let made = call.site.stored(move |store| store.create_by(&by, &wanted, now)).await?;
     call.site.changes.bring().await?;
     let (id, secret) = made;
-    Reply::created(&TokenMade {
+    Reply::created(&TokenCreated {
         id,
         token: secret.reveal().to_owned(),
         pool,
@@ -72,7 +73,7 @@ fn row(token: Listed, now: Timestamp) -> TokenRow {
         id: token.id,
         state: token.state(now).to_owned(),
         pool: token.pool.unwrap_or_default(),
-        place: token.place,
+        location: token.place,
         node: token.node,
         expires: token.expires,
         uses_left: token.uses_left,
@@ -103,7 +104,7 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let (name, eyes) = (id.clone(), caller.clone());
     let is_seen = call.site.brain.look(move |state| {
-        state.nodes.get(&name).map_or(eyes.is_fleet_wide(), |it| eyes.sees(&it.place))
+        state.nodes.get(&name).map_or(eyes.is_fleet_wide(), |it| eyes.sees(&it.location))
     });
     if !is_seen.await? {
         return Err(Failure::no_node(id.as_str()));

@@ -1,8 +1,8 @@
 //! From a socket to requests: connections are counted, handshakes have a deadline, and who is at the other end goes with each request.
 
-mod door;
-mod presence;
-mod room;
+mod activity;
+mod handshake_gate;
+mod slot_pool;
 mod tls;
 mod unauthenticated;
 
@@ -30,9 +30,9 @@ use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
 
-use door::Door;
-pub(crate) use presence::{Presence, Present};
-use room::Room;
+pub(crate) use activity::{ActiveRequest, ConnectionActivity};
+use handshake_gate::HandshakeGate;
+use slot_pool::SlotPool;
 pub(crate) use tls::{Tls, TlsError};
 
 use crate::access::Store;
@@ -119,7 +119,7 @@ const SESSION_PATH: &str = "/farrier.v1.Agents/Session";
 
 /// Who answers.
 #[derive(Clone)]
-struct Front {
+struct Services {
     agents: AgentsServer<Agents>,
     /// For peers without an admitted certificate.
     unauthenticated: AgentsServer<Agents>,
@@ -128,7 +128,7 @@ struct Front {
     rest: Rest,
 }
 
-impl Front {
+impl Services {
     fn new(agents: &Agents, rest: Rest) -> Self {
         let server = |message_bytes_max| {
             AgentsServer::new(agents.clone())
@@ -172,16 +172,16 @@ impl Front {
 }
 
 /// Who may stay.
-struct Hall {
-    door: Door,
+struct Listener {
+    door: HandshakeGate,
     store: Arc<Store>,
     counters: Arc<Counters>,
-    strangers: Arc<Room<()>>,
-    nodes: Arc<Room<NodeId>>,
+    strangers: Arc<SlotPool<()>>,
+    nodes: Arc<SlotPool<NodeId>>,
     absent_wait: Duration,
 }
 
-impl Hall {
+impl Listener {
     /// The node of a certificate that counts. Where that cannot be looked up it does: a disk that fails must not look like a fleet that was
     /// revoked, and each request is looked at again.
     fn node_of(&self, peer: &Peer) -> Option<NodeId> {
@@ -190,7 +190,7 @@ impl Hall {
     }
 
     /// Returns when a connection has to go. That of a node without a stream goes as anybody's does; whoever is revoked is nobody.
-    async fn outstayed(&self, node: Option<NodeId>, presence: &Presence) {
+    async fn outstayed(&self, node: Option<NodeId>, presence: &ConnectionActivity) {
         if let Some(node) = node {
             let mut guest = self.nodes.enter(node);
             tokio::select! {
@@ -218,15 +218,15 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let hall = Arc::new(Hall {
-        door: Door::new(),
+    let hall = Arc::new(Listener {
+        door: HandshakeGate::new(),
         store: Arc::clone(&agents.store),
         counters: Arc::clone(&agents.desk.counters),
-        strangers: Room::new(STRANGERS_MAX),
-        nodes: Room::new(NODE_CONNECTIONS_MAX),
+        strangers: SlotPool::new(STRANGERS_MAX),
+        nodes: SlotPool::new(NODE_CONNECTIONS_MAX),
         absent_wait,
     });
-    let front = Front::new(&agents, rest);
+    let front = Services::new(&agents, rest);
     let mut tasks = JoinSet::new();
     loop {
         // With all places taken nobody is accepted; the kernel lets them wait.
@@ -267,12 +267,12 @@ async fn connection(
     socket: TcpStream,
     from: SocketAddr,
     tls: Option<Arc<Tls>>,
-    front: Front,
-    hall: &Hall,
+    front: Services,
+    hall: &Listener,
     stop: watch::Receiver<bool>,
 ) {
     let _ = socket.set_nodelay(true);
-    let presence = Arc::new(Presence::new());
+    let presence = Arc::new(ConnectionActivity::new());
     let Some(tls) = tls else {
         return serve(socket, Peer::Local, front, presence, PLAIN_LIMITS, stop).await;
     };
@@ -294,11 +294,14 @@ async fn connection(
 }
 
 /// A node is present while it is answered, which a stream is until it ends; whoever was refused is not.
-fn attended(answer: hyper::Response<Body>, presence: &Arc<Presence>) -> hyper::Response<Body> {
+fn attended(
+    answer: hyper::Response<Body>,
+    presence: &Arc<ConnectionActivity>,
+) -> hyper::Response<Body> {
     if answer.headers().contains_key(Status::GRPC_STATUS) {
         return answer;
     }
-    let present = Present::new(presence);
+    let present = ActiveRequest::new(presence);
     answer.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _present = &present;
@@ -310,8 +313,8 @@ fn attended(answer: hyper::Response<Body>, presence: &Arc<Presence>) -> hyper::R
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    front: Front,
-    presence: Arc<Presence>,
+    front: Services,
+    presence: Arc<ConnectionActivity>,
     limits: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) {

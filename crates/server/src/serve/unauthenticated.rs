@@ -11,7 +11,7 @@ use hyper::body::{Body, Bytes};
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::room::Room;
+use super::slot_pool::SlotPool;
 use crate::counters::RequestFailure;
 
 /// An enrolment has some hundred bytes.
@@ -62,7 +62,7 @@ impl ReadError {
 /// Requests that are being read.
 #[derive(Debug)]
 pub(super) struct Requests {
-    room: Arc<Room<()>>,
+    room: Arc<SlotPool<()>>,
 }
 
 impl Requests {
@@ -71,7 +71,7 @@ impl Requests {
     }
 
     fn with_room_for(requests: usize) -> Self {
-        Self { room: Room::new(requests) }
+        Self { room: SlotPool::new(requests) }
     }
 
     /// The whole body of a request.

@@ -8,13 +8,13 @@ mod recorded_demo;
 use std::path::Path;
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, NodeId, Place, Policy};
-use farrier_server::core::Core;
+use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, Location, NodeId, Policy};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
-    Anchor, Archived, Flaw, Hash, Head, Log, LogError, RecordedHead, Snapshot, archive, joined,
-    recorded_head, replace_head, verify,
+    Anchor, Archived, Hash, Head, IntegrityError, Log, LogError, RecordedHead, Snapshot, archive,
+    joined, recorded_head, replace_head, verify,
 };
+use farrier_server::state_machine::StateMachine;
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 
@@ -28,8 +28,8 @@ fn node(number: u64) -> NodeId {
 }
 
 fn entry(seq: u64) -> Entry {
-    let place = Place::in_pool("train".parse().unwrap());
-    let event = Event::Enrolled { node: node(seq), place };
+    let place = Location::in_pool("train".parse().unwrap());
+    let event = Event::Enrolled { node: node(seq), location: place };
     Entry { seq, batch: seq, at: at(0), by: Actor::Server, logic: LOGIC_VERSION, event }
 }
 
@@ -114,12 +114,12 @@ fn what_is_old_is_moved_and_the_chain_goes_on() {
     let all: Vec<u64> = read(&parts[0]).chain(read(&parts[1])).chain(read(&log)).collect();
     assert_eq!(all, (1..=20).collect::<Vec<u64>>());
     assert_eq!(joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
-    assert_eq!(joined(&[&parts[0], &log]).unwrap(), Err(Flaw::Missing(7)));
-    assert_eq!(joined(&[&parts[0], &parts[0]]).unwrap(), Err(Flaw::Twice(1)));
+    assert_eq!(joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
+    assert_eq!(joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Twice(1)));
     // Each begins with what those before it lead to, and the rest is folded on that.
     let numbers = |log: &dyn Log| log.beginning().unwrap().nodes.len();
     assert_eq!([numbers(&parts[0]), numbers(&parts[1]), numbers(&log)], [0, 6, 12]);
-    let core = Core::open(Box::new(log)).unwrap();
+    let core = StateMachine::open(Box::new(log)).unwrap();
     assert_eq!((core.state().seq, core.state().nodes.len()), (20, 20));
 }
 
@@ -132,7 +132,7 @@ fn all_of_a_log_may_be_old_and_it_is_written_on() {
     log.append(&head, &[entry(5)]).unwrap();
     let copy = folder.path().join("copy");
     log.back_up(&copy).unwrap();
-    let core = Core::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
+    let core = StateMachine::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
     assert_eq!((core.state().seq, core.state().nodes.len()), (5, 5), "a backup has its beginning");
 }
 
@@ -156,7 +156,7 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
     assert_eq!(log.anchor().unwrap(), anchor);
     assert_eq!(log.read(0, 100).unwrap(), []);
     assert!(verify(&log).unwrap().is_ok());
-    let mut core = Core::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+    let mut core = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
     assert_eq!((core.state().seq, core.state().nodes.len()), (10_000, 10_000));
     let event = entry(10_001).event;
     core.commit(vec![(Actor::Server, event)], at(2)).unwrap();
@@ -178,7 +178,7 @@ fn half_a_log_is_not_folded() {
     assert!(matches!(log.forget(&other), Err(LogError::NotOurs(12))));
     archive(&mut log, at(60 * 12), &folder.path().join("old")).unwrap().unwrap();
     edit(&folder, "UPDATE anchor SET state = x'7b'");
-    let opened = Core::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
+    let opened = StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
     assert!(matches!(opened.err(), Some(LogError::Beheaded(12))));
 }
 
@@ -207,10 +207,10 @@ fn an_edited_row_is_found() {
     for (statement, flaw) in [
         (
             "UPDATE entries SET bytes = replace(bytes, 'train', 'brain') WHERE seq = 3",
-            Flaw::Changed(3),
+            IntegrityError::Changed(3),
         ),
-        ("UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", Flaw::Changed(5)),
-        ("DELETE FROM entries WHERE seq = 2", Flaw::Missing(2)),
+        ("UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", IntegrityError::Changed(5)),
+        ("DELETE FROM entries WHERE seq = 2", IntegrityError::Missing(2)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (log, _) = written(&folder, 5);
@@ -264,8 +264,9 @@ fn a_backup_is_whole() {
 #[test]
 fn a_core_that_is_opened_anew_knows_what_it_knew() {
     let folder = tempfile::tempdir().unwrap();
-    let open =
-        || Core::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap();
+    let open = || {
+        StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap()
+    };
     let mut core = open();
     core.commit(
         vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })],
@@ -295,9 +296,9 @@ fn a_core_that_is_opened_anew_knows_what_it_knew() {
 fn a_clock_that_is_set_back_does_not_take_the_log_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut core =
-        Core::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap();
-    core.commit(vec![(Actor::Server, Event::TimePassed)], at(100)).unwrap();
-    let done = core.commit(vec![(Actor::Server, Event::TimePassed)], at(5)).unwrap();
+        StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap();
+    core.commit(vec![(Actor::Server, Event::Tick)], at(100)).unwrap();
+    let done = core.commit(vec![(Actor::Server, Event::Tick)], at(5)).unwrap();
     assert_eq!(done.entries[0].at, at(100));
 }
 
@@ -309,7 +310,7 @@ fn a_state_of_another_log_is_not_folded_on() {
         log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
             .unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let refused = Core::open(Box::new(log)).err();
+        let refused = StateMachine::open(Box::new(log)).err();
         let is_told =
             matches!(refused, Some(LogError::OlderThanState { kept, found: 5 }) if kept == seq);
         assert!(is_told, "{refused:?}");
@@ -322,7 +323,7 @@ fn a_state_of_another_log_is_not_folded_on() {
 fn what_was_acknowledged_must_be_there_and_more_may_be() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
-    let open = || Core::open(Box::new(SqliteLog::open(&path).unwrap()));
+    let open = || StateMachine::open(Box::new(SqliteLog::open(&path).unwrap()));
     let mut core = open().unwrap();
     for number in 1..=5 {
         let input = (Actor::Server, entry(number).event);
@@ -340,11 +341,11 @@ fn what_was_acknowledged_must_be_there_and_more_may_be() {
     assert!(matches!(ahead, Err(LogError::Truncated { .. })), "{ahead:?}");
     let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
     let (said, found) = (head.seq + 1, head.seq);
-    assert_eq!(flaw, Err(Flaw::Truncated { recorded: said, found }));
+    assert_eq!(flaw, Err(IntegrityError::Truncated { recorded: said, found }));
     let other = check(RecordedHead { hash: Hash::genesis(), ..recorded });
     assert!(matches!(other, Err(LogError::Replaced(_))), "{other:?}");
     let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
-    assert_eq!(flaw, Err(Flaw::Replaced(head.seq)));
+    assert_eq!(flaw, Err(IntegrityError::Replaced(head.seq)));
     let log = SqliteLog::open(&path).unwrap();
     let before = log.read(1, 1).unwrap()[0].clone();
     check(RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use farrier_fleet::fleet::{Entry, FleetState};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
-    Anchor, Appended, Archived, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot,
-    Stored, archive, verify,
+    Anchor, Appended, Archived, Head, Integrity, Log, LogError, RecordedHead, Snapshot,
+    SnapshotWriter, Stored, archive, verify,
 };
 
 use crate::{at, entry, written};
@@ -48,7 +48,7 @@ impl Log for Busy<'_> {
         read
     }
 
-    fn keeper(&self) -> Box<dyn Keeper + Send> {
+    fn keeper(&self) -> Box<dyn SnapshotWriter + Send> {
         self.log.keeper()
     }
 

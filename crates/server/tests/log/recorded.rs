@@ -6,14 +6,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use farrier_fleet::fleet::event::{Ask, Cordon, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory, OperatorRequest, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
-use farrier_fleet::fleet::policy::{Breaker, PoolPolicy};
-use farrier_fleet::fleet::state::{Symptom, Tally};
+use farrier_fleet::fleet::policy::{DisruptionBudget, PoolPolicy};
+use farrier_fleet::fleet::state::{DomainCounts, Symptom};
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    AccessChange, Answer, Entry, Event, FleetState, LOGIC_VERSION, Node, NodeId, Order, OrderKind,
-    Place, Policy, Reason, Rung, Standing, UnblockedBy, Why, decide,
+    AccessChange, Entry, Event, FleetState, LOGIC_VERSION, Location, Node, NodeId, NodePhase,
+    Order, OrderKind, OrderStatus, Policy, Rationale, Reason, UnblockedBy, VerificationLevel,
+    decide,
 };
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_server::log::sqlite::SqliteLog;
@@ -32,19 +33,19 @@ const FORM_V2: &str = "farrier state 2\n";
 const FORM: &str = "farrier state 3\n";
 
 const SYMPTOMS: [Symptom; 4] =
-    [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
+    [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
 
-fn why() -> Why {
-    Why::new(reason(), UnblockedBy::WindowOrApproval { at: at(60) })
+fn why() -> Rationale {
+    Rationale::new(reason(), UnblockedBy::WindowOrApproval { at: at(60) })
 }
 
 fn reason() -> Reason {
     let evidence = "a driver waits for a boot".to_owned();
-    Reason::VerificationFailed { level: Rung::V0, evidence, findings: vec![7] }
+    Reason::VerificationFailed { level: VerificationLevel::V0, evidence, findings: vec![7] }
 }
 
-fn place() -> Place {
-    Place {
+fn place() -> Location {
+    Location {
         pool: "train".parse().unwrap(),
         tenant: "lab".parse().ok(),
         site: "north".parse().ok(),
@@ -54,14 +55,14 @@ fn place() -> Place {
     }
 }
 
-fn makeup(gpus: &[&str]) -> Makeup {
-    let gpu = |uuid: &&str| GpuMakeup {
+fn makeup(gpus: &[&str]) -> NodeInventory {
+    let gpu = |uuid: &&str| GpuInventory {
         uuid: GpuUuid((*uuid).to_owned()),
         name: Some("NVIDIA H200".to_owned()),
         index: Some(3),
         pci: Some("0000:3b:00.0".to_owned()),
     };
-    Makeup {
+    NodeInventory {
         boot: "b1".to_owned(),
         agent: "0.1.0".to_owned(),
         kernel: Some("6.8.0".to_owned()),
@@ -90,8 +91,8 @@ fn finding() -> Finding {
 }
 
 fn cordons() -> [Cordon; 4] {
-    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "cable".to_owned() };
-    [Cordon::Unknown, Cordon::None, Cordon::Ours, theirs]
+    let theirs = Cordon::External { owner: "root".to_owned(), reason: "cable".to_owned() };
+    [Cordon::Unknown, Cordon::None, Cordon::ByFarrier, theirs]
 }
 
 fn kinds() -> [OrderKind; 8] {
@@ -101,9 +102,9 @@ fn kinds() -> [OrderKind; 8] {
         OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) },
         OrderKind::Reboot,
         OrderKind::RestartService { unit: "nvidia-fabricmanager.service".to_owned() },
-        OrderKind::Verify { rung: Rung::V0 },
+        OrderKind::Verify { level: VerificationLevel::V0 },
         OrderKind::Uncordon,
-        OrderKind::NoteRepair { what: "a board".to_owned() },
+        OrderKind::AcknowledgeRepair { repair: "a board".to_owned() },
     ]
 }
 
@@ -112,8 +113,12 @@ fn policy() -> Policy {
     let window = Window { days: vec![Day::Sat], from, hours: 6 };
     let pool = PoolPolicy { repair_windows: vec![window], ..PoolPolicy::default() };
     let mut policy = Policy::default();
-    policy.breakers.insert(DomainKind::Site, Breaker { share: 0.1, nodes: Some(4) });
-    policy.breakers.insert(DomainKind::Tenant, Breaker { share: 0.1, nodes: None });
+    policy
+        .disruption_budgets
+        .insert(DomainKind::Site, DisruptionBudget { share: 0.1, nodes: Some(4) });
+    policy
+        .disruption_budgets
+        .insert(DomainKind::Tenant, DisruptionBudget { share: 0.1, nodes: None });
     policy.pools_default = pool.clone();
     policy.pools.insert("train".parse().unwrap(), pool);
     policy.services.insert("fabric.down".to_owned(), "nvidia-fabricmanager.service".to_owned());
@@ -128,16 +133,16 @@ struct Folded {
 
 impl Folded {
     fn fold(&mut self, second: i64, event: Event) {
-        let (seq, by, logic) = (self.state.seq + 1, Actor::Person("ann".to_owned()), LOGIC_VERSION);
+        let (seq, by, logic) = (self.state.seq + 1, Actor::User("ann".to_owned()), LOGIC_VERSION);
         self.state.apply(&Entry { seq, batch: seq, at: at(second), by, logic, event });
     }
 
-    fn ask(&mut self, second: i64, what: Ask) {
-        self.fold(second, Event::Asked { what });
+    fn ask(&mut self, second: i64, what: OperatorRequest) {
+        self.fold(second, Event::OperatorRequested { request: what });
     }
 
-    fn enter(&mut self, node: &NodeId, second: i64, to: Standing) {
-        self.fold(second, Event::Moved { node: node.clone(), to, why: why() });
+    fn enter(&mut self, node: &NodeId, second: i64, to: NodePhase) {
+        self.fold(second, Event::PhaseChanged { node: node.clone(), to, rationale: why() });
     }
 
     fn order(&mut self, node: &NodeId, second: i64, what: OrderKind) -> u64 {
@@ -145,77 +150,99 @@ impl Folded {
         let order = Order {
             node: node.clone(),
             generation,
-            what,
+            kind: what,
             boot: Some("b1".to_owned()),
             lease_until: at(90),
             reason: reason(),
         };
-        self.fold(second, Event::Ordered { order });
+        self.fold(second, Event::OrderIssued { order });
         generation
     }
 
-    fn answer(&mut self, node: &NodeId, second: i64, generation: u64, answer: Answer) {
-        self.fold(second, Event::Answered { node: node.clone(), generation, answer });
+    fn answer(&mut self, node: &NodeId, second: i64, generation: u64, answer: OrderStatus) {
+        self.fold(
+            second,
+            Event::OrderStatusReported { node: node.clone(), generation, status: answer },
+        );
     }
 
     fn done(&mut self, node: &NodeId, second: i64, what: OrderKind) {
         let generation = self.order(node, second, what);
-        self.answer(node, second, generation, Answer::Done { evidence: "all is well".to_owned() });
+        self.answer(
+            node,
+            second,
+            generation,
+            OrderStatus::Done { evidence: "all is well".to_owned() },
+        );
     }
 
     fn failed(&mut self, node: &NodeId, second: i64, what: OrderKind) {
         let generation = self.order(node, second, what);
-        self.answer(node, second, generation, Answer::Failed { why: "job 5 runs on".to_owned() });
+        self.answer(
+            node,
+            second,
+            generation,
+            OrderStatus::Failed { reason: "job 5 runs on".to_owned() },
+        );
     }
 
     /// What happened to a node before its present phase.
     fn past(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
-        let verify = |rung| OrderKind::Verify { rung };
-        self.fold(1, Event::Enrolled { node: node(), place: place() });
-        self.fold(1, Event::Seen { node: node(), makeup: makeup(&["GPU-1", "GPU-2"]) });
-        self.fold(2, Event::Seen { node: node(), makeup: makeup(&["GPU-1"]) });
-        self.enter(id, 3, Standing::InService);
+        let verify = |rung| OrderKind::Verify { level: rung };
+        self.fold(1, Event::Enrolled { node: node(), location: place() });
+        self.fold(
+            1,
+            Event::InventoryReported { node: node(), inventory: makeup(&["GPU-1", "GPU-2"]) },
+        );
+        self.fold(2, Event::InventoryReported { node: node(), inventory: makeup(&["GPU-1"]) });
+        self.enter(id, 3, NodePhase::InService);
         let record = Record { journal: "j1".to_owned(), number: 3 };
-        self.fold(4, Event::Resynced { node: node(), record, open: vec![finding()] });
-        self.enter(id, 5, Standing::Quarantined);
+        self.fold(4, Event::FindingsSnapshot { node: node(), record, open: vec![finding()] });
+        self.enter(id, 5, NodePhase::Quarantined);
         self.done(id, 6, OrderKind::Cordon);
         self.done(id, 7, OrderKind::Drain { wait_s: 60 });
-        self.fold(8, Event::CordonSeen { node: node(), cordon: cordons()[number % 4].clone() });
-        self.failed(id, 9, verify(Rung::V2));
-        self.enter(id, 10, Standing::InRepair);
+        self.fold(8, Event::CordonObserved { node: node(), cordon: cordons()[number % 4].clone() });
+        self.failed(id, 9, verify(VerificationLevel::V2));
+        self.enter(id, 10, NodePhase::Repairing);
         self.done(id, 11, OrderKind::Reboot);
-        self.enter(id, 12, Standing::Quarantined);
-        self.ask(13, Ask::Repaired { node: node(), what: "a board".to_owned() });
-        self.ask(13, Ask::Approve { node: node() });
+        self.enter(id, 12, NodePhase::Quarantined);
+        self.ask(13, OperatorRequest::Repaired { node: node(), repair: "a board".to_owned() });
+        self.ask(13, OperatorRequest::Approve { node: node() });
     }
 
     /// What happens in its present phase.
     fn present(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
-        let verify = |rung| OrderKind::Verify { rung };
-        self.enter(id, 14, Standing::ALL[number % 7]);
-        self.done(id, 15, verify(Rung::V0));
-        self.failed(id, 16, verify(Rung::V1));
-        self.ask(17, Ask::Verify { node: node(), rung: Rung::V3 });
-        self.ask(17, Ask::Hold { node: node(), reason: "a look".to_owned() });
-        self.ask(18, Ask::Errand { node: node(), what: OrderKind::Diag { level: 3, minutes: 10 } });
+        let verify = |rung| OrderKind::Verify { level: rung };
+        self.enter(id, 14, NodePhase::ALL[number % 7]);
+        self.done(id, 15, verify(VerificationLevel::V0));
+        self.failed(id, 16, verify(VerificationLevel::V1));
+        self.ask(17, OperatorRequest::Verify { node: node(), level: VerificationLevel::V3 });
+        self.ask(17, OperatorRequest::Hold { node: node(), reason: "a look".to_owned() });
+        self.ask(
+            18,
+            OperatorRequest::RunOrder {
+                node: node(),
+                order: OrderKind::Diag { level: 3, minutes: 10 },
+            },
+        );
         let diag = self.order(id, 18, OrderKind::Diag { level: 3, minutes: 10 });
-        self.fold(19, Event::Withdrawn { node: node(), generation: diag, why: reason() });
+        self.fold(19, Event::OrderCancelled { node: node(), generation: diag, reason: reason() });
         let tune = OrderKind::Tune { profile: "training".to_owned() };
-        self.ask(19, Ask::Errand { node: node(), what: tune });
+        self.ask(19, OperatorRequest::RunOrder { node: node(), order: tune });
         self.failed(id, 20, OrderKind::Cordon);
         let generation = self.order(id, 21, kinds()[number].clone());
-        self.answer(id, 21, generation, Answer::Accepted);
+        self.answer(id, 21, generation, OrderStatus::Accepted);
         self.fold(22, Event::QuotaExceeded { node: node() });
         self.fold(22, Event::ReportsUnreadable { node: node() });
-        self.fold(23, Event::HeldBack { node: node(), why: why() });
+        self.fold(23, Event::Deferred { node: node(), rationale: why() });
         if number > 0 {
-            self.fold(24, Event::Silent { node: node(), since: at(24) });
+            self.fold(24, Event::HeartbeatLost { node: node(), since: at(24) });
         }
         if number > 1 {
             let what = AccessChange::CertificateRevoked { node: node() };
-            self.fold(25, Event::Access { number: number as u64, at: at(25), what });
+            self.fold(25, Event::AccessChanged { number: number as u64, at: at(25), change: what });
         }
     }
 }
@@ -229,14 +256,17 @@ fn sample() -> FleetState {
         log.past(&id, number);
         log.present(&id, number);
     }
-    log.fold(26, Event::Enrolled { node: node(9), place: place() });
-    log.fold(27, Event::Retired { node: node(9), why: "sold".to_owned() });
+    log.fold(26, Event::Enrolled { node: node(9), location: place() });
+    log.fold(27, Event::Retired { node: node(9), reason: "sold".to_owned() });
     for (index, domain) in place().domains().into_iter().enumerate() {
-        let freeze =
-            Ask::Freeze { domain: domain.clone(), until: at(90), reason: "a deadline".to_owned() };
+        let freeze = OperatorRequest::Freeze {
+            domain: domain.clone(),
+            until: at(90),
+            reason: "a deadline".to_owned(),
+        };
         log.ask(30, freeze);
         let (symptom, nodes) = (SYMPTOMS[index % 4], vec![node(1)]);
-        log.fold(30, Event::Blamed { domain, symptom, nodes, why: why() });
+        log.fold(30, Event::DomainFaultDetected { domain, symptom, nodes, rationale: why() });
     }
     log.fold(40, Event::ControllerResumed { last_ran: at(31) });
     log.state
@@ -372,23 +402,23 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     let is = |name: &str, now: Value| assert_eq!(now, then[name], "{name}");
     let time = |it: Option<jiff::Timestamp>| serde_json::to_value(it).unwrap();
     let text = |it: Option<&str>| serde_json::to_value(it).unwrap();
-    is("standing", serde_json::to_value(node.standing()).unwrap());
+    is("standing", serde_json::to_value(node.phase()).unwrap());
     is("since", time(Some(node.phase.since())));
     is("silent_since", time(node.liveness.heartbeat_lost_since()));
     is("revoked", time(node.liveness.certificate_revoked_at()));
     is("over_quota_since", time(node.reports.over_quota_since()));
     is("unreadable_since", time(node.reports.unreadable_since()));
-    is("wake", time(node.wake));
+    is("wake", time(node.next_deadline));
     is("cordon", serde_json::to_value(node.scheduling.cordon()).unwrap());
     is("generation", node.orders.generation().into());
     is("approved", node.repairs.is_approved().into());
     is("mended", node.repairs.unverified().is_some().into());
     is("untold_repair", text(node.repairs.pending_ack()));
     is("hold", serde_json::to_value(&node.requests.hold).unwrap());
-    is("errand", serde_json::to_value(&node.requests.errand).unwrap());
+    is("errand", serde_json::to_value(&node.requests.requested_order).unwrap());
     is("record", serde_json::to_value(node.reports.record()).unwrap());
     is("quarantines", serde_json::to_value(&node.quarantines).unwrap());
-    is("makeup", serde_json::to_value(node.makeup()).unwrap());
+    is("makeup", serde_json::to_value(node.reported_inventory()).unwrap());
     assert!(holds(&serde_json::to_value(node.findings()).unwrap(), &then["findings"]));
     assert_eq!(node.repairs.attempts().count(), then["repairs"].as_array().unwrap().len());
     assert_eq!(node.phase.deferred().is_some(), then["held_back"].is_object());
@@ -400,14 +430,14 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     let drained = node.scheduling.is_cordoned() && then["drained"] == true;
     assert_eq!(node.scheduling.is_drained(), drained);
     let requested = node.phase.requested_verification().is_some();
-    assert_eq!(requested, node.standing().in_service() && then["prove_now"].is_string());
+    assert_eq!(requested, node.phase().in_service() && then["prove_now"].is_string());
     let failures = node.orders.failures().map_or(0, |it| it.count.get());
     assert_eq!(failures, if then["failed_order"].is_null() { 0 } else { 2 });
     for result in node.verification.results() {
         assert!(result.passed && result.evidence == "all is well");
     }
-    let required: Vec<Rung> = node.verification.required().collect();
-    let owed = [("unproven", Rung::V0), ("owed", Rung::V3)];
+    let required: Vec<VerificationLevel> = node.verification.required().collect();
+    let owed = [("unproven", VerificationLevel::V0), ("owed", VerificationLevel::V3)];
     let owed = owed.into_iter().filter(|(name, _)| !then[*name].is_null());
     assert_eq!(required, owed.map(|(_, level)| level).collect::<Vec<_>>());
 }
@@ -440,15 +470,15 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
     state.policy = Policy::default();
     let dirty = BTreeSet::from([id.clone()]);
     let decided = decide(&state, &dirty, at(100)).events;
-    let [Event::HeldBack { why, .. }] = decided.as_slice() else { panic!("{decided:?}") };
-    assert_eq!(why.unblocked_by, UnblockedBy::OperatorRepair, "{why:?}");
+    let [Event::Deferred { rationale, .. }] = decided.as_slice() else { panic!("{decided:?}") };
+    assert_eq!(rationale.unblocked_by, UnblockedBy::OperatorRepair, "{rationale:?}");
     // The same node without the repair is rebooted.
     line["nodes"][id.as_str()]["repairs"] = serde_json::json!([]);
     let mut state = begun_with(format!("{FORM_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let decided = decide(&state, &dirty, at(100)).events;
-    let [Event::Ordered { order }] = decided.as_slice() else { panic!("{decided:?}") };
-    assert_eq!(order.what, OrderKind::Reboot);
+    let [Event::OrderIssued { order }] = decided.as_slice() else { panic!("{decided:?}") };
+    assert_eq!(order.kind, OrderKind::Reboot);
 }
 
 #[test]
@@ -456,14 +486,14 @@ fn sentences_of_a_state_of_format_1_are_kept_and_what_they_were_bound_to() {
     let line = RECORDED_V1.lines().last().unwrap();
     let state = begun_with(format!("{FORM_V1}{line}").as_bytes()).unwrap();
     let node = &state.nodes[&node(1)];
-    let why = node.phase.why();
+    let why = node.phase.rationale();
     assert_eq!(why.reason.to_string(), "Xid 79 on GPU 3");
     assert_eq!(why.reason.findings(), [7]);
     assert_eq!(why.unblocked_by.to_string(), "the finding clears");
     assert_eq!(why.unblocked_by.changes_at(), Some(at(60)));
     assert!(why.unblocked_by.is_approvable());
     assert_eq!(node.orders.pending().unwrap().order.reason.to_string(), "Xid 79");
-    assert_eq!(node.orders.failures().unwrap().why.to_string(), "job 5 runs on");
+    assert_eq!(node.orders.failures().unwrap().reason.to_string(), "job 5 runs on");
 }
 
 /// A state of format 1 does not say which nodes were in service. A node that was held then must leave the count of its domains again.
@@ -473,10 +503,10 @@ fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
         let logic = LOGIC_VERSION;
         Entry { seq, batch: seq, at, by: Actor::Server, logic, event }
     };
-    let place = Place::in_pool("train".parse().unwrap());
+    let place = Location::in_pool("train".parse().unwrap());
     let fleet = place.domains().remove(0);
-    let moved = |state: &mut FleetState, number: u64, to: Standing| {
-        let event = Event::Moved { node: node(number), to, why: why() };
+    let moved = |state: &mut FleetState, number: u64, to: NodePhase| {
+        let event = Event::PhaseChanged { node: node(number), to, rationale: why() };
         state.apply(&entry(5, at(2), event));
     };
     // As the version before wrote it, and counted: every node that is not in service.
@@ -493,12 +523,16 @@ fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
     written["nodes"] = nodes.into();
     written["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
     let mut state = begun_with(format!("{FORM_V1}{written}").as_bytes()).unwrap();
-    assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 1 });
-    moved(&mut state, 2, Standing::Held);
-    assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 2 }, "it was in service");
-    moved(&mut state, 1, Standing::Verifying);
-    moved(&mut state, 1, Standing::InService);
-    assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 1 });
+    assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
+    moved(&mut state, 2, NodePhase::Held);
+    assert_eq!(
+        state.domain_counts[&fleet],
+        DomainCounts { members: 3, out: 2 },
+        "it was in service"
+    );
+    moved(&mut state, 1, NodePhase::Verifying);
+    moved(&mut state, 1, NodePhase::InService);
+    assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
 }
 
 #[test]

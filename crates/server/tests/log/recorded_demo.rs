@@ -1,8 +1,8 @@
 //! The log of a `farrier demo` as format 1 wrote it: a whole database of then is read, verified by its hashes and folded.
 
-use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
+use farrier_server::state_machine::StateMachine;
 
 const DEMO: &[u8] = include_bytes!("testdata/demo_v1.log");
 /// What `farrier server backup` printed for it.
@@ -16,7 +16,7 @@ fn the_log_of_a_demo_of_format_1_is_read_verified_and_folded() {
     let log = SqliteLog::open(&path).unwrap();
     let head = verify(&log).unwrap().unwrap();
     assert_eq!((head.seq, head.hash.to_string()), (693, HASH.to_owned()));
-    let core = Core::open(Box::new(log)).unwrap();
+    let core = StateMachine::open(Box::new(log)).unwrap();
     assert_eq!((core.state().seq, core.state().nodes.len()), (693, 64));
     assert!(core.state().nodes.values().any(|it| !it.quarantines.is_empty()));
 }

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::event::Ask;
+use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
-use farrier_fleet::fleet::{Event, NodeId, Order, Reason, Standing};
-use farrier_server::core::Core;
+use farrier_fleet::fleet::{Event, NodeId, NodePhase, Order, Reason};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
+use farrier_server::state_machine::StateMachine;
 use farrier_sim::fleet::{Fleet, Plan};
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,7 +20,7 @@ const PERSON: SignedDuration = SignedDuration::from_hours(4);
 const MISSED: SignedDuration = SignedDuration::from_secs(30);
 
 struct World {
-    core: Core,
+    core: StateMachine,
     fleet: Fleet,
     now: Timestamp,
     /// Orders that were given; each once.
@@ -42,7 +42,7 @@ impl World {
         let now: Timestamp = "2026-11-01T00:00:00Z".parse().unwrap();
         let fleet = Fleet::new(plan, now);
         let mut world = Self {
-            core: Core::open(log).unwrap(),
+            core: StateMachine::open(log).unwrap(),
             fleet,
             now,
             ordered: BTreeSet::new(),
@@ -53,7 +53,7 @@ impl World {
             served_s: (0, 0),
         };
         let join = |(node, place): (&NodeId, &_)| {
-            (Actor::Server, Event::Enrolled { node: node.clone(), place: Clone::clone(place) })
+            (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(place) })
         };
         let joined = world.fleet.places().map(join).collect();
         world.commit(joined);
@@ -66,7 +66,7 @@ impl World {
             .entries
             .into_iter()
             .filter_map(|entry| match entry.event {
-                Event::Ordered { order } => Some(order),
+                Event::OrderIssued { order } => Some(order),
                 _ => None,
             })
             .collect();
@@ -79,7 +79,7 @@ impl World {
 
     /// One step: to the next moment at which anything happens.
     fn step(&mut self, end: Timestamp) {
-        let wake = self.core.state().wakes.first().map(|(at, _)| *at);
+        let wake = self.core.state().deadlines.first().map(|(at, _)| *at);
         let missed =
             self.gone.values().filter(|(_, known)| !known).map(|(at, _)| *at + MISSED).min();
         let person = self.called.values().min().copied();
@@ -95,7 +95,7 @@ impl World {
             .collect();
         inputs.extend(self.silence());
         inputs.extend(self.people());
-        inputs.push((Actor::Server, Event::TimePassed));
+        inputs.push((Actor::Server, Event::Tick));
         self.commit(inputs);
         self.hold_to_promises();
     }
@@ -111,11 +111,14 @@ impl World {
                 }
                 Some((since, known)) if !up && !*known && *since + MISSED <= self.now => {
                     *known = true;
-                    events.push((Actor::Server, Event::Silent { node: id.clone(), since: *since }));
+                    events.push((
+                        Actor::Server,
+                        Event::HeartbeatLost { node: id.clone(), since: *since },
+                    ));
                 }
                 Some((_, known)) if up => {
                     if *known {
-                        events.push((Actor::Server, Event::Heard { node: id.clone() }));
+                        events.push((Actor::Server, Event::HeartbeatRestored { node: id.clone() }));
                     }
                     self.gone.remove(id);
                 }
@@ -129,7 +132,7 @@ impl World {
     fn people(&mut self) -> Vec<(Actor, Event)> {
         for (id, node) in &self.core.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.standing() == Standing::InRepair && waits && !self.called.contains_key(id) {
+            if node.phase() == NodePhase::Repairing && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now + PERSON);
             }
         }
@@ -144,8 +147,9 @@ impl World {
             self.called.remove(&id);
             let now = self.now;
             self.fleet.change(&id, |node| node.repair(now));
-            let what = Ask::Repaired { node: id, what: "a new board".to_owned() };
-            events.push((Actor::Person("tech".to_owned()), Event::Asked { what }));
+            let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
+            events
+                .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
         }
         events
     }
@@ -156,7 +160,7 @@ impl World {
         let (mut served, mut all) = (0, 0);
         for node in nodes {
             all += 1;
-            served += i64::from(node.standing().in_service());
+            served += i64::from(node.phase().in_service());
         }
         self.served_s.0 += served * seconds;
         self.served_s.1 += all * seconds;
@@ -164,8 +168,8 @@ impl World {
 
     fn hold_to_promises(&mut self) {
         let state = self.core.state();
-        for (domain, tally) in &state.tallies {
-            if let Some(breaker) = state.policy.breakers.get(&domain.kind()) {
+        for (domain, tally) in &state.domain_counts {
+            if let Some(breaker) = state.policy.disruption_budgets.get(&domain.kind()) {
                 let limit = breaker.limit(tally.members);
                 assert!(tally.out <= limit, "{domain}: {tally:?}, at most {limit}");
             }
@@ -173,7 +177,7 @@ impl World {
         for (id, node) in &state.nodes {
             let ill = self.fleet.node(id).unwrap().is_ill();
             if ill
-                && node.standing() == Standing::InService
+                && node.phase() == NodePhase::InService
                 && node.liveness.heartbeat_loss().is_none()
             {
                 let since = *self.ill.entry(id.clone()).or_insert(self.now);
@@ -213,10 +217,8 @@ fn a_month_of_faults_is_found_mended_and_proven() {
     let out: Vec<_> = state
         .nodes
         .iter()
-        .filter(|(_, it)| !it.standing().in_service())
-        .map(|(id, it)| {
-            format!("{id}: {} because {}", it.standing().words(), it.phase.why().reason)
-        })
+        .filter(|(_, it)| !it.phase().in_service())
+        .map(|(id, it)| format!("{id}: {} because {}", it.phase(), it.phase.rationale().reason))
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
     assert!(world.longest.is_none(), "an ill node stayed in service for {:?}", world.longest);
@@ -238,8 +240,8 @@ fn replayed(log: &SqliteLog, world: &World) -> usize {
         seq = last.seq;
         for stored in page {
             let entry = stored.entry().unwrap();
-            if let Event::Moved { to: Standing::InService, why, .. } = &entry.event {
-                returned += usize::from(matches!(why.reason, Reason::Verified { .. }));
+            if let Event::PhaseChanged { to: NodePhase::InService, rationale, .. } = &entry.event {
+                returned += usize::from(matches!(rationale.reason, Reason::Verified { .. }));
             }
             replay.take(entry).unwrap();
         }

@@ -11,17 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farrier_agent::uplink::Keep;
-use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::event::NodeInventory;
 use farrier_wire::client::{self, Agents};
-use farrier_wire::form;
+use farrier_wire::convert;
 use farrier_wire::proof::{NodeKey, Purpose};
-use farrier_wire::proto::{EnrolRequest, Hello, RenewRequest, Up, up};
+use farrier_wire::proto::{AgentMessage, EnrolRequest, Hello, RenewRequest, agent_message};
 use tonic::{Code, Request, Status};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use metrics::metrics;
-use world::{Member, Site};
+use world::{Member, TestServer};
 
 const TIMES: usize = 50;
 
@@ -54,13 +54,14 @@ async fn enrol(agents: &mut Agents, token: &str) -> Status {
 }
 
 fn hello(last_order: u64) -> Hello {
-    let makeup = Makeup { boot: "b".to_owned(), gpus: Some(Vec::new()), ..Makeup::default() };
-    let makeup = Some(form::makeup_message(&makeup));
-    Hello { makeup, journal: "j".to_owned(), last_order, ..Hello::default() }
+    let inventory =
+        NodeInventory { boot: "b".to_owned(), gpus: Some(Vec::new()), ..NodeInventory::default() };
+    let inventory = Some(convert::inventory_message(&inventory));
+    Hello { inventory, journal: "j".to_owned(), last_order, ..Hello::default() }
 }
 
 async fn session(agents: &mut Agents, name: &str, hello: Hello) -> Status {
-    let up = Up { what: Some(up::What::Hello(hello)) };
+    let up = AgentMessage { what: Some(agent_message::What::Hello(hello)) };
     let mut request = Request::new(tokio_stream::iter([up]));
     request.metadata_mut().insert("farrier-node", name.parse().unwrap());
     match agents.session(request).await {
@@ -79,7 +80,7 @@ async fn renewal(agents: &mut Agents) -> Code {
 async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() {
     let lines = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let tls = Keep::new(&member.identity(), None).tls().unwrap();

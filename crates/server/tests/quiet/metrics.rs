@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Domain, Role};
-use farrier_server::access::NewPerson;
-use farrier_wire::client::Asker;
+use farrier_server::access::NewUser;
+use farrier_wire::client::RestClient;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::world::Site;
+use crate::world::TestServer;
 
-pub(crate) async fn metrics(site: &Site, tls: Arc<rustls::ClientConfig>) -> String {
+pub(crate) async fn metrics(site: &TestServer, tls: Arc<rustls::ClientConfig>) -> String {
     let now = Timestamp::now();
     let expires = now + SignedDuration::from_hours(1);
-    let person = NewPerson::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
-    let by = Actor::Person("local:test".to_owned());
+    let person = NewUser::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
+    let by = Actor::User("local:test".to_owned());
     let (_, token) = site.store().add_person(&by, &person, now).unwrap();
     let mut asker =
-        Asker::connect(&site.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
+        RestClient::connect(&site.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
     let mut answer = asker.follow("/metrics").await.unwrap();
     let mut text = Vec::new();
     while let Some(piece) = answer.piece().await.unwrap() {

@@ -4,16 +4,16 @@ use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Entry, Role};
 use farrier_server::access::TokenKind;
-use farrier_wire::client::{Asker, fingerprint, pinned};
+use farrier_wire::client::{RestClient, fingerprint, pinned};
 use farrier_wire::rest::{Me, NodePage};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::office::Office;
-use crate::world::{Site, until};
+use crate::world::{TestServer, until};
 
 fn changes(office: &Office) -> Vec<(Actor, AccessChange)> {
     let change = |entry: Entry| match entry.event {
-        Event::Access { what, .. } => Some((entry.by, what)),
+        Event::AccessChanged { change, .. } => Some((entry.by, change)),
         _ => None,
     };
     office.site.entries().into_iter().filter_map(change).collect()
@@ -26,8 +26,8 @@ async fn expired_revoked_and_other_kinds_of_tokens_open_nothing_and_are_told_ali
     assert_eq!(office.get("/api/v1/me", &good).await["name"], "ann");
     let expired = office.token_for("bob", Role::Admin, "fleet", SignedDuration::from_secs(-1));
     let joins = office.site.token(None, 1);
-    let by = Actor::Person("local:test".to_owned());
-    office.site.store().revoke_token_by(&by, TokenKind::Person, 1, Timestamp::now()).unwrap();
+    let by = Actor::User("local:test".to_owned());
+    office.site.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
     let mut told = Vec::new();
     for token in [good.as_str(), &expired, &joins, "", "x", &"y".repeat(5000), &good[..20]] {
         let answer = office.ask("GET", "/api/v1/nodes", Some(token), None).await;
@@ -69,12 +69,12 @@ async fn who_may_speak_is_in_the_log_whoever_changed_it_and_once() {
         assert_eq!(revoked.json()["changed"], changed, "{revoked:?}");
     }
     let seen = changes(&office);
-    let ann = Actor::Person("ann".to_owned());
+    let ann = Actor::User("ann".to_owned());
     assert!(
-        matches!(&seen[0], (Actor::Person(by), AccessChange::PersonAdded { name, role: Role::Admin, .. })
+        matches!(&seen[0], (Actor::User(by), AccessChange::UserAdded { name, role: Role::Admin, .. })
         if by == "local:test" && name == "ann")
     );
-    assert!(matches!(&seen[1], (by, AccessChange::JoinTokenMade { uses: 4, .. }) if *by == ann));
+    assert!(matches!(&seen[1], (by, AccessChange::JoinTokenCreated { uses: 4, .. }) if *by == ann));
     assert!(
         matches!(&seen[2], (by, AccessChange::TokenRevoked { token, .. }) if *by == ann && *token == id)
     );
@@ -132,14 +132,14 @@ async fn only_those_who_administer_the_fleet_see_who_may_speak() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_tls_with_the_fingerprint_and_no_other() {
-    let office = Office::with(Site::with_tls().await).await;
+    let office = Office::with(TestServer::with_tls().await).await;
     let token = office.token("ann", Role::Viewer, "fleet");
     let url = office.site.url().parse().unwrap();
     let right = fingerprint(office.site.running().fingerprint()).unwrap();
-    let mut asker = Asker::connect(&url, pinned(right).unwrap(), &token).await.unwrap();
+    let mut asker = RestClient::connect(&url, pinned(right).unwrap(), &token).await.unwrap();
     assert_eq!(asker.get::<Me>("/api/v1/me").await.unwrap().name, "ann");
     let page: NodePage = asker.get("/api/v1/nodes").await.unwrap();
     assert_eq!(page.nodes.len(), 3);
     assert!(!format!("{asker:?}").contains(&token));
-    assert!(Asker::connect(&url, pinned([7; 32]).unwrap(), &token).await.is_err());
+    assert!(RestClient::connect(&url, pinned([7; 32]).unwrap(), &token).await.is_err());
 }

@@ -1,9 +1,9 @@
 //! What people ask for is in the log with their name before it is answered; asked twice it is done once.
 
-use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{
-    Entry, Node, NodeId, OrderKind, Policy, Reason, Role, Standing, UnblockedBy, Why,
+    Entry, Node, NodeId, NodePhase, OrderKind, Policy, Rationale, Reason, Role, UnblockedBy,
 };
 use farrier_server::access::{JoinError, Wanted};
 use jiff::{SignedDuration, Timestamp};
@@ -12,9 +12,9 @@ use serde_json::json;
 use crate::office::Office;
 use crate::world::node;
 
-fn asked(office: &Office) -> Vec<(Actor, Ask)> {
+fn asked(office: &Office) -> Vec<(Actor, OperatorRequest)> {
     let ask = |entry: Entry| match entry.event {
-        Event::Asked { what } => Some((entry.by, what)),
+        Event::OperatorRequested { request } => Some((entry.by, request)),
         _ => None,
     };
     office.site.entries().into_iter().filter_map(ask).collect()
@@ -29,7 +29,7 @@ async fn a_hold_is_decided_on_at_once_and_released_by_another() {
         let held = office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
         assert_eq!(held.json(), json!({ "changed": changed }));
     }
-    assert_eq!(office.look("a", Node::standing).await, Standing::Held);
+    assert_eq!(office.look("a", Node::phase).await, NodePhase::Held);
     let told = office.get("/api/v1/nodes/a", &ann).await;
     assert_eq!(told["hold"], json!({ "by": "ann", "reason": "a look" }), "{told}");
     assert_eq!(told["history"], "/api/v1/events?node=a");
@@ -80,7 +80,7 @@ async fn a_freeze_holds_where_it_is_all_the_callers() {
     assert_eq!(freezes["freezes"].as_array().unwrap().len(), 3, "{freezes}");
     assert_eq!(freezes["freezes"][0]["by"], "ann");
     for changed in [true, false] {
-        let thawed = office.post("/api/v1/thaws", &ann, r#"{"domain":"pool:train"}"#).await;
+        let thawed = office.post("/api/v1/unfreezes", &ann, r#"{"domain":"pool:train"}"#).await;
         assert_eq!(thawed.json(), json!({ "changed": changed }));
     }
 }
@@ -90,7 +90,7 @@ async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
     let office = Office::open().await;
     let ann = office.token("ann", Role::Operator, "pool:train");
     let (diag, tune) = (r#"{"level":3,"minutes":10}"#, r#"{"profile":"training"}"#);
-    for (what, body) in [("diag", diag), ("tune", tune), ("verify", r#"{"rung":"v2"}"#)] {
+    for (what, body) in [("diag", diag), ("tune", tune), ("verify", r#"{"level":"v2"}"#)] {
         let refused = office.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
         refused.assert_problem(409);
         assert!(format!("{refused:?}").contains("hold it first"), "{refused:?}");
@@ -104,7 +104,7 @@ async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
     let refused = office.post("/api/v1/nodes/a/tune", &ann, tune).await;
     refused.assert_problem(409);
     let node = office.get("/api/v1/nodes/a", &ann).await;
-    assert_eq!(node["errand"], "diag, level 3, 10 min", "{node}");
+    assert_eq!(node["requested_order"], "diag, level 3, 10 min", "{node}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,8 +115,8 @@ async fn nobody_approves_what_does_not_wait() {
     assert!(!office.look("a", |it| it.repairs.is_approved()).await);
     // A reboot that waits.
     let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
-    let why = Why::new(reason, UnblockedBy::Approval);
-    office.told(Event::HeldBack { node: node("a"), why }).await;
+    let why = Rationale::new(reason, UnblockedBy::Approval);
+    office.told(Event::Deferred { node: node("a"), rationale: why }).await;
     assert_eq!(office.get("/api/v1/nodes/a", &ann).await["waits_for_approval"], true);
     for changed in [true, false] {
         let approved = office.post("/api/v1/nodes/a/approve", &ann, "{}").await;
@@ -134,8 +134,8 @@ async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
         async move { office.ask("PUT", "/api/v1/policy", Some(ann), Some(&body)).await }
     };
     for wrong in [
-        json!({ "breakers": { "pool": { "share": 2.0 } } }),
-        json!({ "pools_default": { "silent_s": 0 } }),
+        json!({ "disruption_budgets": { "pool": { "share": 2.0 } } }),
+        json!({ "pools_default": { "heartbeat_timeout_s": 0 } }),
         json!({ "polls": {} }),
         json!({ "pools": { "a b": {} } }),
         json!({ "services": { "gpu.x": "x; rm -rf /" } }),
@@ -157,7 +157,7 @@ async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
     );
     let sets = office.site.entries().into_iter();
     let sets = sets.filter(|it| matches!(it.event, Event::PolicySet { .. })).map(|it| it.by);
-    let by = [Actor::Server, Actor::Person("ann".to_owned())];
+    let by = [Actor::Server, Actor::User("ann".to_owned())];
     assert_eq!(sets.collect::<Vec<_>>(), by, "a log begins with the policy of its fleet");
 }
 
@@ -197,7 +197,7 @@ async fn whoever_has_the_fleet_says_where_a_node_stands() {
     let place = |body: &str| {
         let (root, body) = (root.clone(), body.to_owned());
         let office = &office;
-        async move { office.ask("PUT", "/api/v1/nodes/b/place", Some(&root), Some(&body)).await }
+        async move { office.ask("PUT", "/api/v1/nodes/b/location", Some(&root), Some(&body)).await }
     };
     assert_eq!(Office::names(&office.get("/api/v1/nodes", &lab).await), ["a"]);
     let whole =
@@ -214,8 +214,8 @@ async fn whoever_has_the_fleet_says_where_a_node_stands() {
     };
     assert_eq!((members("rack:r1"), members("rack:r2")), (Some(json!(3)), None), "{domains}");
     let placed = office.site.entries().into_iter().filter_map(|entry| match entry.event {
-        Event::Placed { place, .. } => {
-            Some((entry.by.to_string(), place.leaf.unwrap().to_string()))
+        Event::LocationChanged { location, .. } => {
+            Some((entry.by.to_string(), location.leaf.unwrap().to_string()))
         }
         _ => None,
     });

@@ -145,8 +145,8 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
         })
     });
     let [mut ann, mut bob] = readers.await.unwrap();
-    let by = Actor::Person("local:test".to_owned());
-    office.site.store().revoke_token_by(&by, TokenKind::Person, 1, Timestamp::now()).unwrap();
+    let by = Actor::User("local:test".to_owned());
+    office.site.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
     let ended = tokio::task::spawn_blocking(move || {
         let mut rest = Vec::new();
         ann.lines.read_to_end(&mut rest).unwrap();
@@ -165,7 +165,7 @@ async fn an_export_of_the_log_is_whole() {
     for number in 1..=600 {
         office.found("a", number).await;
     }
-    office.told(Event::Retired { node: node("b"), why: "sold".to_owned() }).await;
+    office.told(Event::Retired { node: node("b"), reason: "sold".to_owned() }).await;
     let token = office.token("ann", Role::Admin, "fleet");
     let end = office.site.running().tail().end();
     let answer = office.ask("GET", "/api/v1/export?what=log", Some(&token), None).await;

@@ -37,7 +37,7 @@ async fn what_does_not_read_is_a_problem_and_not_a_failure() {
         ("POST", "/api/v1/nodes/a/hold", Some(r#"{"reason":"a\nb"}"#), 400),
         ("POST", "/api/v1/nodes/a/hold", Some(r#"{"reason":"x","more":1}"#), 400),
         ("POST", "/api/v1/nodes/a/hold", Some("[[[["), 400),
-        ("POST", "/api/v1/nodes/a/verify", Some(r#"{"rung":"v9"}"#), 400),
+        ("POST", "/api/v1/nodes/a/verify", Some(r#"{"level":"v9"}"#), 400),
         ("POST", "/api/v1/nodes/a/diag", Some(r#"{"level":4,"minutes":1}"#), 400),
         ("POST", "/api/v1/nodes/a/diag", Some(r#"{"level":3,"minutes":0}"#), 400),
         ("POST", "/api/v1/nodes/a/tune", Some(r#"{"profile":"ours"}"#), 400),
@@ -103,7 +103,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
         let expires = now + jiff::SignedDuration::from_hours(1);
         let scope = farrier_fleet::fleet::Domain::Fleet;
         let person =
-            farrier_server::access::NewPerson::new(name, Role::Viewer, scope, expires).unwrap();
+            farrier_server::access::NewUser::new(name, Role::Viewer, scope, expires).unwrap();
         let by = farrier_fleet::fleet::identity::Actor::Server;
         store.add_person(&by, &person, now).unwrap().1.reveal().to_owned()
     });

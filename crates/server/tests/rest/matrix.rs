@@ -1,7 +1,7 @@
 //! The matrix of a fleet with a node whose inventory has as many names as a message can have.
 
 use farrier_fleet::fleet::Role;
-use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup};
+use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory};
 use farrier_fleet::health::GpuUuid;
 use farrier_wire::limits::{FRAMEWORKS_MAX, GPUS_MAX};
 use serde_json::json;
@@ -9,20 +9,20 @@ use serde_json::json;
 use crate::office::Office;
 use crate::world::node;
 
-fn inventory(gpu_names: usize, frameworks: usize) -> Makeup {
-    let gpu = |at: usize| GpuMakeup {
+fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
+    let gpu = |at: usize| GpuInventory {
         uuid: GpuUuid(format!("GPU-{at}")),
         name: Some(format!("GPU {}", at % gpu_names)),
         index: u32::try_from(at).ok(),
         pci: None,
     };
-    Makeup {
+    NodeInventory {
         boot: "b".to_owned(),
         driver: Some("580.95.05".to_owned()),
         cuda: Some("13.0".to_owned()),
         gpus: Some((0..GPUS_MAX).map(gpu).collect()),
         frameworks: (0..frameworks).map(|at| (format!("f{at}"), "1".to_owned())).collect(),
-        ..Makeup::default()
+        ..NodeInventory::default()
     }
 }
 
@@ -32,8 +32,8 @@ fn inventory(gpu_names: usize, frameworks: usize) -> Makeup {
 async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
     let office = Office::open().await;
     office.seen("a", Some("NVIDIA H200"), Some("580.95.05")).await;
-    let makeup = inventory(GPUS_MAX, FRAMEWORKS_MAX);
-    office.told(Event::Seen { node: node("b"), makeup }).await;
+    let inventory = inventory(GPUS_MAX, FRAMEWORKS_MAX);
+    office.told(Event::InventoryReported { node: node("b"), inventory }).await;
     let token = office.token("vic", Role::Viewer, "fleet");
     let asked = async || office.get("/api/v1/matrix", &token).await;
     let (matrix, again, ()) = tokio::join!(asked(), asked(), office.found("a", 1));
@@ -55,7 +55,7 @@ async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ordinary_fleet_is_whole() {
     let office = Office::open().await;
-    office.told(Event::Seen { node: node("a"), makeup: inventory(16, 32) }).await;
+    office.told(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
     let token = office.token("vic", Role::Viewer, "fleet");
     let matrix = office.get("/api/v1/matrix", &token).await;
     assert_eq!((&matrix["left_out"], &matrix["unknown_nodes"]), (&json!(null), &json!(2)));

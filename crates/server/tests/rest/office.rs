@@ -5,16 +5,16 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory, Record};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{NodeId, Place, Role};
+use farrier_fleet::fleet::{Location, NodeId, Role};
 use farrier_fleet::health::{Change, GpuUuid};
-use farrier_server::access::NewPerson;
-use farrier_server::brain::Brain;
+use farrier_server::access::NewUser;
+use farrier_server::controller::Controller;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::world::{PATIENCE, Site, finding, node};
+use crate::world::{PATIENCE, TestServer, finding, node};
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -91,7 +91,7 @@ fn unchunked(mut body: &str) -> String {
 }
 
 pub(crate) struct Office {
-    pub(crate) site: Site,
+    pub(crate) site: TestServer,
 }
 
 /// Where each node stands: two of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
@@ -100,10 +100,10 @@ const NODES: [(&str, &str, &str, &str); 3] =
 
 impl Office {
     pub(crate) async fn open() -> Self {
-        Self::with(Site::plain().await).await
+        Self::with(TestServer::plain().await).await
     }
 
-    pub(crate) async fn with(site: Site) -> Self {
+    pub(crate) async fn with(site: TestServer) -> Self {
         let office = Self { site };
         for (name, pool, tenant, rack) in NODES {
             office.enrol(name, pool, Some(tenant), Some(rack)).await;
@@ -111,7 +111,7 @@ impl Office {
         office
     }
 
-    pub(crate) fn brain(&self) -> &Brain {
+    pub(crate) fn brain(&self) -> &Controller {
         self.site.running().brain()
     }
 
@@ -122,10 +122,10 @@ impl Office {
         tenant: Option<&str>,
         rack: Option<&str>,
     ) {
-        let mut place = Place::in_pool(pool.parse().unwrap());
+        let mut place = Location::in_pool(pool.parse().unwrap());
         place.tenant = tenant.map(|it| it.parse().unwrap());
         place.rack = rack.map(|it| it.parse().unwrap());
-        self.told(Event::Enrolled { node: node(name), place }).await;
+        self.told(Event::Enrolled { node: node(name), location: place }).await;
     }
 
     pub(crate) async fn told(&self, event: Event) {
@@ -136,23 +136,23 @@ impl Office {
     pub(crate) async fn found(&self, name: &str, number: u64) {
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
-        self.told(Event::Found { node: node(name), record, changes }).await;
+        self.told(Event::FindingsReported { node: node(name), record, changes }).await;
     }
 
     pub(crate) async fn seen(&self, name: &str, gpu: Option<&str>, driver: Option<&str>) {
-        let gpu = |index| GpuMakeup {
+        let gpu = |index| GpuInventory {
             uuid: GpuUuid(format!("GPU-{name}-{index}")),
             name: gpu.map(str::to_owned),
             index: Some(index),
             pci: Some(format!("0000:{index:02x}:00.0")),
         };
-        let makeup = Makeup {
+        let inventory = NodeInventory {
             boot: "b".to_owned(),
             driver: driver.map(str::to_owned),
             gpus: driver.map(|_| (0..8).map(gpu).collect()),
-            ..Makeup::default()
+            ..NodeInventory::default()
         };
-        self.told(Event::Seen { node: node(name), makeup }).await;
+        self.told(Event::InventoryReported { node: node(name), inventory }).await;
     }
 
     pub(crate) fn token(&self, name: &str, role: Role, scope: &str) -> String {
@@ -167,8 +167,8 @@ impl Office {
         life: SignedDuration,
     ) -> String {
         let now = Timestamp::now();
-        let person = NewPerson::new(name, role, scope.parse().unwrap(), now + life).unwrap();
-        let by = Actor::Person("local:test".to_owned());
+        let person = NewUser::new(name, role, scope.parse().unwrap(), now + life).unwrap();
+        let by = Actor::User("local:test".to_owned());
         let (_, secret) = self.site.store().add_person(&by, &person, now).unwrap();
         secret.reveal().to_owned()
     }

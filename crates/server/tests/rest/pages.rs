@@ -23,7 +23,7 @@ async fn office() -> Office {
         let large = Finding { text: "x".repeat(LARGE_BYTES), ..finding(1) };
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(large)];
-        office.told(Event::Found { node: node("a"), record, changes }).await;
+        office.told(Event::FindingsReported { node: node("a"), record, changes }).await;
         office.found("b", number).await;
     }
     office

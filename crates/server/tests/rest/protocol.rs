@@ -4,15 +4,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use farrier_fleet::fleet::Role;
-use farrier_wire::client::{Asker, RestError, no_tls};
+use farrier_wire::client::{RestClient, RestError, no_tls};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::office::Office;
 use crate::world::{PATIENCE, until};
 
-async fn asker(office: &Office, token: &str) -> Asker {
-    Asker::connect(&office.site.url().parse().unwrap(), no_tls(), token).await.unwrap()
+async fn asker(office: &Office, token: &str) -> RestClient {
+    RestClient::connect(&office.site.url().parse().unwrap(), no_tls(), token).await.unwrap()
 }
 
 /// The status of a refusal that came whole.
@@ -150,12 +150,13 @@ async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
     };
     let one = json!(policy["pools_default"]).to_string();
     let twice = pools(&format!(r#"{{"train":{one},"train":{one}}}"#));
-    let inside = pools(&format!(r#"{{"train":{}}}"#, one.replacen('{', r#"{"silent_s":9,"#, 1)));
+    let inside =
+        pools(&format!(r#"{{"train":{}}}"#, one.replacen('{', r#"{"heartbeat_timeout_s":9,"#, 1)));
     for (method, path, body, key) in [
         ("POST", "/api/v1/nodes/a/hold", hold, "reason"),
         ("POST", "/api/v1/nodes/a/hold", r#"{"reason":"one","re\u0061son":"two"}"#, "reason"),
         ("PUT", "/api/v1/policy", &twice, "train"),
-        ("PUT", "/api/v1/policy", &inside, "silent_s"),
+        ("PUT", "/api/v1/policy", &inside, "heartbeat_timeout_s"),
     ] {
         let answer = office.ask(method, path, Some(&token), Some(body)).await;
         answer.assert_problem(400);
@@ -226,8 +227,8 @@ async fn only_what_is_there_is_frozen() {
     for domain in ["fleet", "rack:r1", "pool:train", "tenant:lab"] {
         assert_eq!(ask(domain).await.status, 200, "{domain}");
     }
-    let thaw = |domain: &str| json!({ "domain": domain }).to_string();
-    office.post("/api/v1/thaws", &token, &thaw("rack:r9")).await.assert_problem(404);
-    let thawed = office.post("/api/v1/thaws", &token, &thaw("rack:r1")).await;
+    let unfreeze = |domain: &str| json!({ "domain": domain }).to_string();
+    office.post("/api/v1/unfreezes", &token, &unfreeze("rack:r9")).await.assert_problem(404);
+    let thawed = office.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
     assert_eq!(thawed.json(), json!({ "changed": true }));
 }

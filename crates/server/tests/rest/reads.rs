@@ -1,14 +1,14 @@
 //! What is seen: filters, pages, and the part of the fleet that is a caller's.
 
-use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
-use farrier_fleet::fleet::policy::{Autonomy, Breaker};
-use farrier_fleet::fleet::{Policy, Reason, Role, Standing, UnblockedBy, Why};
+use farrier_fleet::fleet::policy::{Autonomy, DisruptionBudget};
+use farrier_fleet::fleet::{NodePhase, Policy, Rationale, Reason, Role, UnblockedBy};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::office::Office;
-use crate::world::{Member, Site, node};
+use crate::world::{Member, TestServer, node};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filters_cut_and_a_scope_cuts_what_is_left() {
@@ -21,8 +21,8 @@ async fn filters_cut_and_a_scope_cuts_what_is_left() {
         ("?pool=train", vec!["a", "b"]),
         ("?rack=r1", vec!["a", "c"]),
         ("?leaf=l1", vec![]),
-        ("?standing=joining", vec!["a", "b", "c"]),
-        ("?standing=held", vec![]),
+        ("?phase=joining", vec!["a", "b", "c"]),
+        ("?phase=held", vec![]),
         ("?text=h200", vec!["b"]),
         ("?text=gpu.lost", vec!["a"]),
         ("?pool=train&rack=r2", vec!["b"]),
@@ -67,20 +67,28 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
     office.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
     let since = Timestamp::now();
     for name in ["a", "c", "secret-d"] {
-        office.told(Event::Silent { node: node(name), since }).await;
+        office.told(Event::HeartbeatLost { node: node(name), since }).await;
     }
-    let root = Actor::Person("root".to_owned());
+    let root = Actor::User("root".to_owned());
     let until = since + SignedDuration::from_hours(1);
     for (domain, reason) in [("rack:r1", "seen"), ("pool:serve", "hidden"), ("fleet", "all")] {
         let domain = domain.parse().unwrap();
-        let what = Ask::Freeze { domain, until, reason: reason.to_owned() };
-        office.brain().take(root.clone(), Event::Asked { what }).await.unwrap();
+        let what = OperatorRequest::Freeze { domain, until, reason: reason.to_owned() };
+        office
+            .brain()
+            .take(root.clone(), Event::OperatorRequested { request: what })
+            .await
+            .unwrap();
     }
-    let what = Ask::Hold { node: node("c"), reason: "theirs".to_owned() };
-    office.brain().take(root, Event::Asked { what }).await.unwrap();
+    let what = OperatorRequest::Hold { node: node("c"), reason: "theirs".to_owned() };
+    office.brain().take(root, Event::OperatorRequested { request: what }).await.unwrap();
     let token = office.token("eve", Role::Viewer, "pool:train");
-    let blames = office.get("/api/v1/blames", &token).await;
-    assert_eq!(blames["blames"][0]["nodes"], serde_json::json!(["a"]), "{blames}");
+    let domain_faults = office.get("/api/v1/domain-faults", &token).await;
+    assert_eq!(
+        domain_faults["domain_faults"][0]["nodes"],
+        serde_json::json!(["a"]),
+        "{domain_faults}"
+    );
     let mut everything = String::new();
     for path in [
         "/api/v1/nodes",
@@ -90,7 +98,7 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
         "/api/v1/events?limit=500",
         "/api/v1/events?limit=500&after=0",
         "/api/v1/domains",
-        "/api/v1/blames",
+        "/api/v1/domain-faults",
         "/api/v1/freezes",
         "/api/v1/matrix",
         "/api/v1/policy",
@@ -104,7 +112,7 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
         }
         everything.push_str(&answer.body);
     }
-    for ours in ["seen", "all", "\"a\"", "blamed", "policy-set"] {
+    for ours in ["seen", "all", "\"a\"", "domain_faults", "policy-set"] {
         assert!(everything.contains(ours), "{ours} is missing");
     }
     let domains = office.get("/api/v1/domains", &token).await;
@@ -119,17 +127,21 @@ async fn reasons_do_not_count_the_nodes_of_others() {
     let office = Office::open().await;
     let mut policy = Policy::default();
     policy.pools_default.autonomy = Autonomy::Quarantine;
-    policy.breakers.insert(DomainKind::Fleet, Breaker { share: 0.0, nodes: Some(0) });
+    policy
+        .disruption_budgets
+        .insert(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) });
     office.told(Event::PolicySet { policy: Box::new(policy) }).await;
     // One should be taken out of service, and no more of the fleet may be; three of a rack are silent, and the rack is to blame.
-    let why = Why::new(Reason::Verified { joining: true }, UnblockedBy::Finding);
-    office.told(Event::Moved { node: node("b"), to: Standing::InService, why }).await;
+    let why = Rationale::new(Reason::Verified { joining: true }, UnblockedBy::Finding);
+    office
+        .told(Event::PhaseChanged { node: node("b"), to: NodePhase::InService, rationale: why })
+        .await;
     let since = Timestamp::now() - SignedDuration::from_hours(24);
-    office.told(Event::Silent { node: node("b"), since }).await;
-    office.told(Event::TimePassed).await;
+    office.told(Event::HeartbeatLost { node: node("b"), since }).await;
+    office.told(Event::Tick).await;
     office.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
     for name in ["a", "c", "secret-d"] {
-        office.told(Event::Silent { node: node(name), since: Timestamp::now() }).await;
+        office.told(Event::HeartbeatLost { node: node(name), since: Timestamp::now() }).await;
     }
     let all = office.token("ann", Role::Viewer, "fleet");
     let scoped = ["pool:train", "tenant:lab", "tenant:shop"]
@@ -143,7 +155,7 @@ async fn reasons_do_not_count_the_nodes_of_others() {
             "/api/v1/nodes/a/explanation",
             "/api/v1/nodes/b/explanation",
             "/api/v1/events?limit=500",
-            "/api/v1/blames",
+            "/api/v1/domain-faults",
             "/api/v1/export",
             "/api/v1/export?what=log",
         ] {
@@ -189,7 +201,7 @@ async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
         if pages == 3 {
             // One that was passed goes, one that is to come goes, one comes on each side.
             for name in ["n001", "n050"] {
-                office.told(Event::Retired { node: node(name), why: "x".to_owned() }).await;
+                office.told(Event::Retired { node: node(name), reason: "x".to_owned() }).await;
             }
             office.enrol("n000a", "train", None, None).await;
             office.enrol("n051a", "train", None, None).await;
@@ -241,7 +253,7 @@ async fn the_log_is_whole_both_ways_and_with_filters() {
     let token = office.token("ann", Role::Admin, "fleet");
     let kinds = ["", "&kind=found", "&node=a", "&by=node%20a", "&kind=moved&node=b"];
     crate::world::until("the token is in the log", || {
-        office.site.count(|it| matches!(it, Event::Access { .. })) == 1
+        office.site.count(|it| matches!(it, Event::AccessChanged { .. })) == 1
     })
     .await;
     for filter in kinds {
@@ -328,8 +340,8 @@ async fn metrics_count_and_health_is_open_to_all() {
     let answer = office.ask("GET", "/metrics", Some(&token), None).await;
     assert!(answer.headers["content-type"].starts_with("text/plain; version=0.0.4"));
     for line in [
-        "farrier_fleet_nodes{standing=\"joining\"} 3",
-        "farrier_fleet_nodes{standing=\"held\"} 0",
+        "farrier_fleet_nodes{phase=\"joining\"} 3",
+        "farrier_fleet_nodes{phase=\"held\"} 0",
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
@@ -352,7 +364,7 @@ async fn metrics_count_and_health_is_open_to_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
     // No heartbeat is late, however slow the machine is.
-    let site = Site { report_interval_s: 3600, ..Site::new(true) };
+    let site = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) };
     let mut office = Office::with(site.started().await).await;
     let ann = office.token("ann", Role::Viewer, "fleet");
     let mut member = Member::new("a");
@@ -411,9 +423,9 @@ async fn heartbeats_of_an_idle_node_are_counted() {
 async fn a_scoped_reader_sees_nothing_of_a_retired_node_of_that_name() {
     let office = Office::open().await;
     office.found("a", 1).await;
-    let hold = Ask::Hold { node: node("a"), reason: "hidden".to_owned() };
-    office.told(Event::Asked { what: hold }).await;
-    office.told(Event::Retired { node: node("a"), why: "sold".to_owned() }).await;
+    let hold = OperatorRequest::Hold { node: node("a"), reason: "hidden".to_owned() };
+    office.told(Event::OperatorRequested { request: hold }).await;
+    office.told(Event::Retired { node: node("a"), reason: "sold".to_owned() }).await;
     office.enrol("a", "serve", None, None).await;
     office.found("a", 7).await;
     let token = office.token("eve", Role::Viewer, "pool:serve");

@@ -19,7 +19,7 @@ enum Who {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// It answers with what is theirs.
-    Cut,
+    DisconnectReason,
     /// The node or domain must be theirs.
     Theirs(u16),
     /// They must have the whole fleet.
@@ -30,24 +30,24 @@ const DIAG: &str = r#"{"level":1,"minutes":1}"#;
 const TUNE: &str = r#"{"profile":"shared"}"#;
 
 const CASES: [(&str, &str, &str, Who, Reach); 34] = [
-    ("GET", "/api/v1/nodes", "", Who::All, Reach::Cut),
+    ("GET", "/api/v1/nodes", "", Who::All, Reach::DisconnectReason),
     ("GET", "/api/v1/nodes/a", "", Who::All, Reach::Theirs(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Who::All, Reach::Theirs(404)),
-    ("GET", "/api/v1/findings", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/events", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/domains", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/blames", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/freezes", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/matrix", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/policy", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/export", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/export?what=log", "", Who::All, Reach::Cut),
-    ("GET", "/api/v1/me", "", Who::All, Reach::Cut),
+    ("GET", "/api/v1/findings", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/events", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/domains", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/domain-faults", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/freezes", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/matrix", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/policy", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/export", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/export?what=log", "", Who::All, Reach::DisconnectReason),
+    ("GET", "/api/v1/me", "", Who::All, Reach::DisconnectReason),
     ("GET", "/metrics", "", Who::All, Reach::Whole),
     ("POST", "/api/v1/nodes/a/hold", r#"{"reason":"x"}"#, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/release", "{}", Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/repaired", r#"{"what":"x"}"#, Who::Operators, Reach::Theirs(404)),
-    ("POST", "/api/v1/nodes/a/verify", r#"{"rung":"v1"}"#, Who::Operators, Reach::Theirs(404)),
+    ("POST", "/api/v1/nodes/a/verify", r#"{"level":"v1"}"#, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/diag", DIAG, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/tune", TUNE, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/logs", "{}", Who::Operators, Reach::Theirs(404)),
@@ -55,12 +55,12 @@ const CASES: [(&str, &str, &str, Who, Reach); 34] = [
     // There is none: whoever may is told so.
     ("GET", "/api/v1/nodes/a/artifacts/7", "", Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/freezes", "FREEZE", Who::Operators, Reach::Theirs(403)),
-    ("POST", "/api/v1/thaws", r#"{"domain":"pool:train"}"#, Who::Operators, Reach::Theirs(403)),
+    ("POST", "/api/v1/unfreezes", r#"{"domain":"pool:train"}"#, Who::Operators, Reach::Theirs(403)),
     // Nothing waits there: whoever may is told so.
     ("POST", "/api/v1/nodes/a/approve", "{}", Who::Approvers, Reach::Theirs(404)),
-    ("GET", "/api/v1/tokens", "", Who::Admins, Reach::Cut),
+    ("GET", "/api/v1/tokens", "", Who::Admins, Reach::DisconnectReason),
     ("POST", "/api/v1/tokens", r#"{"pool":"train"}"#, Who::Admins, Reach::Theirs(403)),
-    ("POST", "/api/v1/tokens/99/revoke", "{}", Who::Admins, Reach::Cut),
+    ("POST", "/api/v1/tokens/99/revoke", "{}", Who::Admins, Reach::DisconnectReason),
     ("PUT", "/api/v1/policy", "{}", Who::Admins, Reach::Whole),
     (
         "PUT",
@@ -71,7 +71,7 @@ const CASES: [(&str, &str, &str, Who, Reach); 34] = [
     ),
     ("POST", "/api/v1/nodes/a/revoke", "{}", Who::Admins, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/retire", r#"{"reason":"x"}"#, Who::Admins, Reach::Theirs(404)),
-    ("GET", "/api/v1/events/stream", "", Who::All, Reach::Cut),
+    ("GET", "/api/v1/events/stream", "", Who::All, Reach::DisconnectReason),
 ];
 
 fn may(role: Role, who: Who) -> bool {

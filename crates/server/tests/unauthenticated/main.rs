@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
 use metrics::metrics;
-use world::{Member, Site, trusting, until};
+use world::{Member, TestServer, trusting, until};
 
 /// Held by the test that measures.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -54,7 +54,12 @@ fn unfinished(taken: Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = Infall
 }
 
 /// Begins many requests on many connections and ends none; the answers so far, as text.
-async fn attack(site: &Site, member: &Member, method: &str, path: &str) -> (JoinSet<()>, Answers) {
+async fn attack(
+    site: &TestServer,
+    member: &Member,
+    method: &str,
+    path: &str,
+) -> (JoinSet<()>, Answers) {
     let answers = Answers::default();
     let mut tasks = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -122,7 +127,7 @@ impl Answers {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
     let _alone = ALONE.lock().await;
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let before = resident_bytes();
@@ -145,7 +150,7 @@ async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_requests_that_anybody_may_make_are_not_kept_in_memory() {
     let _alone = ALONE.lock().await;
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let before = resident_bytes();

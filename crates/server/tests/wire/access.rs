@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use farrier_agent::uplink::{EnrolError, Enrolment, Keep, Link};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{AccessChange, Entry, Event, Place, Standing};
+use farrier_fleet::fleet::{AccessChange, Entry, Event, Location, NodePhase};
 use farrier_server::access::Wanted;
-use farrier_wire::proto::{self, Up, up};
-use farrier_wire::{client, form};
+use farrier_wire::proto::{self, AgentMessage, agent_message};
+use farrier_wire::{client, convert};
 use jiff::{SignedDuration, Timestamp};
 use tonic::{Code, Request};
 
-use crate::world::{LONG, Member, PATIENCE, Site, enrol, node, trusting, until};
+use crate::world::{LONG, Member, PATIENCE, TestServer, enrol, node, trusting, until};
 
 fn code(refused: Result<u64, EnrolError>) -> Code {
     match refused {
@@ -22,7 +22,7 @@ fn code(refused: Result<u64, EnrolError>) -> Code {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_enrolled_talks_over_tls() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let mut member = Member::new("a");
     let token = site.token(None, 1);
     assert_eq!(site.enrol("a", &member.identity(), &token).await.unwrap(), 1);
@@ -41,7 +41,7 @@ async fn a_node_that_enrolled_talks_over_tls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let dir = |name: &str| folder.path().join(name);
     let wrong = site.enrol("a", &dir("a"), "fjoin_wrong").await;
@@ -65,7 +65,7 @@ async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_enrolment_whose_answer_was_lost_is_finished_by_asking_again() {
-    let mut site = Site::with_tls().await;
+    let mut site = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let token = site.token(None, 1);
     // The server dies when the token is used up and the node is in the log, before it answers.
@@ -81,7 +81,7 @@ async fn an_enrolment_whose_answer_was_lost_is_finished_by_asking_again() {
 
 /// Enrols one name at the same moment with each of these tokens, every time with another key; the
 /// generation or the refusal of each.
-async fn enrol_at_once(site: &Site, name: &str, tokens: &[&str]) -> Vec<Result<u64, Code>> {
+async fn enrol_at_once(site: &TestServer, name: &str, tokens: &[&str]) -> Vec<Result<u64, Code>> {
     let folders: Vec<_> = tokens.iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let mut attempts = tokio::task::JoinSet::new();
     for (folder, token) in folders.iter().zip(tokens) {
@@ -94,20 +94,21 @@ async fn enrol_at_once(site: &Site, name: &str, tokens: &[&str]) -> Vec<Result<u
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_keys_that_enrol_one_name_at_once_one_wins() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let token = site.token(None, 12);
     let results = enrol_at_once(&site, "a", &[token.as_str(); 12]).await;
     let lost = results.iter().filter(|it| **it == Err(Code::AlreadyExists)).count();
     assert_eq!((results.iter().filter(|it| **it == Ok(1)).count(), lost), (1, 11), "{results:?}");
     let enrolled = AccessChange::NodeEnrolled { node: node("a"), token: 1, generation: 1 };
-    let logged = |it: &Event| matches!(it, Event::Access { what, .. } if *what == enrolled);
+    let logged =
+        |it: &Event| matches!(it, Event::AccessChanged { change, .. } if *change == enrolled);
     assert_eq!(site.count(logged), 1);
     assert_eq!(site.store().list().unwrap()[0].uses_left, 11);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_certificate() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let token = |pool: &str| {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let wanted = Wanted { uses: 20, ..Wanted::new(pool.parse().unwrap(), expires) };
@@ -120,13 +121,13 @@ async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_cer
         let (won, lost): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         assert_eq!((won, lost), (vec![Ok(1)], vec![Err(Code::AlreadyExists)]), "{name}");
         let id = node(&name);
-        let pool = site.running().brain().look(move |state| state.nodes[&id].place.pool.clone());
+        let pool = site.running().brain().look(move |state| state.nodes[&id].location.pool.clone());
         let pool = pool.await.unwrap();
         let id = node(&name);
         let is_enrolled = |event: &Event| match event {
-            Event::Access { what: AccessChange::NodeEnrolled { node, token, .. }, .. } => {
-                *node == id && *token == if pool.as_str() == "train" { 1 } else { 2 }
-            }
+            Event::AccessChanged {
+                change: AccessChange::NodeEnrolled { node, token, .. }, ..
+            } => *node == id && *token == if pool.as_str() == "train" { 1 } else { 2 },
             _ => false,
         };
         assert_eq!(site.count(is_enrolled), 1, "the token of {pool} enrolled it");
@@ -135,7 +136,7 @@ async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_cer
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let mut member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     member.fixed_wait = Some(LONG);
@@ -153,25 +154,25 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     assert_eq!(site.found("a"), Vec::<u64>::new(), "the stream was cut");
     let stands = async || {
         let brain = site.running().brain();
-        brain.look(|state| state.nodes[&node("a")].standing()).await.unwrap()
+        brain.look(|state| state.nodes[&node("a")].phase()).await.unwrap()
     };
     // It is held for its certificate, and not when its silence counts.
-    let moved = |it: &Event| matches!(it, Event::Moved { to: Standing::Held, .. });
+    let moved = |it: &Event| matches!(it, Event::PhaseChanged { to: NodePhase::Held, .. });
     until("it is held", || site.count(moved) == 1).await;
-    assert_eq!(stands().await, Standing::Held);
+    assert_eq!(stands().await, NodePhase::Held);
     site.enrol("a", &member.identity(), &site.token(Some("a"), 1)).await.unwrap();
     member.acked(1).await;
     assert_eq!(site.found("a"), [1], "it goes on where it was");
-    assert_ne!(stands().await, Standing::Held, "it is let in again");
+    assert_ne!(stands().await, NodePhase::Held, "it is let in again");
     assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let dir = |name: &str| folder.path().join(name);
-    let place = |text: &str| serde_json::from_str::<Place>(text).unwrap();
+    let place = |text: &str| serde_json::from_str::<Location>(text).unwrap();
     let token = |text: &str, of_node: Option<&str>| {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_pool = Wanted::new("train".parse().unwrap(), expires);
@@ -180,15 +181,15 @@ async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
     };
     let stands = async |text: &str| {
         let brain = site.running().brain();
-        let found = brain.look(|state| state.nodes[&node("a")].place.clone()).await.unwrap();
+        let found = brain.look(|state| state.nodes[&node("a")].location.clone()).await.unwrap();
         assert_eq!(found, place(text));
     };
     let racked = token(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#, None);
     site.enrol("a", &dir("1"), &racked).await.unwrap();
     stands(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#).await;
     let moved = r#"{"pool":"serve","rack":"r2","leaf":"l1"}"#;
-    let by = Actor::Person("ann".to_owned());
-    let event = Event::Placed { node: node("a"), place: place(moved) };
+    let by = Actor::User("ann".to_owned());
+    let event = Event::LocationChanged { node: node("a"), location: place(moved) };
     site.running().brain().take(by, event).await.unwrap();
     // A token of a pool that it is not in any more does not take it back, revoked or not.
     assert_eq!(code(site.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
@@ -206,7 +207,7 @@ async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let other = Member::new("b");
@@ -223,7 +224,7 @@ async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
     let renewed = nobody.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(renewed.code(), Code::Unauthenticated);
     // A certificate of another fleet's authority is no certificate.
-    let elsewhere = Site::with_tls().await;
+    let elsewhere = TestServer::with_tls().await;
     let stranger = Member::new("a");
     elsewhere.enrol("a", &stranger.identity(), &elsewhere.token(None, 1)).await.unwrap();
     std::fs::copy(member.identity().join("ca.pem"), stranger.identity().join("ca.pem")).unwrap();
@@ -238,7 +239,7 @@ async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_is_renewed_before_it_ends() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let mut member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let path = member.identity().join("node.pem");
@@ -272,7 +273,7 @@ async fn a_certificate_is_renewed_before_it_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_left_of_it() {
-    let mut site = Site::with_tls().await;
+    let mut site = TestServer::with_tls().await;
     site.certificate_life = SignedDuration::from_secs(10);
     drop(site.running.take());
     site.start(None).await;
@@ -306,7 +307,7 @@ async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_le
 }
 
 /// Whether a client that checks the dates of the server's certificate connects.
-async fn is_trusted(site: &Site, member: &Member) -> bool {
+async fn is_trusted(site: &TestServer, member: &Member) -> bool {
     client::connect(&site.url().parse().unwrap(), trusting(member)).await.is_ok()
 }
 
@@ -315,7 +316,7 @@ async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right
     // Ahead by a day, behind by three months, and each by more than the server's certificate spans.
     for (wrong_days, is_trusted_meanwhile) in [(1, true), (-90, true), (400, false), (-400, false)]
     {
-        let mut site = Site::with_tls().await;
+        let mut site = TestServer::with_tls().await;
         let mut member = Member::new("a");
         site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
         site.running.take().unwrap().stop().await.unwrap();
@@ -345,12 +346,12 @@ async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right
     }
 }
 
-pub(crate) async fn raw(site: &Site, member: &Member) -> client::Agents {
+pub(crate) async fn raw(site: &TestServer, member: &Member) -> client::Agents {
     let tls = Keep::new(&member.identity(), None).tls().unwrap();
     client::connect(&site.url().parse().unwrap(), tls).await.unwrap()
 }
 
-pub(crate) type Down = tonic::Streaming<proto::Down>;
+pub(crate) type ServerMessage = tonic::Streaming<proto::ServerMessage>;
 
 /// Opens a stream, under a name that is said aside, and is made welcome.
 async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), tonic::Status> {
@@ -359,10 +360,13 @@ async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), to
 
 /// Says again and again that the node lives, for as long as its stream is open: a stream is otherwise cut
 /// after some seconds.
-pub(crate) fn heartbeats(out: tokio::sync::mpsc::Sender<Up>) -> tokio::task::JoinHandle<()> {
+pub(crate) fn heartbeats(
+    out: tokio::sync::mpsc::Sender<AgentMessage>,
+) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let what = Some(proto::report::What::Heartbeat(proto::Heartbeat {}));
-        let heartbeat = Up { what: Some(up::What::Report(proto::Report { what })) };
+        let heartbeat =
+            AgentMessage { what: Some(agent_message::What::Report(proto::Report { what })) };
         while out.send(heartbeat.clone()).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -373,13 +377,15 @@ pub(crate) fn heartbeats(out: tokio::sync::mpsc::Sender<Up>) -> tokio::task::Joi
 pub(crate) async fn open(
     agents: &mut client::Agents,
     name: Option<&str>,
-) -> Result<(tokio::sync::mpsc::Sender<Up>, Down), tonic::Status> {
+) -> Result<(tokio::sync::mpsc::Sender<AgentMessage>, ServerMessage), tonic::Status> {
     let hello = proto::Hello {
-        makeup: Some(form::makeup_message(&farrier_fleet::fleet::event::Makeup::default())),
+        inventory: Some(convert::inventory_message(
+            &farrier_fleet::fleet::event::NodeInventory::default(),
+        )),
         journal: "j".to_owned(),
         ..proto::Hello::default()
     };
-    let first = Up { what: Some(up::What::Hello(hello)) };
+    let first = AgentMessage { what: Some(agent_message::What::Hello(hello)) };
     let (out, inbound) = tokio::sync::mpsc::channel(4);
     out.send(first).await.unwrap();
     let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
@@ -388,7 +394,7 @@ pub(crate) async fn open(
     }
     let mut down = agents.session(request).await?.into_inner();
     match down.message().await?.and_then(|it| it.what) {
-        Some(proto::down::What::Welcome(_)) => Ok((out, down)),
+        Some(proto::server_message::What::Welcome(_)) => Ok((out, down)),
         other => panic!("{other:?}"),
     }
 }

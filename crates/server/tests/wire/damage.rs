@@ -8,7 +8,7 @@ use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::run::{self, Options, log_path};
 use jiff::Timestamp;
 
-use crate::world::{Member, Site, node};
+use crate::world::{Member, TestServer, node};
 
 /// The error of a start, with its causes; one that starts has nothing to say.
 async fn refused(options: Options) -> Result<String, &'static str> {
@@ -48,7 +48,7 @@ pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
 }
 
 /// Enough entries for several pages of the database.
-async fn two_hundred_findings(site: &Site) {
+async fn two_hundred_findings(site: &TestServer) {
     let mut member = Member::new("a");
     for number in 1..=200 {
         member.find(number);
@@ -59,8 +59,8 @@ async fn two_hundred_findings(site: &Site) {
 }
 
 /// A server to which a node has reported, and that was stopped.
-async fn stopped_after_a_report() -> Site {
-    let mut site = Site::plain().await;
+async fn stopped_after_a_report() -> TestServer {
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     member.acked(0).await;
@@ -70,12 +70,12 @@ async fn stopped_after_a_report() -> Site {
 }
 
 fn revoked(event: &Event) -> bool {
-    matches!(event, Event::Access { what: AccessChange::CertificateRevoked { .. }, .. })
+    matches!(event, Event::AccessChanged { change: AccessChange::CertificateRevoked { .. }, .. })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
-    let mut site = Site::with_tls().await;
+    let mut site = TestServer::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let older = site.folder.path().join("older");
@@ -96,7 +96,7 @@ async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_an_older_copy_of_its_access_store() {
-    let mut site = Site::with_tls().await;
+    let mut site = TestServer::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     site.running.take().unwrap().stop().await.unwrap();
@@ -115,7 +115,7 @@ async fn a_server_does_not_start_with_an_older_copy_of_its_access_store() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     member.acked(0).await;
@@ -158,8 +158,8 @@ async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
 }
 
 /// Two servers that have each enrolled a node, and are stopped.
-async fn two_servers() -> [Site; 2] {
-    let mut sites = [Site::with_tls().await, Site::with_tls().await];
+async fn two_servers() -> [TestServer; 2] {
+    let mut sites = [TestServer::with_tls().await, TestServer::with_tls().await];
     for (site, name) in sites.iter_mut().zip(["a", "b"]) {
         let member = Member::new(name);
         site.enrol(name, &member.identity(), &site.token(None, 1)).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_server_does_not_start_with_the_authority_of_another_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let older = site.folder.path().join("older");
     SqliteLog::open_to_read(&log_path(&site.dir())).unwrap().back_up(&older).unwrap();
     let mut member = Member::new("a");
@@ -212,7 +212,7 @@ async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_append_to_a_damaged_database() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     two_hundred_findings(&site).await;
     site.running.take().unwrap().stop().await.unwrap();
     let whole = std::fs::read(log_path(&site.dir())).unwrap();
@@ -233,7 +233,7 @@ async fn a_server_does_not_append_to_a_damaged_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_between_the_log_and_its_head_is_no_damage() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     member.acked(0).await;
@@ -254,7 +254,7 @@ async fn a_crash_between_the_log_and_its_head_is_no_damage() {
 async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not() {
     use farrier_server::access::{Store, changes_in};
 
-    let mut site = Site::with_tls().await;
+    let mut site = TestServer::with_tls().await;
     let (good, bad) = (Member::new("good"), Member::new("bad"));
     site.enrol("good", &good.identity(), &site.token(None, 1)).await.unwrap();
     site.enrol("bad", &bad.identity(), &site.token(None, 2)).await.unwrap();
@@ -280,7 +280,7 @@ async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_that_a_reader_finds_ends_the_server() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     two_hundred_findings(&site).await;
     // What is in the WAL goes into the file, of which a page is then lost.
     let path = log_path(&site.dir());
@@ -296,7 +296,7 @@ async fn damage_that_a_reader_finds_ends_the_server() {
     let is_damage = |err: &farrier_server::log::LogError| err.is_damage();
     assert!(matches!(&err, run::ServerError::Log(log) if is_damage(log)), "{err:?}");
     // Nothing is appended meanwhile.
-    let event = Event::Retired { node: node("a"), why: "sold".to_owned() };
+    let event = Event::Retired { node: node("a"), reason: "sold".to_owned() };
     let by = farrier_fleet::fleet::identity::Actor::Server;
     assert!(running.brain().take(by, event).await.is_err());
 }

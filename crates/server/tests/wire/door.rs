@@ -12,15 +12,15 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use crate::access::{Down, heartbeats, open, raw};
-use crate::world::{Member, PATIENCE, Site, node};
+use crate::access::{ServerMessage, heartbeats, open, raw};
+use crate::world::{Member, PATIENCE, TestServer, node};
 
 /// More than there are turns.
 const MANY: usize = 300;
 
 /// Keeps many connections open that say this and no more; one that the server closes is opened again.
 /// So they stand in the way for as long as the test runs, on a slow machine too.
-async fn idle(site: &Site, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
+async fn idle(site: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let opened = Arc::new(Semaphore::new(0));
     for _ in 0..MANY {
@@ -39,7 +39,7 @@ async fn idle(site: &Site, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
 }
 
 /// Enrols a node, whoever else is at the door.
-async fn is_open(site: &Site, name: &str) {
+async fn is_open(site: &TestServer, name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let token = site.token(None, 1);
     let enrolled = tokio::time::timeout(PATIENCE, site.enrol(name, folder.path(), &token)).await;
@@ -48,14 +48,14 @@ async fn is_open(site: &Site, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_say_nothing_keep_nobody_from_coming_in() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let _idle = idle(&site, Vec::new).await;
     is_open(&site, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let hello = || {
         let name = "localhost".try_into().unwrap();
         let tls = farrier_wire::client::no_tls();
@@ -69,14 +69,14 @@ async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
 }
 
 /// Waits until a stream has ended, with its connection or without.
-async fn ended(down: &mut Down) {
+async fn ended(down: &mut ServerMessage) {
     let end = async { while let Ok(Some(_)) = down.message().await {} };
     tokio::time::timeout(PATIENCE, end).await.expect("it goes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let (mut other, member) = (Member::new("b"), Member::new("a"));
     for it in [&other, &member] {
         site.enrol(&it.name, &it.identity(), &site.token(None, 1)).await.unwrap();
@@ -104,7 +104,7 @@ async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let old = Member::new("a");
     site.enrol("a", &old.identity(), &site.token(None, 1)).await.unwrap();
     site.store().revoke(&node("a"), Timestamp::now()).unwrap();
@@ -125,7 +125,7 @@ async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
-    let mut site = Site::with_tls().await;
+    let mut site = TestServer::with_tls().await;
     // Long enough to open a stream on a busy machine.
     site.absent_wait = Duration::from_secs(10);
     drop(site.running.take());

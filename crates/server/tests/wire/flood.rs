@@ -7,13 +7,13 @@ use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::{Event, FleetState};
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_server::run::ReportQuota;
-use farrier_wire::form;
-use farrier_wire::proto::{down, report};
+use farrier_wire::convert;
+use farrier_wire::proto::{report, server_message};
 use prost::Message;
 use tokio::task::JoinHandle;
 
 use crate::hostile::Raw;
-use crate::world::{Member, Site, finding, node, until};
+use crate::world::{Member, TestServer, finding, node, until};
 
 fn serious(id: u64) -> Finding {
     Finding { severity: Severity::Fatal, ..finding(id) }
@@ -21,12 +21,12 @@ fn serious(id: u64) -> Finding {
 
 /// A report of every open finding.
 fn open_now(record: u64, findings: impl IntoIterator<Item = Finding>) -> report::What {
-    report::What::Open(form::findings_message(record, findings))
+    report::What::Open(convert::findings_message(record, findings))
 }
 
 /// A report of one finding that has just opened.
 fn opened(record: u64, finding: Finding) -> report::What {
-    let changes = form::changes_message(record, record - 1, vec![Change::Opened(finding)]);
+    let changes = convert::changes_message(record, record - 1, vec![Change::Opened(finding)]);
     report::What::Changes(changes.unwrap())
 }
 
@@ -37,7 +37,7 @@ fn open(record: u64, kib: usize) -> report::What {
 }
 
 /// Keeps the controller from its queue until something is sent. It is busy when this returns.
-async fn busy_controller(site: &Site) -> (Sender<()>, JoinHandle<bool>) {
+async fn busy_controller(site: &TestServer) -> (Sender<()>, JoinHandle<bool>) {
     let (release, released) = channel::<()>();
     let (start, is_busy) = tokio::sync::oneshot::channel();
     let brain = site.running().brain().clone();
@@ -47,13 +47,13 @@ async fn busy_controller(site: &Site) -> (Sender<()>, JoinHandle<bool>) {
     (release, busy)
 }
 
-fn log_bytes(site: &Site) -> usize {
+fn log_bytes(site: &TestServer) -> usize {
     site.entries().iter().map(|it| it.encode().unwrap().len()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
-    let mut site = Site::new(true);
+    let mut site = TestServer::new(true);
     site.report_quota = ReportQuota { bytes_per_s: 1000.0, ..ReportQuota::default() };
     let site = site.started().await;
     let mut flooding = Raw::welcomed(&site, "flooding").await;
@@ -88,14 +88,14 @@ async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_counts_as_what_it_takes_of_the_log() {
-    let mut site = Site::new(true);
+    let mut site = TestServer::new(true);
     // 100,000 bytes, and few more.
     site.report_quota =
         ReportQuota { bytes_per_s: 1.0, burst_s: 100_000.0, ..ReportQuota::default() };
     let site = site.started().await;
     let mut raw = Raw::welcomed(&site, "a").await;
     let bare = |id| Finding { text: String::new(), clears: String::new(), ..finding(id) };
-    let report = form::findings_message(1, (0..300).map(bare));
+    let report = convert::findings_message(1, (0..300).map(bare));
     let (message, logged) = (report.encoded_len(), 300 * bare(1).estimated_bytes());
     assert!(message < 50_000 && logged > 100_000, "{message} and {logged} bytes");
     raw.report(report::What::Open(report)).await;
@@ -108,7 +108,7 @@ async fn a_report_counts_as_what_it_takes_of_the_log() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_reconnects_without_end_is_over_its_quota() {
-    let mut site = Site::new(true);
+    let mut site = TestServer::new(true);
     // Three entries, and no more for a long time.
     site.report_quota =
         ReportQuota { entries_per_s: 1e-3, burst_s: 3000.0, ..ReportQuota::default() };
@@ -131,7 +131,7 @@ async fn a_node_that_reconnects_without_end_is_over_its_quota() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
-    let mut site = Site::new(true);
+    let mut site = TestServer::new(true);
     // As many as it reports, and no more for a long time.
     site.report_quota =
         ReportQuota { entries_per_s: 1e-3, burst_s: 17_500.0, ..ReportQuota::default() };
@@ -139,12 +139,12 @@ async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
     let raw = Raw::welcomed(&site, "flapping").await;
     for index in 0..16 {
         let cordon = match index % 2 {
-            0 => Cordon::Theirs { owner: "x".to_owned(), reason: "y".to_owned() },
+            0 => Cordon::External { owner: "x".to_owned(), reason: "y".to_owned() },
             _ => Cordon::None,
         };
-        raw.report(report::What::Cordon(form::cordon_message(&cordon))).await;
+        raw.report(report::What::Cordon(convert::cordon_message(&cordon))).await;
     }
-    site.wait_for("its standing changes with each report", |entries| {
+    site.wait_for("its phase changes with each report", |entries| {
         entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
     })
     .await;
@@ -153,7 +153,7 @@ async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fatal_finding_goes_before_a_flood() {
     // No session ends because its node says nothing for six intervals, however long it takes to open all of them.
-    let site = Site { report_interval_s: 3600, ..Site::new(true) }.started().await;
+    let site = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) }.started().await;
     let mut flood = Vec::new();
     for at in 0..40 {
         let mut raw = Raw::welcomed(&site, &format!("flooding-{at}")).await;
@@ -178,15 +178,17 @@ async fn a_fatal_finding_goes_before_a_flood() {
     assert!(busy.await.unwrap());
     assert_eq!(other.acked().await, 2);
     let entries = site.entries();
-    let fatal = entries.iter().position(|it| matches!(it.event, Event::Found { .. })).unwrap();
-    let is_flood = |it: &Event| matches!(it, Event::Resynced { open, .. } if !open.is_empty());
+    let fatal =
+        entries.iter().position(|it| matches!(it.event, Event::FindingsReported { .. })).unwrap();
+    let is_flood =
+        |it: &Event| matches!(it, Event::FindingsSnapshot { open, .. } if !open.is_empty());
     let before = entries[..fatal].iter().filter(|it| is_flood(&it.event)).count();
     assert!(before <= 2, "{before} floods went before the fatal finding");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
-    let mut site = Site::new(true);
+    let mut site = TestServer::new(true);
     let quota = ReportQuota { entries_per_s: 1.0, ..ReportQuota::default() };
     site.report_quota = quota;
     let site = site.started().await;
@@ -209,7 +211,7 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
     assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
     // Those that were on their way are not logged one by one, either. One was read before, and one may go beyond the quota.
     let most = quota.entries_per_s * (quota.burst_s + start.elapsed().as_secs_f64()) + 2.0;
-    let found = site.count(|it| matches!(it, Event::Found { .. }));
+    let found = site.count(|it| matches!(it, Event::FindingsReported { .. }));
     assert!(
         f64::from(u32::try_from(found).unwrap()) <= most,
         "{found} records of 1001 are in the log, and {most} may be"
@@ -218,7 +220,7 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_disk_space_is_low_only_what_matters_is_logged_and_nothing_is_lost() {
-    let mut site = Site::new(true);
+    let mut site = TestServer::new(true);
     site.disk_reserve_bytes = Some(u64::MAX);
     let mut site = site.started().await;
     until("the disk was looked at", || site.running().is_disk_low()).await;
@@ -226,19 +228,19 @@ async fn when_disk_space_is_low_only_what_matters_is_logged_and_nothing_is_lost(
     // A warning is not logged, and not acknowledged: what comes after it hangs in the air, and everything that is open is asked for.
     raw.report(open_now(2, [finding(1)])).await;
     raw.report(opened(3, serious(2))).await;
-    assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)));
+    assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
-    assert_eq!(site.count(|it| matches!(it, Event::Resynced { .. })), 1);
+    assert_eq!(site.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
     // There is space again.
     let mut member = Member::new("b");
     member.find(1);
     member.connect(&site);
     until("it has joined", || site.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
     site.running.take().unwrap().stop().await.unwrap();
-    assert_eq!(site.count(|it| matches!(it, Event::Resynced { .. })), 1);
+    assert_eq!(site.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
     site.disk_reserve_bytes = Some(0);
     site.start(None).await;
     member.acked(1).await;
-    assert_eq!(site.count(|it| matches!(it, Event::Resynced { .. })), 2);
+    assert_eq!(site.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 2);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
-use farrier_fleet::fleet::{Event, NodeId, Reason, Standing};
+use farrier_fleet::fleet::{Event, NodeId, NodePhase, Reason};
 use farrier_server::log::Log;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::run::{Running, log_path};
@@ -13,20 +13,20 @@ use farrier_sim::fleet::wire::Herd;
 use farrier_sim::fleet::{Fleet, Plan, Trouble};
 use jiff::Timestamp;
 
-use crate::world::{PATIENCE, Site};
+use crate::world::{PATIENCE, TestServer};
 
-async fn standings(running: &Running) -> BTreeMap<NodeId, Standing> {
-    let standings = |it: &farrier_fleet::fleet::FleetState| {
-        it.nodes.iter().map(|(id, node)| (id.clone(), node.standing())).collect()
+async fn phases(running: &Running) -> BTreeMap<NodeId, NodePhase> {
+    let phases = |it: &farrier_fleet::fleet::FleetState| {
+        it.nodes.iter().map(|(id, node)| (id.clone(), node.phase())).collect()
     };
-    running.brain().look(standings).await.unwrap()
+    running.brain().look(phases).await.unwrap()
 }
 
-async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, Standing) -> bool) {
+async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePhase) -> bool) {
     let end = Instant::now() + PATIENCE;
     loop {
-        let all = standings(running).await;
-        if all.iter().all(|(id, standing)| holds(id, *standing)) {
+        let all = phases(running).await;
+        if all.iter().all(|(id, phase)| holds(id, *phase)) {
             return;
         }
         assert!(Instant::now() < end, "{what}: {all:#?}");
@@ -36,17 +36,17 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, Standi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulated_nodes_join_fall_ill_and_come_back() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let running = site.running.take().unwrap();
     let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
     let fleet = Fleet::new(plan, Timestamp::now());
     for (node, place) in fleet.places() {
-        let joined = Event::Enrolled { node: node.clone(), place: place.clone() };
+        let joined = Event::Enrolled { node: node.clone(), location: place.clone() };
         running.brain().take(Actor::Server, joined).await.unwrap();
     }
     let url = format!("http://{}", running.address()).parse().unwrap();
     let herd = Herd::start(fleet, &url, 2).await.unwrap();
-    until_all(&running, "all join", |_, it| it == Standing::InService).await;
+    until_all(&running, "all join", |_, it| it == NodePhase::InService).await;
 
     // One that a reset mends, and one for which nothing but a reboot does.
     let ill: [NodeId; 2] = ["node-00003".parse().unwrap(), "node-00011".parse().unwrap()];
@@ -59,17 +59,18 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     while out.len() < ill.len() {
         for entry in tail.next(seen, 64).await.unwrap().unwrap() {
             seen = entry.seq;
-            if let Event::Moved { node, to: Standing::Quarantined, why } = entry.event {
+            if let Event::PhaseChanged { node, to: NodePhase::Quarantined, rationale } = entry.event
+            {
                 assert!(
-                    matches!(&why.reason, Reason::OpenFindings { worst, .. } if worst.code == "gpu.xid"),
-                    "{why:?}"
+                    matches!(&rationale.reason, Reason::OpenFindings { worst, .. } if worst.code == "gpu.xid"),
+                    "{rationale:?}"
                 );
                 out.insert(node);
             }
         }
     }
     assert!(out.iter().eq(&ill));
-    until_all(&running, "they are back", |_, it| it == Standing::InService).await;
+    until_all(&running, "they are back", |_, it| it == NodePhase::InService).await;
     assert!(herd.ill().await.is_empty());
     drop(herd);
     running.stop().await.unwrap();
@@ -79,8 +80,8 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     let mut orders: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for stored in log.read(0, usize::MAX).unwrap() {
         let entry = stored.entry().unwrap();
-        if let Event::Ordered { order } = &entry.event {
-            let what = order.what.to_string();
+        if let Event::OrderIssued { order } = &entry.event {
+            let what = order.kind.to_string();
             let word = what.split([' ', ',']).next().unwrap().to_owned();
             orders.entry(order.node.clone()).or_default().push(word);
         }

@@ -3,25 +3,27 @@
 use std::time::Duration;
 
 use farrier_fleet::fleet::Event;
-use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::health::Change;
 use farrier_wire::limits::MESSAGE_BYTES_MAX;
-use farrier_wire::proto::{self, Down, Up, down, report, up};
-use farrier_wire::{client, form};
+use farrier_wire::proto::{
+    self, AgentMessage, ServerMessage, agent_message, report, server_message,
+};
+use farrier_wire::{client, convert};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::world::{Member, PATIENCE, Site, finding, until};
+use crate::world::{Member, PATIENCE, TestServer, finding, until};
 
 pub(crate) struct Raw {
-    out: mpsc::Sender<Up>,
-    inbound: Streaming<Down>,
+    out: mpsc::Sender<AgentMessage>,
+    inbound: Streaming<ServerMessage>,
 }
 
 impl Raw {
-    pub(crate) async fn open(site: &Site, name: &str) -> Result<Self, Status> {
+    pub(crate) async fn open(site: &TestServer, name: &str) -> Result<Self, Status> {
         Self::over(connection(site).await, name).await
     }
 
@@ -33,39 +35,39 @@ impl Raw {
         Ok(Self { out, inbound })
     }
 
-    pub(crate) async fn welcomed(site: &Site, name: &str) -> Self {
+    pub(crate) async fn welcomed(site: &TestServer, name: &str) -> Self {
         let mut raw = Self::open(site, name).await.unwrap();
-        raw.say(up::What::Hello(hello())).await;
+        raw.say(agent_message::What::Hello(hello())).await;
         let first = raw.hear().await.unwrap();
-        assert!(matches!(first, down::What::Welcome(_)), "{first:?}");
+        assert!(matches!(first, server_message::What::Welcome(_)), "{first:?}");
         raw
     }
 
-    pub(crate) async fn say(&self, what: up::What) {
-        self.out.send(Up { what: Some(what) }).await.unwrap();
+    pub(crate) async fn say(&self, what: agent_message::What) {
+        self.out.send(AgentMessage { what: Some(what) }).await.unwrap();
     }
 
     pub(crate) async fn report(&self, what: report::What) {
-        self.say(up::What::Report(proto::Report { what: Some(what) })).await;
+        self.say(agent_message::What::Report(proto::Report { what: Some(what) })).await;
     }
 
     pub(crate) async fn changes(&self, record: u64, after: u64, ids: &[u64]) {
         let changes: Vec<_> = ids.iter().map(|id| Change::Opened(finding(*id))).collect();
-        let changes = form::changes_message(record, after, changes).unwrap();
+        let changes = convert::changes_message(record, after, changes).unwrap();
         self.report(report::What::Changes(changes)).await;
     }
 
     pub(crate) async fn resync(&self, record: u64) {
-        self.report(report::What::Open(form::findings_message(record, []))).await;
+        self.report(report::What::Open(convert::findings_message(record, []))).await;
     }
 
     /// What comes next, but for orders.
-    pub(crate) async fn hear(&mut self) -> Result<down::What, Status> {
+    pub(crate) async fn hear(&mut self) -> Result<server_message::What, Status> {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.inbound.message());
             match next.await.expect("the server answers")? {
-                Some(Down { what: Some(down::What::Order(_)) }) => (),
-                Some(Down { what: Some(what) }) => return Ok(what),
+                Some(ServerMessage { what: Some(server_message::What::Order(_)) }) => (),
+                Some(ServerMessage { what: Some(what) }) => return Ok(what),
                 other => return Err(Status::cancelled(format!("{other:?}"))),
             }
         }
@@ -73,7 +75,7 @@ impl Raw {
 
     pub(crate) async fn acked(&mut self) -> u64 {
         match self.hear().await.unwrap() {
-            down::What::Ack(ack) => ack.record,
+            server_message::What::Ack(ack) => ack.record,
             other => panic!("{other:?}"),
         }
     }
@@ -82,7 +84,7 @@ impl Raw {
     async fn acked_after_resync(&mut self, is_asked: bool) -> u64 {
         if is_asked {
             let first = self.hear().await.unwrap();
-            assert!(matches!(first, down::What::Resync(_)), "{first:?}");
+            assert!(matches!(first, server_message::What::Resync(_)), "{first:?}");
         }
         self.acked().await
     }
@@ -91,23 +93,24 @@ impl Raw {
     pub(crate) async fn refused(&mut self) -> Code {
         loop {
             match self.hear().await {
-                Ok(down::What::Resync(_)) => {}
+                Ok(server_message::What::Resync(_)) => {}
                 other => return other.unwrap_err().code(),
             }
         }
     }
 }
 
-pub(crate) async fn connection(site: &Site) -> client::Agents {
+pub(crate) async fn connection(site: &TestServer) -> client::Agents {
     let tls = farrier_wire::client::no_tls();
     let agents = client::connect(&site.url().parse().unwrap(), tls).await.unwrap();
     agents.max_encoding_message_size(usize::MAX)
 }
 
 pub(crate) fn hello() -> proto::Hello {
-    let makeup = Makeup { boot: "b".to_owned(), gpus: Some(Vec::new()), ..Makeup::default() };
+    let inventory =
+        NodeInventory { boot: "b".to_owned(), gpus: Some(Vec::new()), ..NodeInventory::default() };
     proto::Hello {
-        makeup: Some(form::makeup_message(&makeup)),
+        inventory: Some(convert::inventory_message(&inventory)),
         journal: "j".to_owned(),
         ..proto::Hello::default()
     }
@@ -115,11 +118,11 @@ pub(crate) fn hello() -> proto::Hello {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replays_are_acknowledged_again_and_gaps_asked_for() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut raw = Raw::welcomed(&site, "a").await;
     // Before anything is known of the journal a record hangs in the air.
     raw.changes(3, 2, &[1]).await;
-    assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)));
+    assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.resync(3).await;
     assert_eq!(raw.acked().await, 3);
     raw.changes(4, 3, &[4]).await;
@@ -130,24 +133,27 @@ async fn replays_are_acknowledged_again_and_gaps_asked_for() {
     }
     for (record, after) in [(9, 8), (6, 5), (9, 3), (9, 9)] {
         raw.changes(record, after, &[8]).await;
-        assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)), "{record} {after}");
+        assert!(
+            matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)),
+            "{record} {after}"
+        );
     }
     raw.resync(2).await;
     assert_eq!(raw.acked().await, 4, "older than what is here");
     assert_eq!(site.found("a"), [4]);
-    assert_eq!(site.count(|event| matches!(event, Event::Resynced { .. })), 1);
+    assert_eq!(site.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let changes = |change: &[u8]| {
         let changes = vec![change.to_vec().into()];
         report::What::Changes(proto::Changes { record: 1, after: 0, changes })
     };
     let good = || {
         let opened = vec![Change::Opened(finding(1))];
-        let encoded = form::changes_message(1, 0, opened).unwrap().changes.remove(0);
+        let encoded = convert::changes_message(1, 0, opened).unwrap().changes.remove(0);
         proto::Change::decode(encoded).unwrap()
     };
     let tampered = |change: &dyn Fn(&mut proto::Change)| {
@@ -162,7 +168,10 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
         tampered(&|it| it.finding.as_mut().unwrap().severity = 99),
         tampered(&|it| it.finding.as_mut().unwrap().count = None),
         report::What::Open(proto::Findings { record: 1, open: vec![b"{}".to_vec().into()] }),
-        report::What::Makeup(proto::Makeup { boot: "x".repeat(1000), ..proto::Makeup::default() }),
+        report::What::Inventory(proto::NodeInventory {
+            boot: "x".repeat(1000),
+            ..proto::NodeInventory::default()
+        }),
     ];
     for (at, case) in cases.into_iter().enumerate() {
         let mut raw = Raw::welcomed(&site, "a").await;
@@ -172,13 +181,13 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
         assert_eq!(raw.refused().await, Code::InvalidArgument, "case {at}");
     }
     let mut raw = Raw::welcomed(&site, "a").await;
-    raw.say(up::What::Hello(hello())).await;
+    raw.say(agent_message::What::Hello(hello())).await;
     assert_eq!(raw.refused().await, Code::InvalidArgument, "a second hello");
     let mut raw = Raw::open(&site, "a").await.unwrap();
     raw.resync(1).await;
     assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
     let mut raw = Raw::open(&site, "a").await.unwrap();
-    raw.say(up::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
+    raw.say(agent_message::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
     assert_eq!(raw.refused().await, Code::FailedPrecondition, "nobody counts on from there");
     let refused = Raw::open(&site, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
@@ -188,8 +197,8 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     assert_eq!(site.count(|it| matches!(it, Event::ReportsReadable { .. })), 6);
     // What a newer agent says is passed over.
     let mut raw = Raw::welcomed(&site, "a").await;
-    raw.out.send(Up { what: None }).await.unwrap();
-    raw.say(up::What::Report(proto::Report { what: None })).await;
+    raw.out.send(AgentMessage { what: None }).await.unwrap();
+    raw.say(agent_message::What::Report(proto::Report { what: None })).await;
     raw.resync(1).await;
     assert_eq!(raw.acked_after_resync(true).await, 1);
     let is_unread = site
@@ -201,7 +210,7 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_large_is_not_taken() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut raw = Raw::welcomed(&site, "a").await;
     let open = vec![vec![0; MESSAGE_BYTES_MAX + 1].into()];
     raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
@@ -219,7 +228,7 @@ async fn what_is_too_large_is_not_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_later_stream_of_a_node_is_the_one_that_counts() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut first = Raw::welcomed(&site, "a").await;
     let mut second = Raw::welcomed(&site, "a").await;
     assert_eq!(first.refused().await, Code::Aborted);
@@ -229,15 +238,15 @@ async fn the_later_stream_of_a_node_is_the_one_that_counts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let agents = connection(&site).await;
     let mut joining = tokio::task::JoinSet::new();
     for at in 0..2000 {
         let agents = agents.clone();
         joining.spawn(async move {
             let mut raw = Raw::over(agents, &format!("n{at}")).await.unwrap();
-            raw.say(up::What::Hello(hello())).await;
-            assert!(matches!(raw.hear().await.unwrap(), down::What::Welcome(_)));
+            raw.say(agent_message::What::Hello(hello())).await;
+            assert!(matches!(raw.hear().await.unwrap(), server_message::What::Welcome(_)));
             raw.resync(0).await;
             assert_eq!(raw.acked().await, 0);
             raw.changes(1, 0, &[1]).await;
@@ -246,13 +255,13 @@ async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
         });
     }
     let all = joining.join_all().await;
-    assert_eq!(site.count(|event| matches!(event, Event::Found { .. })), 2000);
+    assert_eq!(site.count(|event| matches!(event, Event::FindingsReported { .. })), 2000);
     drop(all);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn noise_on_the_port_is_only_noise() {
-    for site in [Site::plain().await, Site::with_tls().await] {
+    for site in [TestServer::plain().await, TestServer::with_tls().await] {
         for noise in
             [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x16\x03\x01\xff\xff", &[0xff; 4096]]
         {
@@ -274,17 +283,17 @@ async fn noise_on_the_port_is_only_noise() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_one_node_waits_and_others_are_heard() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let flooding = Raw::welcomed(&site, "a").await;
     flooding.resync(0).await;
     let flood = tokio::spawn(async move {
         // Nothing that comes back is read.
         for record in 1..=3000 {
             let changes = vec![Change::Opened(finding(1))];
-            let changes = form::changes_message(record, record - 1, changes).unwrap();
+            let changes = convert::changes_message(record, record - 1, changes).unwrap();
             let what = report::What::Changes(changes);
-            let report = up::What::Report(proto::Report { what: Some(what) });
-            if flooding.out.send(Up { what: Some(report) }).await.is_err() {
+            let report = agent_message::What::Report(proto::Report { what: Some(what) });
+            if flooding.out.send(AgentMessage { what: Some(report) }).await.is_err() {
                 return;
             }
         }

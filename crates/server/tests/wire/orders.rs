@@ -6,14 +6,14 @@ use farrier_agent::uplink::Link;
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
-use farrier_fleet::fleet::{Answer, Event, OrderKind, Policy, Standing};
+use farrier_fleet::fleet::{Event, NodePhase, OrderKind, OrderStatus, Policy};
 
-use crate::world::{LONG, Member, Site, node, until};
+use crate::world::{LONG, Member, TestServer, node, until};
 
-fn answers(site: &Site) -> Vec<(u64, Answer)> {
+fn answers(site: &TestServer) -> Vec<(u64, OrderStatus)> {
     let entries = site.entries().into_iter();
     let of = entries.filter_map(|entry| match entry.event {
-        Event::Answered { generation, answer, .. } => Some((generation, answer)),
+        Event::OrderStatusReported { generation, status, .. } => Some((generation, status)),
         _ => None,
     });
     of.collect()
@@ -21,7 +21,7 @@ fn answers(site: &Site) -> Vec<(u64, Answer)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     let desk = std::sync::Arc::clone(&member.desk);
@@ -30,7 +30,8 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
         move || desk.offered.lock().unwrap().len() == count
     };
     until("the first order is offered", offered(1)).await;
-    until("that it was accepted is in the log", || answers(&site) == [(1, Answer::Accepted)]).await;
+    until("that it was accepted is in the log", || answers(&site) == [(1, OrderStatus::Accepted)])
+        .await;
     // Neither side's death orders anything twice, or answers twice.
     member.disconnect();
     site.running.take().unwrap().stop().await.unwrap();
@@ -38,7 +39,7 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
     member.connect(&site);
     for generation in 1..=2 {
         until("the order is offered", offered(usize::try_from(generation).unwrap())).await;
-        let done = Answer::Done { evidence: "all is well".to_owned() };
+        let done = OrderStatus::Done { evidence: "all is well".to_owned() };
         *member.desk.answers.lock().unwrap() = vec![(generation, done)];
         member.bell.notify_one();
         let desk = std::sync::Arc::clone(&member.desk);
@@ -48,19 +49,19 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
         .await;
     }
     let kinds: Vec<OrderKind> =
-        member.desk.offered.lock().unwrap().iter().map(|it| it.what.clone()).collect();
+        member.desk.offered.lock().unwrap().iter().map(|it| it.kind.clone()).collect();
     assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
-    let done = |it: &&(u64, Answer)| matches!(it.1, Answer::Done { .. });
+    let done = |it: &&(u64, OrderStatus)| matches!(it.1, OrderStatus::Done { .. });
     assert_eq!(answers(&site).iter().filter(done).count(), 2);
     // An order that comes again while its answer is on the way is answered again, and that acknowledged; it is logged once.
     let acknowledged: BTreeSet<u64> =
         member.desk.acknowledged.lock().unwrap().iter().copied().collect();
     assert_eq!(acknowledged, BTreeSet::from([1, 2]));
-    let standing = site.running().brain().look(|state| state.nodes[&node("a")].standing());
-    assert_eq!(standing.await.unwrap(), Standing::InService);
-    member.cordon.send_replace(Cordon::Theirs { owner: "ops".into(), reason: "moving".into() });
+    let phase = site.running().brain().look(|state| state.nodes[&node("a")].phase());
+    assert_eq!(phase.await.unwrap(), NodePhase::InService);
+    member.cordon.send_replace(Cordon::External { owner: "ops".into(), reason: "moving".into() });
     site.wait_for("it is held for another's cordon", |entries| {
-        let held = |it: &Event| matches!(it, Event::Moved { to: Standing::Held, .. });
+        let held = |it: &Event| matches!(it, Event::PhaseChanged { to: NodePhase::Held, .. });
         entries.iter().any(|entry| held(&entry.event))
     })
     .await;
@@ -68,7 +69,7 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     *member.desk.last.lock().unwrap() = 41;
     member.connect(&site);
@@ -76,8 +77,8 @@ async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
     let numbers =
         || -> Vec<u64> { desk.offered.lock().unwrap().iter().map(|it| it.generation).collect() };
     until("an order is taken", || numbers() == [42]).await;
-    until("and that is in the log", || answers(&site) == [(42, Answer::Accepted)]).await;
-    let seen = |it: &Event| matches!(it, Event::OrdersSeen { generation: 41, .. });
+    until("and that is in the log", || answers(&site) == [(42, OrderStatus::Accepted)]).await;
+    let seen = |it: &Event| matches!(it, Event::OrderGenerationObserved { generation: 41, .. });
     assert_eq!(site.count(seen), 1);
     // The oldest backup is of an empty log.
     member.disconnect();
@@ -94,48 +95,49 @@ async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
     site.start(None).await;
     member.connect(&site);
     until("an order is taken", || numbers() == [42, 43]).await;
-    until("and that is in the log", || answers(&site) == [(43, Answer::Accepted)]).await;
+    until("and that is in the log", || answers(&site) == [(43, OrderStatus::Accepted)]).await;
     // Told again it is no news.
     member.disconnect();
     member.connect(&site);
     member.find(1);
     member.acked(1).await;
-    assert_eq!(site.count(|it| matches!(it, Event::OrdersSeen { .. })), 1);
+    assert_eq!(site.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_is_noticed_and_its_end() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     member.acked(0).await;
     member.disconnect();
     // Short only while the node is silent on purpose: no heartbeat of a slow machine is missed.
-    let timeout = async |silent_s| {
-        let pools_default = PoolPolicy { silent_s, ..PoolPolicy::default() };
+    let timeout = async |heartbeat_timeout_s| {
+        let pools_default = PoolPolicy { heartbeat_timeout_s, ..PoolPolicy::default() };
         let policy = Box::new(Policy { pools_default, ..Policy::default() });
         let brain = site.running().brain().clone();
-        brain.take(Actor::Person("ops".into()), Event::PolicySet { policy }).await.unwrap();
+        brain.take(Actor::User("ops".into()), Event::PolicySet { policy }).await.unwrap();
     };
     timeout(3).await;
-    let silent = |it: &Event| matches!(it, Event::Silent { .. });
+    let silent = |it: &Event| matches!(it, Event::HeartbeatLost { .. });
     until("the silence is in the log", || site.count(silent) == 1).await;
     timeout(3600).await;
     member.connect(&site);
-    until("its end too", || site.count(|it| matches!(it, Event::Heard { .. })) == 1).await;
+    until("its end too", || site.count(|it| matches!(it, Event::HeartbeatRestored { .. })) == 1)
+        .await;
     assert_eq!(site.count(silent), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retired_node_is_cut_and_not_let_in() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let mut member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     member.fixed_wait = Some(LONG);
     member.connect(&site);
     member.acked(0).await;
-    let retired = Event::Retired { node: node("a"), why: "sold".to_owned() };
-    site.running().brain().take(Actor::Person("ops".into()), retired).await.unwrap();
+    let retired = Event::Retired { node: node("a"), reason: "sold".to_owned() };
+    site.running().brain().take(Actor::User("ops".into()), retired).await.unwrap();
     until("the stream is cut", || member.must_enrol()).await;
     let link = member.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
@@ -150,27 +152,27 @@ async fn a_retired_node_is_cut_and_not_let_in() {
 }
 
 /// Opens a stream as `a` that says this number of its last order.
-async fn said(site: &Site, last_order: u64) -> Result<(), tonic::Status> {
-    use farrier_wire::proto::{self, Up, up};
+async fn said(site: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
+    use farrier_wire::proto::{self, AgentMessage, agent_message};
     let url = site.url().parse().unwrap();
     let mut agents =
         farrier_wire::client::connect(&url, farrier_wire::client::no_tls()).await.unwrap();
-    let makeup = farrier_fleet::fleet::event::Makeup::default();
+    let inventory = farrier_fleet::fleet::event::NodeInventory::default();
     let hello = proto::Hello {
-        makeup: Some(farrier_wire::form::makeup_message(&makeup)),
+        inventory: Some(farrier_wire::convert::inventory_message(&inventory)),
         journal: "j".to_owned(),
         last_order,
         ..proto::Hello::default()
     };
     let (out, inbound) = tokio::sync::mpsc::channel(4);
-    out.send(Up { what: Some(up::What::Hello(hello)) }).await.unwrap();
+    out.send(AgentMessage { what: Some(agent_message::What::Hello(hello)) }).await.unwrap();
     let mut request = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
     request.metadata_mut().insert("farrier-node", "a".parse().unwrap());
     let mut down = agents.session(request).await?.into_inner();
     // The order that a joining node gets comes after all that is said of earlier ones.
     loop {
         match down.message().await?.and_then(|it| it.what) {
-            Some(proto::down::What::Order(_)) => return Ok(()),
+            Some(proto::server_message::What::Order(_)) => return Ok(()),
             Some(_) => {}
             None => panic!("it has ended without a word"),
         }
@@ -179,7 +181,7 @@ async fn said(site: &Site, last_order: u64) -> Result<(), tonic::Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     let desk = std::sync::Arc::clone(&member.desk);
@@ -190,7 +192,7 @@ async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
         assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{lie}: {status}");
         assert!(status.message().contains(&lie.to_string()), "{status}");
     }
-    assert_eq!(site.count(|it| matches!(it, Event::OrdersSeen { .. })), 0);
+    assert_eq!(site.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 0);
     // The honest one goes on.
     member.connect(&site);
     member.find(1);
@@ -200,12 +202,15 @@ async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
     // So many may be missing from a log that was restored.
     member.disconnect();
     said(&site, 1001).await.unwrap();
-    assert_eq!(site.count(|it| matches!(it, Event::OrdersSeen { generation: 1001, .. })), 1);
+    assert_eq!(
+        site.count(|it| matches!(it, Event::OrderGenerationObserved { generation: 1001, .. })),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let mut member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     *member.desk.last.lock().unwrap() = 1 << 48;
@@ -221,27 +226,27 @@ async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() 
     site.enrol("a", &member.identity(), &site.token(Some("a"), 1)).await.unwrap();
     let desk = std::sync::Arc::clone(&member.desk);
     until("it takes the first order", || *desk.last.lock().unwrap() == 1).await;
-    until("that is in the log", || answers(&site) == [(1, Answer::Accepted)]).await;
+    until("that is in the log", || answers(&site) == [(1, OrderStatus::Accepted)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cordon_that_changes_while_the_agent_says_hello_reaches_the_server() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut member = Member::new("a");
-    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "bad disk".to_owned() };
+    let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
     *member.desk.cordoned_at_hello.lock().unwrap() = Some((member.cordon.clone(), theirs.clone()));
     member.connect(&site);
-    let seen = |it: &Event| matches!(it, Event::CordonSeen { cordon, .. } if *cordon == theirs);
+    let seen = |it: &Event| matches!(it, Event::CordonObserved { cordon, .. } if *cordon == theirs);
     until("the server knows of the cordon", || site.count(seen) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cordon_state_that_did_not_change_is_reported_in_hello_only() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.cordon.send_replace(Cordon::None);
     member.connect(&site);
-    let is_cordon = |it: &Event| matches!(it, Event::CordonSeen { .. });
+    let is_cordon = |it: &Event| matches!(it, Event::CordonObserved { .. });
     until("the server knows the cordon state", || site.count(is_cordon) == 1).await;
     // The scheduler stops answering while there is no server. Hello says so, and changes nothing.
     site.running.take().unwrap().stop().await.unwrap();
@@ -254,7 +259,7 @@ async fn a_cordon_state_that_did_not_change_is_reported_in_hello_only() {
     }
     assert_eq!(site.count(is_cordon), 1);
     // A change during the session is reported.
-    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "bad disk".to_owned() };
+    let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
     member.cordon.send_replace(theirs);
     until("the server knows of the change", || site.count(is_cordon) == 2).await;
     member.cordon.send_replace(Cordon::Unknown);

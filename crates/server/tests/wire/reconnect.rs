@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use farrier_agent::uplink::Link;
 use tokio::net::TcpListener;
 
-use crate::world::{LONG, Member, PATIENCE, Site, until};
+use crate::world::{LONG, Member, PATIENCE, TestServer, until};
 
 /// Listens where a server did. The port may be in use for a moment: by that server, or by another test.
 async fn listen(address: SocketAddr) -> TcpListener {
@@ -27,8 +27,8 @@ fn is_lost(member: &Member) -> bool {
 }
 
 /// A site without a server, and a member that had a session and waits an hour before the next attempt.
-async fn cut_off() -> (Site, Member) {
-    let mut site = Site::plain().await;
+async fn cut_off() -> (TestServer, Member) {
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.fixed_wait = Some(LONG);
     member.connect(&site);

@@ -2,11 +2,11 @@
 
 use farrier_fleet::fleet::Event;
 
-use crate::world::{Member, Site, until};
+use crate::world::{Member, TestServer, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn findings_of_two_nodes_are_in_the_log_once() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut nodes = [Member::new("a"), Member::new("b")];
     for member in &mut nodes {
         member.find(1);
@@ -23,8 +23,8 @@ async fn findings_of_two_nodes_are_in_the_log_once() {
     for name in ["a", "b"] {
         assert_eq!(site.found(name), (2..=20).collect::<Vec<_>>());
     }
-    assert_eq!(site.count(|event| matches!(event, Event::Resynced { .. })), 2);
-    assert_eq!(site.count(|event| matches!(event, Event::Seen { .. })), 2);
+    assert_eq!(site.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 2);
+    assert_eq!(site.count(|event| matches!(event, Event::InventoryReported { .. })), 2);
     let open = site
         .running()
         .brain()
@@ -35,14 +35,16 @@ async fn findings_of_two_nodes_are_in_the_log_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_and_what_was_said_before_do_not_reach_the_log() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.find(1);
     member.connect(&site);
     member.acked(1).await;
     // Orders of a joining node are answered before anything is compared.
-    until("the order is accepted", || site.count(|it| matches!(it, Event::Answered { .. })) == 1)
-        .await;
+    until("the order is accepted", || {
+        site.count(|it| matches!(it, Event::OrderStatusReported { .. })) == 1
+    })
+    .await;
     let entries = site.entries().len();
     for _ in 0..3 {
         member.disconnect();
@@ -51,13 +53,13 @@ async fn a_heartbeat_and_what_was_said_before_do_not_reach_the_log() {
     }
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     let news: Vec<_> = site.entries().split_off(entries);
-    let news: Vec<_> = news.iter().filter(|it| !matches!(it.event, Event::TimePassed)).collect();
+    let news: Vec<_> = news.iter().filter(|it| !matches!(it.event, Event::Tick)).collect();
     assert!(news.is_empty(), "{news:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_between_the_log_and_the_acknowledgement_loses_and_doubles_nothing() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut nodes = [Member::new("a"), Member::new("b")];
     for member in &mut nodes {
         member.connect(&site);
@@ -87,7 +89,7 @@ async fn a_server_that_dies_between_the_log_and_the_acknowledgement_loses_and_do
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_found_while_nobody_listened_comes_in_order() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut member = Member::new("a");
     member.connect(&site);
     member.acked(0).await;
@@ -105,7 +107,7 @@ async fn what_an_agent_found_while_nobody_listened_comes_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_journal_that_is_lost_begins_anew_under_another_name() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let mut member = Member::new("a");
     for id in 1..=5 {
         member.find(id);
@@ -119,7 +121,7 @@ async fn a_journal_that_is_lost_begins_anew_under_another_name() {
     until("what is open is what the new journal has", || {
         let entries = site.entries();
         let last = entries.iter().rev().find_map(|entry| match &entry.event {
-            Event::Resynced { record, open, .. } => Some((record.number, open.len())),
+            Event::FindingsSnapshot { record, open, .. } => Some((record.number, open.len())),
             _ => None,
         });
         last == Some((1, 1))
@@ -129,7 +131,7 @@ async fn a_journal_that_is_lost_begins_anew_under_another_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_nodes_come_back_after_the_server_did() {
-    let mut site = Site::plain().await;
+    let mut site = TestServer::plain().await;
     let mut nodes: Vec<Member> = (0..50).map(|at| Member::new(&format!("n{at}"))).collect();
     for member in &mut nodes {
         member.connect(&site);
@@ -145,13 +147,13 @@ async fn fifty_nodes_come_back_after_the_server_did() {
     for member in &nodes {
         member.acked(1).await;
     }
-    assert_eq!(site.count(|event| matches!(event, Event::Found { .. })), 50);
+    assert_eq!(site.count(|event| matches!(event, Event::FindingsReported { .. })), 50);
     assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_server_does_not_take_the_folder_of_the_first() {
-    let site = Site::plain().await;
+    let site = TestServer::plain().await;
     let refused = farrier_server::run::start(site.options()).await;
     assert!(matches!(refused, Err(farrier_server::run::ServerError::InUse(_))), "{refused:?}");
 }

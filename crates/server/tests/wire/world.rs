@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farrier_agent::config::Retention;
-use farrier_agent::crash::Crash;
+use farrier_agent::failpoint::Failpoint;
 use farrier_agent::journal::Journal;
-use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, Link, OrderDesk, Uplink};
-use farrier_fleet::fleet::event::{Cordon, Makeup};
-use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, Order};
+use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, Link, OrderHandler, Uplink};
+use farrier_fleet::fleet::event::{Cordon, NodeInventory};
+use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
 use farrier_fleet::health::{Change, Finding};
 use farrier_server::access::{Store, Wanted};
 use farrier_server::log::sqlite::SqliteLog;
@@ -36,20 +36,20 @@ pub(crate) fn finding(id: u64) -> Finding {
 }
 
 /// A server's folder, and the server while it runs.
-pub(crate) struct Site {
+pub(crate) struct TestServer {
     pub(crate) folder: TempDir,
     pub(crate) running: Option<Running>,
     pub(crate) address: SocketAddr,
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
     pub(crate) absent_wait: Duration,
-    pub(crate) report_interval_s: u32,
+    pub(crate) heartbeat_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
     pub(crate) wall_clock: WallClock,
 }
 
-impl Site {
+impl TestServer {
     pub(crate) async fn plain() -> Self {
         Self::new(true).started().await
     }
@@ -71,7 +71,7 @@ impl Site {
             is_plain,
             certificate_life,
             absent_wait,
-            report_interval_s: 1,
+            heartbeat_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
             wall_clock: WallClock::default(),
@@ -86,7 +86,7 @@ impl Site {
     pub(crate) fn options(&self) -> Options {
         Options {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
-            report_interval_s: self.report_interval_s,
+            heartbeat_interval_s: self.heartbeat_interval_s,
             certificate_life: self.certificate_life,
             absent_wait: self.absent_wait,
             report_quota: self.report_quota,
@@ -165,7 +165,7 @@ impl Site {
     pub(crate) fn found(&self, name: &str) -> Vec<u64> {
         let of = node(name);
         let number = |entry: &Entry| match &entry.event {
-            Event::Found { node, record, .. } if *node == of => Some(record.number),
+            Event::FindingsReported { node, record, .. } if *node == of => Some(record.number),
             _ => None,
         };
         self.entries().iter().filter_map(number).collect()
@@ -211,7 +211,7 @@ pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
 #[derive(Debug, Default)]
 pub(crate) struct FakeDesk {
     pub(crate) offered: Mutex<Vec<Order>>,
-    pub(crate) answers: Mutex<Vec<(u64, Answer)>>,
+    pub(crate) answers: Mutex<Vec<(u64, OrderStatus)>>,
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// The number of the last order.
     pub(crate) last: Mutex<u64>,
@@ -221,8 +221,8 @@ pub(crate) struct FakeDesk {
     pub(crate) enrolment: Mutex<Option<String>>,
 }
 
-impl OrderDesk for FakeDesk {
-    fn offer(&self, order: Order) -> Answer {
+impl OrderHandler for FakeDesk {
+    fn offer(&self, order: Order) -> OrderStatus {
         let mut answers = self.answers.lock().unwrap();
         if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
             return answer.clone();
@@ -230,15 +230,15 @@ impl OrderDesk for FakeDesk {
         let mut last = self.last.lock().unwrap();
         // One that was acknowledged may be on its way once more.
         if order.generation <= *last {
-            return Answer::Refused { why: format!("it is not newer than order {last}") };
+            return OrderStatus::Refused { reason: format!("it is not newer than order {last}") };
         }
         *last = order.generation;
-        answers.push((order.generation, Answer::Accepted));
+        answers.push((order.generation, OrderStatus::Accepted));
         self.offered.lock().unwrap().push(order);
-        Answer::Accepted
+        OrderStatus::Accepted
     }
 
-    fn outstanding(&self) -> Vec<(u64, Answer)> {
+    fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
         self.answers.lock().unwrap().clone()
     }
 
@@ -333,7 +333,7 @@ impl Member {
         let journal = self.journal.as_mut().unwrap();
         let changes = vec![Change::Opened(finding)];
         journal.note(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
-        journal.flush(Timestamp::now(), &Crash::default()).unwrap();
+        journal.flush(Timestamp::now(), &Failpoint::default()).unwrap();
         self.durable.send_replace(journal.durable().seq);
     }
 
@@ -359,7 +359,7 @@ impl Member {
         sight.borrow().link.clone()
     }
 
-    pub(crate) fn connect(&mut self, site: &Site) {
+    pub(crate) fn connect(&mut self, site: &TestServer) {
         let boot = self.boot.clone();
         let parts = uplink::Parts {
             url: site.url().parse().unwrap(),
@@ -369,10 +369,14 @@ impl Member {
             durable: self.durable.subscribe(),
             urgent: self.urgent.subscribe(),
             made_of: Box::new(move || {
-                Some(Makeup { boot: boot.clone(), gpus: Some(Vec::new()), ..Makeup::default() })
+                Some(NodeInventory {
+                    boot: boot.clone(),
+                    gpus: Some(Vec::new()),
+                    ..NodeInventory::default()
+                })
             }),
             cordon: self.cordon.subscribe(),
-            desk: Arc::clone(&self.desk) as Arc<dyn OrderDesk>,
+            desk: Arc::clone(&self.desk) as Arc<dyn OrderHandler>,
             artifacts: tokio::sync::mpsc::channel(1).1,
             bell: Arc::clone(&self.bell),
             fixed_wait: self.fixed_wait,

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use farrier_fleet::fleet::{Answer, NodeId, OrderKind};
+use farrier_fleet::fleet::{NodeId, OrderKind, OrderStatus};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid};
 use farrier_sim::fleet::Trouble;
 use farrier_wire::client::{Agents, ServerUrl, connect};
-use farrier_wire::form;
-use farrier_wire::proto::{self, Down, Up, down, report, up};
+use farrier_wire::convert;
+use farrier_wire::proto::{
+    self, AgentMessage, ServerMessage, agent_message, report, server_message,
+};
 use jiff::Timestamp;
 use rustls::ClientConfig;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -32,7 +34,7 @@ pub(crate) enum Report {
     /// What a real agent says while nothing changes: that it lives.
     Heartbeat,
     /// All that its node is made of, each time.
-    Makeup,
+    NodeInventory,
 }
 
 /// How an agent comes to the server.
@@ -46,7 +48,7 @@ pub(crate) enum Link {
 pub(crate) struct Agent {
     index: usize,
     name: NodeId,
-    makeup: proto::Makeup,
+    inventory: proto::NodeInventory,
     record: u64,
     findings: u64,
     open: BTreeMap<u64, Finding>,
@@ -69,7 +71,7 @@ fn gpu(index: usize, at: u64) -> String {
     format!("GPU-{:08x}-{:04x}-4000-8000-{mixed:012.12x}", mixed >> 32, mixed & 0xffff)
 }
 
-pub(crate) fn makeup(index: usize) -> proto::Makeup {
+pub(crate) fn inventory(index: usize) -> proto::NodeInventory {
     let gpus = (0..GPUS).map(|at| proto::Gpu {
         uuid: gpu(index, at),
         name: Some("NVIDIA H200".to_owned()),
@@ -80,7 +82,7 @@ pub(crate) fn makeup(index: usize) -> proto::Makeup {
         name: name.to_owned(),
         version: version.to_owned(),
     };
-    proto::Makeup {
+    proto::NodeInventory {
         boot: format!("{index:08x}-0d2c-4b5e-9d1f-8f3a6c1e7b90"),
         agent: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: Some("6.8.0-90-generic".to_owned()),
@@ -96,7 +98,7 @@ impl Agent {
         Self {
             index,
             name: name(index),
-            makeup: makeup(index),
+            inventory: inventory(index),
             record: 0,
             findings: 0,
             open: BTreeMap::new(),
@@ -145,19 +147,19 @@ impl Agent {
         is_connected: &mut bool,
     ) -> anyhow::Result<()> {
         let (out, outbound) = mpsc::channel(OUT_MAX);
-        out.send(Up { what: Some(up::What::Hello(self.hello())) }).await?;
+        out.send(AgentMessage { what: Some(agent_message::What::Hello(self.hello())) }).await?;
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", self.name.as_str().parse()?);
-        let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
+        let mut inbound: Streaming<ServerMessage> = agents.session(request).await?.into_inner();
         let first = inbound.message().await?.context("the stream has ended")?;
-        let Some(down::What::Welcome(welcome)) = first.what else {
+        let Some(server_message::What::Welcome(welcome)) = first.what else {
             anyhow::bail!("the server did not greet");
         };
         self.resume(&out, welcome.acked_record).await?;
         board.has_connected();
         *is_connected = true;
         drop(turn.take());
-        let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+        let every = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
         // Agents are not in step with each other.
         let first_ms = self.index as u64 * 7919 % u64::try_from(every.as_millis())?;
         let begin = tokio::time::Instant::now() + Duration::from_millis(first_ms);
@@ -179,24 +181,28 @@ impl Agent {
 
     fn hello(&self) -> proto::Hello {
         proto::Hello {
-            makeup: Some(self.makeup.clone()),
+            inventory: Some(self.inventory.clone()),
             journal: format!("{}-journal", self.name),
             last_record: self.record,
             outstanding: Vec::new(),
-            cordon: Some(form::cordon_message(&farrier_fleet::fleet::event::Cordon::None)),
+            cordon: Some(convert::cordon_message(&farrier_fleet::fleet::event::Cordon::None)),
             last_order: 0,
         }
     }
 
-    fn report(&self, report: Report) -> Up {
+    fn report(&self, report: Report) -> AgentMessage {
         reported(match report {
             Report::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
-            Report::Makeup => report::What::Makeup(self.makeup.clone()),
+            Report::NodeInventory => report::What::Inventory(self.inventory.clone()),
         })
     }
 
     /// Goes on after what the server has; where it has nothing, with everything that is open.
-    async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
+    async fn resume(
+        &mut self,
+        out: &mpsc::Sender<AgentMessage>,
+        acked: Option<u64>,
+    ) -> anyhow::Result<()> {
         let Some(acked) = acked else { return self.tell_open(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
         for (changes, _) in &self.journal {
@@ -205,47 +211,52 @@ impl Agent {
         Ok(())
     }
 
-    async fn tell_open(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
-        let open = form::findings_message(self.record, self.open.values().cloned());
+    async fn tell_open(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
+        let open = convert::findings_message(self.record, self.open.values().cloned());
         Ok(out.send(reported(report::What::Open(open))).await?)
     }
 
-    async fn tell_last(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+    async fn tell_last(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
         let Some((changes, _)) = self.journal.back() else { return Ok(()) };
         Ok(out.send(reported(report::What::Changes(changes.clone()))).await?)
     }
 
     async fn take(
         &mut self,
-        out: &mpsc::Sender<Up>,
-        said: Down,
+        out: &mpsc::Sender<AgentMessage>,
+        said: ServerMessage,
         board: &Board,
     ) -> anyhow::Result<()> {
         match said.what {
-            Some(down::What::Ack(proto::Ack { record })) => {
+            Some(server_message::What::Ack(proto::Ack { record })) => {
                 while let Some((_, at)) = self.journal.front().filter(|it| it.0.record <= record) {
                     board.was_acknowledged(at.elapsed());
                     self.journal.pop_front();
                 }
                 Ok(())
             }
-            Some(down::What::Resync(_)) => self.tell_open(out).await,
-            Some(down::What::Order(order)) => {
-                let order = form::order(self.name.clone(), order)?;
-                if matches!(order.what, OrderKind::Drain { .. }) && board.is_at_work() {
+            Some(server_message::What::Resync(_)) => self.tell_open(out).await,
+            Some(server_message::What::Order(order)) => {
+                let order = convert::order(self.name.clone(), order)?;
+                if matches!(order.kind, OrderKind::Drain { .. }) && board.is_at_work() {
                     return Ok(());
                 }
                 let evidence = "it was done, and looked at".to_owned();
-                let answer = form::answer_message(order.generation, &Answer::Done { evidence });
-                out.send(Up { what: Some(up::What::Answer(answer)) }).await?;
+                let answer = convert::order_status_message(
+                    order.generation,
+                    &OrderStatus::Done { evidence },
+                );
+                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) })
+                    .await?;
                 board.has_answered();
-                if matches!(order.what, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
+                if matches!(order.kind, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
                     self.meet(Ask::Mend, board);
                     self.tell_last(out).await?;
                 }
                 Ok(())
             }
-            Some(down::What::Welcome(_) | down::What::AnswerAck(_)) | None => Ok(()),
+            Some(server_message::What::Welcome(_) | server_message::What::OrderStatusAck(_))
+            | None => Ok(()),
         }
     }
 
@@ -266,7 +277,9 @@ impl Agent {
             }
         };
         let record = self.record + 1;
-        let Ok(changes) = form::changes_message(record, self.record, vec![change]) else { return };
+        let Ok(changes) = convert::changes_message(record, self.record, vec![change]) else {
+            return;
+        };
         self.record = record;
         self.journal.push_back((changes, Instant::now()));
     }
@@ -280,6 +293,6 @@ impl Agent {
     }
 }
 
-pub(crate) fn reported(what: report::What) -> Up {
-    Up { what: Some(up::What::Report(proto::Report { what: Some(what) })) }
+pub(crate) fn reported(what: report::What) -> AgentMessage {
+    AgentMessage { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
 }

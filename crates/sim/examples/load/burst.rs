@@ -7,7 +7,7 @@ use anyhow::Context;
 use farrier_fleet::fleet::Policy;
 use farrier_fleet::fleet::identity::DomainKind;
 use farrier_sim::fleet::Trouble;
-use farrier_wire::client::{Asker, ServerUrl, no_tls};
+use farrier_wire::client::{RestClient, ServerUrl, no_tls};
 use serde_json::Value;
 
 use crate::agent::{self, Report};
@@ -25,11 +25,11 @@ pub(crate) async fn run(
     let board = start(url, nodes, Report::Heartbeat).await?;
     let mut policy = Policy::default();
     for kind in [DomainKind::Fleet, DomainKind::Pool] {
-        if let Some(breaker) = policy.breakers.get_mut(&kind) {
+        if let Some(breaker) = policy.disruption_budgets.get_mut(&kind) {
             breaker.share = breaker.share.max(share);
         }
     }
-    let mut asker = Asker::connect(url, no_tls(), token).await?;
+    let mut asker = RestClient::connect(url, no_tls(), token).await?;
     let _: Value = asker.put("/api/v1/policy", &policy).await?;
     let trouble = Trouble::named("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
     let mut feed = Feed::open(url, token).await?;
@@ -69,6 +69,6 @@ pub(crate) async fn run(
     let after = done.saturating_duration_since(last);
     say("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
     say("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
-    say("held_back", decided.values().filter(|(_, kind)| kind == "held-back").count());
+    say("deferred", decided.values().filter(|(_, kind)| kind == "held-back").count());
     Ok(())
 }

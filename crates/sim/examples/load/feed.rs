@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use anyhow::Context;
-use farrier_wire::client::{Asker, ServerUrl, no_tls};
+use farrier_wire::client::{RestClient, ServerUrl, no_tls};
 use farrier_wire::rest::EventRow;
 use rustls::ClientConfig;
 use std::sync::Arc;
 
 pub(crate) struct Feed {
-    answered: farrier_wire::client::Answered,
+    answered: farrier_wire::client::RestResponse,
     unread: Vec<u8>,
-    _asker: Asker,
+    _asker: RestClient,
 }
 
 impl Feed {
@@ -27,7 +27,7 @@ impl Feed {
         token: &str,
         seq: Option<u64>,
     ) -> anyhow::Result<Self> {
-        let mut asker = Asker::connect(url, tls, token).await?;
+        let mut asker = RestClient::connect(url, tls, token).await?;
         let after = seq.map(|seq| format!("?after={seq}")).unwrap_or_default();
         let answered = asker.follow(&format!("/api/v1/events/stream{after}")).await?;
         Ok(Self { answered, unread: Vec::new(), _asker: asker })

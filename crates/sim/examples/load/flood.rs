@@ -9,14 +9,14 @@ use anyhow::Context;
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_sim::fleet::Trouble;
 use farrier_wire::client::{Agents, ServerUrl, connect, no_tls};
-use farrier_wire::form;
-use farrier_wire::proto::{self, Up, report, up};
+use farrier_wire::convert;
+use farrier_wire::proto::{self, AgentMessage, agent_message, report};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
-use crate::agent::{Report, makeup, name, reported};
+use crate::agent::{Report, inventory, name, reported};
 use crate::board::{Ask, Board, say_times};
 use crate::{say, start};
 
@@ -83,7 +83,7 @@ fn open(bytes: usize, odd: u64, trouble: Trouble) -> proto::Findings {
         severity: farrier_fleet::health::Severity::Warning,
         ..trouble.finding(id, &GpuUuid("GPU-1".to_owned()), Timestamp::UNIX_EPOCH)
     };
-    form::findings_message(0, (1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
+    convert::findings_message(0, (1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
 }
 
 /// Reports again and again, and reads nothing.
@@ -95,13 +95,13 @@ async fn flood(
 ) -> anyhow::Result<()> {
     let (out, outbound) = mpsc::channel(1);
     let hello = proto::Hello {
-        makeup: Some(makeup(index)),
+        inventory: Some(inventory(index)),
         journal: "flood".to_owned(),
         ..proto::Hello::default()
     };
     let mut request = Request::new(ReceiverStream::new(outbound));
     request.metadata_mut().insert("farrier-node", name(index).as_str().parse()?);
-    let hello = Up { what: Some(up::What::Hello(hello)) };
+    let hello = AgentMessage { what: Some(agent_message::What::Hello(hello)) };
     out.send(hello).await?;
     let _inbound = agents.session(request).await?.into_inner();
     for record in 1.. {

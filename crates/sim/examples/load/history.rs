@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use farrier_fleet::fleet::event::Ask;
+use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, NodeId, Order, Standing};
+use farrier_fleet::fleet::{Event, NodeId, NodePhase, Order};
 use farrier_server::access::Authority;
-use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::state_machine::StateMachine;
 use farrier_sim::fleet::{Fleet, Plan};
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,7 +23,7 @@ const PERSON: SignedDuration = SignedDuration::from_hours(4);
 const ROUND: SignedDuration = SignedDuration::from_hours(1);
 
 struct World {
-    core: Core,
+    core: StateMachine,
     fleet: Fleet,
     now: Timestamp,
     called: BTreeMap<NodeId, Timestamp>,
@@ -45,11 +45,11 @@ pub(crate) fn write(folder: &Path, entries: usize, unkept: usize) -> anyhow::Res
     let plan = Plan { nodes, trouble_every_s: 4 * 86_400, ..Plan::default() };
     let fleet = Fleet::new(plan, now);
     let log = SqliteLog::open(&folder.join("log"))?;
-    let core = Core::open(Box::new(log))?;
+    let core = StateMachine::open(Box::new(log))?;
     let (called, silent) = (BTreeMap::new(), BTreeMap::new());
     let mut world = World { core, fleet, now, called, silent, round: now };
     let join = |(node, place): (&NodeId, &_)| {
-        (Actor::Server, Event::Enrolled { node: node.clone(), place: Clone::clone(place) })
+        (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(place) })
     };
     let joined = world.fleet.places().map(join).collect();
     world.commit(joined)?;
@@ -74,7 +74,7 @@ impl World {
             .entries
             .into_iter()
             .filter_map(|entry| match entry.event {
-                Event::Ordered { order } => Some(order),
+                Event::OrderIssued { order } => Some(order),
                 _ => None,
             })
             .collect();
@@ -97,7 +97,7 @@ impl World {
         }
         inputs.extend(self.silence());
         inputs.extend(self.repaired());
-        inputs.push((Actor::Server, Event::TimePassed));
+        inputs.push((Actor::Server, Event::Tick));
         self.commit(inputs)
     }
 
@@ -109,11 +109,11 @@ impl World {
             let event = match (is_up, self.silent.contains_key(id)) {
                 (false, false) => {
                     self.silent.insert(id.clone(), self.now);
-                    Event::Silent { node: id.clone(), since: self.now }
+                    Event::HeartbeatLost { node: id.clone(), since: self.now }
                 }
                 (true, true) => {
                     self.silent.remove(id);
-                    Event::Heard { node: id.clone() }
+                    Event::HeartbeatRestored { node: id.clone() }
                 }
                 _ => continue,
             };
@@ -126,7 +126,7 @@ impl World {
     fn call(&mut self) {
         for (id, node) in &self.core.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.standing() == Standing::InRepair && waits && !self.called.contains_key(id) {
+            if node.phase() == NodePhase::Repairing && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now.saturating_add(PERSON).unwrap_or(self.now));
             }
         }
@@ -140,8 +140,9 @@ impl World {
         for id in here {
             self.called.remove(&id);
             self.fleet.change(&id, |node| node.repair(now));
-            let what = Ask::Repaired { node: id, what: "a new board".to_owned() };
-            events.push((Actor::Person("tech".to_owned()), Event::Asked { what }));
+            let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
+            events
+                .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
         }
         events
     }

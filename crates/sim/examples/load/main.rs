@@ -41,7 +41,8 @@ fn main() -> anyhow::Result<()> {
     let url = || Ok::<ServerUrl, anyhow::Error>(word(1)?.parse()?);
     match word(0)? {
         "steady" => {
-            let report = if word(4)? == "makeup" { Report::Makeup } else { Report::Heartbeat };
+            let report =
+                if word(4)? == "inventory" { Report::NodeInventory } else { Report::Heartbeat };
             let time = Duration::from_secs(number(5)? as u64);
             runtime.block_on(steady::run(&url()?, word(2)?, number(3)?, report, time))
         }

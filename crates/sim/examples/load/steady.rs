@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_sim::fleet::Trouble;
-use farrier_wire::client::{Asker, ServerUrl, no_tls};
+use farrier_wire::client::{RestClient, ServerUrl, no_tls};
 use farrier_wire::rest::EventPage;
 
 use crate::agent::Report;
@@ -31,7 +31,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let board = start(url, nodes, report).await?;
     let _ = board.acknowledged();
-    let mut asker = Asker::connect(url, no_tls(), token).await?;
+    let mut asker = RestClient::connect(url, no_tls(), token).await?;
     let page: EventPage = asker.get("/api/v1/events?limit=1").await?;
     say("entries_joined", page.end);
     tokio::time::sleep(REST.min(time)).await;

@@ -8,7 +8,7 @@ pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::{Event, NodeId, Order, Place};
+use farrier_fleet::fleet::{Event, Location, NodeId, Order};
 use jiff::Timestamp;
 
 use crate::random::Random;
@@ -97,7 +97,7 @@ impl Fleet {
     }
 
     /// Its nodes with their places.
-    pub fn places(&self) -> impl Iterator<Item = (&NodeId, &Place)> {
+    pub fn places(&self) -> impl Iterator<Item = (&NodeId, &Location)> {
         self.nodes.iter().map(|(id, node)| (id, &node.place))
     }
 
@@ -196,10 +196,10 @@ impl Fleet {
 
 impl Plan {
     /// The name and place of a node.
-    fn named(&self, index: u32) -> Option<(NodeId, Place)> {
+    fn named(&self, index: u32) -> Option<(NodeId, Location)> {
         let unit =
             |prefix: &str, size: u32| format!("{prefix}{:04}", index / size.max(1)).parse().ok();
-        let mut place = Place::in_pool("train".parse().ok()?);
+        let mut place = Location::in_pool("train".parse().ok()?);
         (place.rack, place.leaf) = (unit("rack-", self.rack), unit("leaf-", self.leaf));
         Some((format!("node-{index:05}").parse().ok()?, place))
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use farrier_fleet::fleet::event::{Cordon, Event, GpuMakeup, Makeup, Record};
-use farrier_fleet::fleet::{Answer, NodeId, Order, OrderKind, Place};
+use farrier_fleet::fleet::event::{Cordon, Event, GpuInventory, NodeInventory, Record};
+use farrier_fleet::fleet::{Location, NodeId, Order, OrderKind, OrderStatus};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
 use jiff::{SignedDuration, Timestamp};
@@ -23,7 +23,7 @@ const JOB_S: (u64, u64) = (0, 1200);
 #[derive(Debug)]
 pub struct SimNode {
     pub(super) id: NodeId,
-    pub(super) place: Place,
+    pub(super) place: Location,
     gpus: Vec<GpuUuid>,
     random: Random,
     hurry: u64,
@@ -39,13 +39,13 @@ pub struct SimNode {
     task: Option<(Order, Timestamp)>,
     generation: u64,
     /// What was answered last, for a server that did not hear it.
-    answered: Option<(u64, Answer)>,
+    answered: Option<(u64, OrderStatus)>,
     /// What it says when it is next heard.
     unsaid: Vec<Event>,
 }
 
 impl SimNode {
-    pub(super) fn new(id: NodeId, place: Place, plan: &Plan) -> Self {
+    pub(super) fn new(id: NodeId, place: Location, plan: &Plan) -> Self {
         let mut random = Random::of(plan.seed, id.as_str());
         let gpus = (0..plan.gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
         let mut node = Self {
@@ -85,14 +85,14 @@ impl SimNode {
     }
 
     /// What it is made of.
-    pub fn makeup(&self) -> Makeup {
-        let gpu = |(index, uuid): (u32, &GpuUuid)| GpuMakeup {
+    pub fn inventory(&self) -> NodeInventory {
+        let gpu = |(index, uuid): (u32, &GpuUuid)| GpuInventory {
             uuid: uuid.clone(),
             name: Some("NVIDIA H200".to_owned()),
             index: Some(index),
             pci: Some(format!("0000:{:02x}:00.0", 0x1b + index * 0x10)),
         };
-        Makeup {
+        NodeInventory {
             boot: format!("{}-boot-{}", self.id, self.boot),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: Some("6.8.0-90-generic".to_owned()),
@@ -119,7 +119,7 @@ impl SimNode {
     }
 
     /// What it answered last.
-    pub fn answered(&self) -> Option<&(u64, Answer)> {
+    pub fn answered(&self) -> Option<&(u64, OrderStatus)> {
         self.answered.as_ref()
     }
 
@@ -130,12 +130,16 @@ impl SimNode {
 
     /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
     fn introduce(&mut self) {
-        let makeup = self.makeup();
-        self.unsaid.push(Event::Seen { node: self.id.clone(), makeup });
+        let inventory = self.inventory();
+        self.unsaid.push(Event::InventoryReported { node: self.id.clone(), inventory });
         let cordon = self.cordon.clone();
-        self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
+        self.unsaid.push(Event::CordonObserved { node: self.id.clone(), cordon });
         if let Some((generation, answer)) = self.answered.clone() {
-            self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+            self.unsaid.push(Event::OrderStatusReported {
+                node: self.id.clone(),
+                generation,
+                status: answer,
+            });
         }
     }
 
@@ -187,7 +191,7 @@ impl SimNode {
     fn found(&mut self, changes: Vec<Change>) {
         self.records += 1;
         let record = self.record();
-        self.unsaid.push(Event::Found { node: self.id.clone(), record, changes });
+        self.unsaid.push(Event::FindingsReported { node: self.id.clone(), record, changes });
     }
 
     /// Takes an order, as an agent does: what is not newer is answered as before. When it will be done.
@@ -198,20 +202,24 @@ impl SimNode {
         if order.generation <= self.generation {
             let answered = self.answered.clone();
             if let Some((generation, answer)) = answered.filter(|it| it.0 == order.generation) {
-                self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+                self.unsaid.push(Event::OrderStatusReported {
+                    node: self.id.clone(),
+                    generation,
+                    status: answer,
+                });
             }
             return None;
         }
         self.generation = order.generation;
-        let (at_least, at_most) = match order.what {
+        let (at_least, at_most) = match order.kind {
             OrderKind::Drain { wait_s } => (JOB_S.0, JOB_S.1.min(u64::from(wait_s))),
             OrderKind::Reboot => REBOOT_S,
             _ => ORDER_S,
         };
         let takes_s = (at_least + self.random.below(at_most - at_least + 1)) / self.hurry;
         let until = after(now, takes_s);
-        if order.what == OrderKind::Reboot {
-            self.answer(order.generation, Answer::Accepted);
+        if order.kind == OrderKind::Reboot {
+            self.answer(order.generation, OrderStatus::Accepted);
             self.down_until = Some(until);
         }
         self.task = Some((order.clone(), until));
@@ -229,20 +237,20 @@ impl SimNode {
             self.introduce();
         }
         let Some((order, _)) = self.task.take_if(|(_, until)| *until <= now) else { return };
-        let answer = self.carry_out(&order.what, now);
+        let answer = self.carry_out(&order.kind, now);
         self.answer(order.generation, answer);
     }
 
-    fn carry_out(&mut self, what: &OrderKind, now: Timestamp) -> Answer {
-        let done = |evidence: &str| Answer::Done { evidence: evidence.to_owned() };
+    fn carry_out(&mut self, what: &OrderKind, now: Timestamp) -> OrderStatus {
+        let done = |evidence: &str| OrderStatus::Done { evidence: evidence.to_owned() };
         match what {
             OrderKind::Cordon | OrderKind::Uncordon
-                if matches!(self.cordon, Cordon::Theirs { .. }) =>
+                if matches!(self.cordon, Cordon::External { .. }) =>
             {
-                Answer::Refused { why: "somebody else's mark is on it".to_owned() }
+                OrderStatus::Refused { reason: "somebody else's mark is on it".to_owned() }
             }
             OrderKind::Cordon => {
-                self.mark(Cordon::Ours);
+                self.mark(Cordon::ByFarrier);
                 done("no new work is given to it")
             }
             OrderKind::Uncordon => {
@@ -258,10 +266,10 @@ impl SimNode {
             }
             OrderKind::Reboot => done("it runs in a new boot"),
             OrderKind::RestartService { .. } => done("the service runs"),
-            OrderKind::NoteRepair { .. } => done("what is counted begins anew"),
-            OrderKind::Verify { .. } if self.is_ill() => {
-                Answer::Failed { why: "findings that take it out of service are open".to_owned() }
-            }
+            OrderKind::AcknowledgeRepair { .. } => done("what is counted begins anew"),
+            OrderKind::Verify { .. } if self.is_ill() => OrderStatus::Failed {
+                reason: "findings that take it out of service are open".to_owned(),
+            },
             OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
             OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
             other => done(&format!("`{other}` was carried out")),
@@ -271,12 +279,16 @@ impl SimNode {
     /// Puts somebody else's mark on it, or takes any mark away.
     pub fn mark(&mut self, cordon: Cordon) {
         self.cordon = cordon.clone();
-        self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
+        self.unsaid.push(Event::CordonObserved { node: self.id.clone(), cordon });
     }
 
-    fn answer(&mut self, generation: u64, answer: Answer) {
+    fn answer(&mut self, generation: u64, answer: OrderStatus) {
         self.answered = Some((generation, answer.clone()));
-        self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+        self.unsaid.push(Event::OrderStatusReported {
+            node: self.id.clone(),
+            generation,
+            status: answer,
+        });
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Mend {
     /// A reboot.
     Reboot,
     /// Nothing but a person with a spare part.
-    Hands,
+    Actuator,
 }
 
 /// A kind of trouble. Codes and actions are those of the agent's rules.
@@ -77,7 +77,7 @@ const TROUBLES: [Trouble; 7] = [
         text: "no spare row of memory is left",
         severity: Severity::Fatal,
         action: Action::DrainAndReplace,
-        mend: Mend::Hands,
+        mend: Mend::Actuator,
         weight: 5,
     },
     Trouble {

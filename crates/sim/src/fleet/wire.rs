@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::{Event, NodeId, Order};
 use farrier_wire::client::{Agents, ConnectError, ServerUrl, connect, no_tls};
-use farrier_wire::form;
-use farrier_wire::proto::{self, Down, Up, down, report, up};
+use farrier_wire::convert;
+use farrier_wire::proto::{
+    self, AgentMessage, ServerMessage, agent_message, report, server_message,
+};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -99,7 +101,7 @@ struct Run {
 }
 
 struct Line {
-    out: mpsc::Sender<Up>,
+    out: mpsc::Sender<AgentMessage>,
     is_open: bool,
     sent: u64,
     beat_every: Duration,
@@ -209,7 +211,7 @@ impl Run {
             return;
         }
         let (out, outbound) = mpsc::channel(OUT_MAX);
-        let hello = Up { what: Some(up::What::Hello(hello(node))) };
+        let hello = AgentMessage { what: Some(agent_message::What::Hello(hello(node))) };
         let place = self.lines.len() % self.agents.len();
         let agents = self.agents[place].clone();
         let beat_at = tokio::time::Instant::now();
@@ -230,26 +232,28 @@ impl Run {
 
 async fn stream(
     mut agents: Agents,
-    outbound: mpsc::Receiver<Up>,
+    outbound: mpsc::Receiver<AgentMessage>,
     id: &NodeId,
     heard: &mpsc::Sender<Heard>,
 ) -> Result<(), tonic::Status> {
     let mut request = Request::new(ReceiverStream::new(outbound));
     let name = id.as_str().parse().map_err(|_| tonic::Status::invalid_argument("the name"))?;
     request.metadata_mut().insert("farrier-node", name);
-    let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
+    let mut inbound: Streaming<ServerMessage> = agents.session(request).await?.into_inner();
     while let Some(said) = inbound.message().await? {
         let told = match said.what {
-            Some(down::What::Welcome(welcome)) => {
-                let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+            Some(server_message::What::Welcome(welcome)) => {
+                let every = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
                 Heard::Welcome(id.clone(), welcome.acked_record, every)
             }
-            Some(down::What::Order(order)) => match form::order(id.clone(), order) {
+            Some(server_message::What::Order(order)) => match convert::order(id.clone(), order) {
                 Ok(order) => Heard::Order(order),
                 Err(_) => continue,
             },
-            Some(down::What::Resync(_)) => Heard::Resync(id.clone()),
-            Some(down::What::Ack(_) | down::What::AnswerAck(_)) | None => continue,
+            Some(server_message::What::Resync(_)) => Heard::Resync(id.clone()),
+            Some(server_message::What::Ack(_) | server_message::What::OrderStatusAck(_)) | None => {
+                continue;
+            }
         };
         if heard.send(told).await.is_err() {
             break;
@@ -260,18 +264,22 @@ async fn stream(
 
 impl Line {
     /// What a node says, as it travels. None: it is said already.
-    fn message(&mut self, event: Event) -> Option<Up> {
+    fn message(&mut self, event: Event) -> Option<AgentMessage> {
         let what = match event {
-            Event::Seen { makeup, .. } => report::What::Makeup(form::makeup_message(&makeup)),
-            Event::CordonSeen { cordon, .. } => report::What::Cordon(form::cordon_message(&cordon)),
-            Event::Found { record, changes, .. } if record.number > self.sent => {
+            Event::InventoryReported { inventory, .. } => {
+                report::What::Inventory(convert::inventory_message(&inventory))
+            }
+            Event::CordonObserved { cordon, .. } => {
+                report::What::Cordon(convert::cordon_message(&cordon))
+            }
+            Event::FindingsReported { record, changes, .. } if record.number > self.sent => {
                 let after = std::mem::replace(&mut self.sent, record.number);
-                let changes = form::changes_message(record.number, after, changes).ok()?;
+                let changes = convert::changes_message(record.number, after, changes).ok()?;
                 report::What::Changes(changes)
             }
-            Event::Answered { generation, answer, .. } => {
-                let answer = form::answer_message(generation, &answer);
-                return Some(Up { what: Some(up::What::Answer(answer)) });
+            Event::OrderStatusReported { generation, status, .. } => {
+                let status = convert::order_status_message(generation, &status);
+                return Some(AgentMessage { what: Some(agent_message::What::OrderStatus(status)) });
             }
             _ => return None,
         };
@@ -279,24 +287,25 @@ impl Line {
     }
 }
 
-fn reported(what: report::What) -> Up {
-    Up { what: Some(up::What::Report(proto::Report { what: Some(what) })) }
+fn reported(what: report::What) -> AgentMessage {
+    AgentMessage { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
 }
 
-fn resync(node: &SimNode) -> Up {
-    let open = form::findings_message(node.record().number, node.open().cloned());
+fn resync(node: &SimNode) -> AgentMessage {
+    let open = convert::findings_message(node.record().number, node.open().cloned());
     reported(report::What::Open(open))
 }
 
 fn hello(node: &SimNode) -> proto::Hello {
     let record = node.record();
-    let outstanding = node.answered().map(|(generation, it)| form::answer_message(*generation, it));
+    let outstanding =
+        node.answered().map(|(generation, it)| convert::order_status_message(*generation, it));
     proto::Hello {
-        makeup: Some(form::makeup_message(&node.makeup())),
+        inventory: Some(convert::inventory_message(&node.inventory())),
         journal: record.journal,
         last_record: record.number,
         outstanding: outstanding.into_iter().collect(),
-        cordon: Some(form::cordon_message(node.cordon())),
+        cordon: Some(convert::cordon_message(node.cordon())),
         last_order: node.last_order(),
     }
 }

@@ -26,7 +26,7 @@ use tonic::body::Body;
 
 pub use pinned::{FingerprintError, fingerprint, pinned};
 use plain::{Plain, SpeaksTls};
-pub use rest::{Answered, Asker, RestError};
+pub use rest::{RestClient, RestError, RestResponse};
 
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::proto::agents_client::AgentsClient;
@@ -115,38 +115,27 @@ pub enum ConnectError {
     /// Nobody answers there, or not as they should.
     #[error("failed to connect to `{url}`")]
     Connect {
-        /// Where.
         url: ServerUrl,
-        /// Why.
         #[source]
         err: io::Error,
     },
     /// It took too long.
     #[error("`{url}` did not answer in {} s", CONNECT_WAIT.as_secs())]
-    Slow {
-        /// Where.
-        url: ServerUrl,
-    },
+    Slow { url: ServerUrl },
     /// It is another server, or it cannot show that it is this one.
     #[error("`{url}` is not the server that is expected: {why}")]
     Stranger {
-        /// Where.
         url: ServerUrl,
         /// What is wrong with its certificate.
         why: String,
     },
     /// There is no TLS where some is expected.
     #[error("`{url}` does not speak TLS, and `https://` asks for it")]
-    NoTls {
-        /// Where.
-        url: ServerUrl,
-    },
+    NoTls { url: ServerUrl },
     /// They do not speak HTTP/2.
     #[error("`{url}` does not speak HTTP/2")]
     Http2 {
-        /// Where.
         url: ServerUrl,
-        /// Why.
         #[source]
         err: hyper::Error,
     },

@@ -54,23 +54,23 @@ pub enum RestError {
 }
 
 /// Asks. The connection is open as long as this is there.
-pub struct Asker {
+pub struct RestClient {
     connection: Connection,
     origin: Uri,
     token: HeaderValue,
 }
 
-impl std::fmt::Debug for Asker {
+impl std::fmt::Debug for RestClient {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Asker").field("origin", &self.origin).finish_non_exhaustive()
+        formatter.debug_struct("RestClient").field("origin", &self.origin).finish_non_exhaustive()
     }
 }
 
 /// An answer that is read while it comes.
 #[derive(Debug)]
-pub struct Answered(Incoming);
+pub struct RestResponse(Incoming);
 
-impl Answered {
+impl RestResponse {
     /// The next piece; none: it is whole.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, RestError> {
         loop {
@@ -87,7 +87,7 @@ impl Answered {
     }
 }
 
-impl Asker {
+impl RestClient {
     /// Connects. `tls` is not used where the address is a plain one.
     pub async fn connect(
         url: &ServerUrl,
@@ -124,8 +124,8 @@ impl Asker {
     }
 
     /// Reads something that is long, or does not end.
-    pub async fn follow(&mut self, path: &str) -> Result<Answered, RestError> {
-        Ok(Answered(self.send(Method::GET, path, None).await?.into_body()))
+    pub async fn follow(&mut self, path: &str) -> Result<RestResponse, RestError> {
+        Ok(RestResponse(self.send(Method::GET, path, None).await?.into_body()))
     }
 
     async fn asked<T: DeserializeOwned>(

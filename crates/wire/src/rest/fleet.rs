@@ -5,8 +5,8 @@ use farrier_fleet::fleet::{Domain, NodeId, Policy};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::reason::WhyView;
-use super::shape::view;
+use super::reason::RationaleView;
+use super::schema::view;
 
 view! { lenient
     /// A line of the log.
@@ -15,11 +15,9 @@ view! { lenient
         seq: u64,
         /// The place of the first line that was written with it.
         batch: u64,
-        /// When.
         at: Timestamp,
         /// Who, in words.
         by: String,
-        /// What kind.
         kind: String,
         /// The node that it is about.
         node: Option<NodeId>,
@@ -47,7 +45,6 @@ view! { lenient
 view! { lenient
     /// A domain: its nodes fail or are limited as one. Counted are nodes that the reader may see.
     DomainRow {
-        /// Which.
         domain: Domain,
         /// Its nodes.
         members: u32,
@@ -61,7 +58,6 @@ view! { lenient
 view! { lenient
     /// All domains.
     DomainList {
-        /// The domains.
         domains: Vec<DomainRow>,
     }
 }
@@ -69,13 +65,9 @@ view! { lenient
 view! { lenient
     /// Nothing may be changed there.
     FreezeRow {
-        /// Where.
         domain: Domain,
-        /// Until when.
         until: Timestamp,
-        /// By whom.
         by: String,
-        /// Why.
         reason: String,
     }
 }
@@ -83,39 +75,33 @@ view! { lenient
 view! { lenient
     /// All freezes that hold.
     FreezeList {
-        /// The freezes.
         freezes: Vec<FreezeRow>,
     }
 }
 
 view! { lenient
     /// Something that nodes share is at fault, and not they.
-    BlameRow {
+    DomainFaultRow {
         /// What they share.
         domain: Domain,
         /// What they show.
         symptom: Symptom,
-        /// The nodes.
         nodes: Vec<NodeId>,
-        /// Since when.
         since: Timestamp,
-        /// Why.
-        why: WhyView,
+        rationale: RationaleView,
     }
 }
 
 view! { lenient
     /// All that is to blame.
-    BlameList {
-        /// The domains.
-        blames: Vec<BlameRow>,
+    DomainFaultList {
+        domain_faults: Vec<DomainFaultRow>,
     }
 }
 
 view! { lenient
     /// The policy in force.
     PolicyView {
-        /// It.
         policy: Policy,
     }
 }

@@ -1,12 +1,12 @@
 //! Nodes and what is wrong with them.
 
-use farrier_fleet::fleet::event::{Cordon, Makeup};
-use farrier_fleet::fleet::{NodeId, Place, Rung, Standing};
+use farrier_fleet::fleet::event::{Cordon, NodeInventory};
+use farrier_fleet::fleet::{Location, NodeId, NodePhase, VerificationLevel};
 use farrier_fleet::health::{Finding, Severity};
 use jiff::Timestamp;
 
-use super::reason::{ReasonView, WhyView};
-use super::shape::{plain, view};
+use super::reason::{RationaleView, ReasonView};
+use super::schema::{plain, view};
 
 /// Whether the server has a session with a node's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -98,15 +98,12 @@ impl std::fmt::Display for ConnectionView {
 view! { lenient
     /// A node in a list.
     NodeRow {
-        /// Its name.
         node: NodeId,
         /// Where it stands, and whose it is.
-        place: Place,
+        location: Location,
         /// How it stands.
-        standing: Standing,
-        /// Since when.
+        phase: NodePhase,
         since: Timestamp,
-        /// Why.
         reason: ReasonView,
         /// How many GPUs; null is not known.
         gpus: Option<u32>,
@@ -121,9 +118,9 @@ view! { lenient
         /// The order that is on its way.
         order: Option<String>,
         /// Why something is not done that should be.
-        held_back: Option<ReasonView>,
+        deferred: Option<ReasonView>,
         /// When it was last heard, while it is silent.
-        silent_since: Option<Timestamp>,
+        heartbeat_lost_since: Option<Timestamp>,
         /// Whether the server has a session with its agent; null: an older server does not tell.
         connection: Option<ConnectionView>,
     }
@@ -132,7 +129,6 @@ view! { lenient
 view! { lenient
     /// Nodes by name.
     NodePage {
-        /// The nodes.
         nodes: Vec<NodeRow>,
         /// The cursor of the next page; null: this was the last.
         next: Option<String>,
@@ -142,9 +138,7 @@ view! { lenient
 view! { lenient
     /// A person who holds a node.
     HoldView {
-        /// Who.
         by: String,
-        /// Why.
         reason: String,
     }
 }
@@ -155,8 +149,7 @@ view! { lenient
         /// With the node it is the order's name.
         generation: u64,
         /// What, in words.
-        what: String,
-        /// Why.
+        text: String,
         reason: ReasonView,
         /// Until when it must be answered.
         lease_until: Timestamp,
@@ -167,12 +160,10 @@ view! { lenient
 
 view! { lenient
     /// What was proven, or not.
-    ProofView {
-        /// How far.
-        rung: Rung,
+    VerificationView {
+        level: VerificationLevel,
         /// Whether it passed.
         passed: bool,
-        /// When.
         at: Timestamp,
         /// What was seen.
         evidence: String,
@@ -181,16 +172,15 @@ view! { lenient
 
 view! { lenient
     /// What came of something that a person wanted done.
-    ErrandView {
+    RequestedOrderView {
         /// The code of the order.
         code: String,
         /// The generation of the order; null: an older server does not tell.
         generation: Option<u64>,
         /// What, in words.
-        what: String,
+        text: String,
         /// `done` (a test passed), `failed` (it was begun, and did not come about; a test did not pass), `refused` (it was not begun).
-        how: String,
-        /// When.
+        status: String,
         at: Timestamp,
         /// What was seen, or why not.
         evidence: String,
@@ -200,22 +190,20 @@ view! { lenient
 view! { lenient
     /// A node with all that is known of it.
     NodeDetail {
-        /// Its name.
         node: NodeId,
         /// Where it stands, and whose it is.
-        place: Place,
+        location: Location,
         /// How it stands.
-        standing: Standing,
-        /// Since when.
+        phase: NodePhase,
         since: Timestamp,
         /// Why, and what would change it.
-        why: WhyView,
+        rationale: RationaleView,
         /// What should be done and is not.
-        held_back: Option<WhyView>,
+        deferred: Option<RationaleView>,
         /// Whether a repair waits for an approver.
         waits_for_approval: bool,
         /// What it is made of; null before its first report.
-        makeup: Option<Makeup>,
+        inventory: Option<NodeInventory>,
         /// Open findings.
         findings: Vec<Finding>,
         /// What each of these is about, as people find it: `GPU 3 at 0000:3b:00.0`; null: an older server does not tell.
@@ -229,19 +217,19 @@ view! { lenient
         /// The order that is on its way.
         order: Option<OrderView>,
         /// What was proven in this boot, since the last repair.
-        proven: Vec<ProofView>,
+        verifications: Vec<VerificationView>,
         /// What a person wants done there and was not yet.
-        errand: Option<String>,
+        requested_order: Option<String>,
         /// What came of what a person wanted done, the last of each kind.
-        errands_ended: Vec<ErrandView>,
+        requested_order_results: Vec<RequestedOrderView>,
         /// What was done to mend it since it was last in service.
         repairs: Vec<String>,
         /// When it was taken out of service, for as long as that counts.
         quarantines: Vec<Timestamp>,
         /// What it shares with others and is to blame.
-        blamed: Vec<ReasonView>,
+        domain_faults: Vec<ReasonView>,
         /// When it was last heard, while it is silent.
-        silent_since: Option<Timestamp>,
+        heartbeat_lost_since: Option<Timestamp>,
         /// Whether the server has a session with its agent; null: an older server does not tell.
         connection: Option<ConnectionView>,
         /// Where all that happened to it is.
@@ -251,23 +239,21 @@ view! { lenient
 
 view! { lenient
     /// Why a node stands where it stands, and what would change it.
-    Explained {
-        /// Its name.
+    NodeExplanation {
         node: NodeId,
         /// How it stands.
-        standing: Standing,
-        /// Since when.
+        phase: NodePhase,
         since: Timestamp,
         /// Why, and what would change it.
-        why: WhyView,
+        rationale: RationaleView,
         /// The findings behind it, in words.
-        because: Vec<String>,
+        findings: Vec<String>,
         /// The order that is on its way.
         order: Option<String>,
         /// What should be done and is not, and until when.
-        held_back: Option<WhyView>,
+        deferred: Option<RationaleView>,
         /// What it shares with others and is to blame.
-        blamed: Vec<ReasonView>,
+        domain_faults: Vec<ReasonView>,
         /// A freeze that holds it back.
         frozen: Vec<String>,
         /// Whether the server has a session with its agent; null: an older server does not tell.
@@ -278,11 +264,9 @@ view! { lenient
 view! { lenient
     /// A finding, with its node.
     FindingRow {
-        /// Whose.
         node: NodeId,
         /// What it is about, as people find it: `GPU 3 at 0000:3b:00.0`; null: an older server does not tell.
         on: Option<String>,
-        /// What.
         finding: Finding,
     }
 }
@@ -290,7 +274,6 @@ view! { lenient
 view! { lenient
     /// Open findings by node and number.
     FindingPage {
-        /// The findings.
         findings: Vec<FindingRow>,
         /// The cursor of the next page; null: this was the last.
         next: Option<String>,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::shape::{Shape, Shapes};
+use super::schema::{Schema, Schemas};
 
 /// A problem. Served as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,14 +79,14 @@ impl Problem {
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 }
 
-impl Shape for Problem {
+impl Schema for Problem {
     const NAME: Option<&'static str> = Some("Problem");
 
-    fn shape(_: &mut Shapes) -> Value {
+    fn shape(_: &mut Schemas) -> Value {
         let text = json!({ "type": "string" });
         json!({
             "type": "object", "required": ["type", "title", "status", "detail", "hint"],
-            "description": "Why something was not answered or not done, and what to do about it.",
+            "description": "Rationale something was not answered or not done, and what to do about it.",
             "properties": {
                 "type": text, "title": text, "detail": text, "hint": text, "hint_code": text,
                 "status": { "type": "integer", "minimum": 400, "maximum": 599 },

@@ -1,10 +1,10 @@
 //! Reasons as programs and people get them: a stable code, its parameters, and the sentence.
 
-use farrier_fleet::fleet::{Reason, UnblockedBy, Why};
+use farrier_fleet::fleet::{Rationale, Reason, UnblockedBy};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::shape::view;
+use super::schema::view;
 
 view! { lenient
     /// A reason, or what unblocks something.
@@ -20,8 +20,7 @@ view! { lenient
 
 view! { lenient
     /// Why something was decided or waits, and what would change that.
-    WhyView {
-        /// Why.
+    RationaleView {
         reason: ReasonView,
         /// What would change it.
         unblocked_by: ReasonView,
@@ -59,8 +58,8 @@ impl From<&UnblockedBy> for ReasonView {
     }
 }
 
-impl From<&Why> for WhyView {
-    fn from(why: &Why) -> Self {
+impl From<&Rationale> for RationaleView {
+    fn from(why: &Rationale) -> Self {
         Self { reason: (&why.reason).into(), unblocked_by: (&why.unblocked_by).into() }
     }
 }
@@ -82,7 +81,7 @@ mod tests {
                 assert_eq!(view.params, Some(params));
             }
         }
-        let hidden = ReasonView::from(&Reason::Withheld { of: "legacy".to_owned() });
+        let hidden = ReasonView::from(&Reason::Withheld { original_code: "legacy".to_owned() });
         assert_eq!((hidden.code.as_str(), hidden.params), ("legacy", None));
     }
 

@@ -1,10 +1,10 @@
 //! Killed at every step, an order is carried out once and answered.
 
-use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
+use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
 
-use super::super::Desk;
+use super::super::OrderExecutor;
 use super::world::{UNIT, World, dies, gpu, job};
-use crate::crash::Point;
+use crate::failpoint::Point;
 
 fn kinds() -> Vec<OrderKind> {
     vec![
@@ -14,7 +14,7 @@ fn kinds() -> Vec<OrderKind> {
         OrderKind::ResetGpu { gpu: gpu() },
         OrderKind::Reboot,
         OrderKind::RestartService { unit: UNIT.to_owned() },
-        OrderKind::Verify { rung: Rung::V1 },
+        OrderKind::Verify { level: VerificationLevel::V1 },
         OrderKind::Diag { level: 2, minutes: 0 },
         OrderKind::Tune { profile: "training".to_owned() },
     ]
@@ -34,7 +34,7 @@ fn world(what: &OrderKind) -> World {
 }
 
 /// Gives an order and carries it out; false: it died of it.
-fn lives(desk: Option<Desk>, world: &World, order: &farrier_fleet::fleet::Order) -> bool {
+fn lives(desk: Option<OrderExecutor>, world: &World, order: &farrier_fleet::fleet::Order) -> bool {
     let Some(desk) = desk else { return false };
     dies(|| {
         desk.offer(order, world.now());
@@ -65,7 +65,10 @@ fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
                 desk.step();
                 let told = desk.outstanding();
                 let [(5, told)] = &told[..] else { panic!("{at}: {told:?}") };
-                assert!(answer == Answer::Accepted || answer == *told, "{at}: {answer:?} {told:?}");
+                assert!(
+                    answer == OrderStatus::Accepted || answer == *told,
+                    "{at}: {answer:?} {told:?}"
+                );
                 check(&world, told, &at);
                 // It is answered again until the server has it, and then not.
                 drop(desk);
@@ -88,10 +91,10 @@ fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
 }
 
 /// What holds of the node and the answer, wherever it died.
-fn check(world: &World, told: &Answer, at: &str) {
+fn check(world: &World, told: &OrderStatus, at: &str) {
     let state = world.state().clone();
     assert_eq!(state.violated, None, "{at}");
-    let done = matches!(told, Answer::Done { .. });
+    let done = matches!(told, OrderStatus::Done { .. });
     for (name, times) in
         [("resets", state.resets), ("reboots", state.reboots), ("restarts", state.restarts)]
     {
@@ -99,8 +102,7 @@ fn check(world: &World, told: &Answer, at: &str) {
     }
     // Only of a reset it cannot be known whether it was begun.
     if !done {
-        let unknown =
-            matches!(told, Answer::Failed { why } if why.contains("whether it was is not known"));
+        let unknown = matches!(told, OrderStatus::Failed { reason } if reason.contains("whether it was is not known"));
         assert!(
             at.starts_with("reset") && unknown && state.resets == 0,
             "{at}: {told:?} {state:?}"
@@ -140,14 +142,14 @@ fn what_still_runs_from_before_is_waited_for() {
         std::thread::spawn(move || desk.step())
     };
     world.wait_for_looks();
-    assert_eq!(desk.outstanding(), [(5, Answer::Accepted)]);
+    assert_eq!(desk.outstanding(), [(5, OrderStatus::Accepted)]);
     // It ends, and has made the change.
     world.state().gpu_wrong.clear();
     drop(running);
     carried.join().unwrap();
     let told = desk.outstanding();
     assert!(
-        matches!(&told[..], [(5, Answer::Done { evidence })] if evidence.contains("it answers")),
+        matches!(&told[..], [(5, OrderStatus::Done { evidence })] if evidence.contains("it answers")),
         "{told:?}"
     );
     assert_eq!(world.state().resets, 0);
@@ -164,8 +166,8 @@ fn a_node_that_got_work_meanwhile_is_left_as_it_is() {
         let desk = world.desk();
         desk.step();
         let told = desk.outstanding();
-        let [(5, Answer::Failed { why })] = &told[..] else { panic!("{told:?}") };
-        assert_eq!(why, "the node is not empty: job 7");
+        let [(5, OrderStatus::Failed { reason })] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(reason, "the node is not empty: job 7");
         let state = world.state();
         assert_eq!(state.reboots + state.restarts, 0);
     }

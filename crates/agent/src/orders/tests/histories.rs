@@ -1,11 +1,11 @@
 //! Generated histories: orders, deaths at any point, reboots by others, lost acknowledgements. What holds whatever happens.
 
-use farrier_fleet::fleet::order::{Answer, Order, OrderKind, Rung};
+use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLevel};
 use proptest::prelude::*;
 
-use super::super::Desk;
+use super::super::OrderExecutor;
 use super::world::{UNIT, World, dies, gpu, job};
-use crate::crash::Point;
+use crate::failpoint::Point;
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -48,7 +48,7 @@ fn kind(number: usize) -> OrderKind {
         5 => OrderKind::RestartService { unit: UNIT.to_owned() },
         6 => OrderKind::Tune { profile: "training".to_owned() },
         7 => OrderKind::Diag { level: 1, minutes: 0 },
-        _ => OrderKind::Verify { rung: Rung::V0 },
+        _ => OrderKind::Verify { level: VerificationLevel::V0 },
     }
 }
 
@@ -60,7 +60,7 @@ fn changes(world: &World) -> u32 {
 
 /// Lets an agent begin, take the order and carry out what it has; it may die of it.
 fn live(world: &World, crash: &str, order: Option<&Order>) {
-    let open = |crash: &str| -> Option<Desk> { dies(|| world.open(crash).unwrap()) };
+    let open = |crash: &str| -> Option<OrderExecutor> { dies(|| world.open(crash).unwrap()) };
     let Some(desk) = open(crash) else { return };
     dies(|| {
         if let Some(order) = order {
@@ -96,7 +96,7 @@ proptest! {
                         desk.acknowledged(generation);
                     }
                     let left = desk.outstanding();
-                    prop_assert!(left.iter().all(|(_, answer)| *answer == Answer::Accepted), "{left:?}");
+                    prop_assert!(left.iter().all(|(_, answer)| *answer == OrderStatus::Accepted), "{left:?}");
                 }
                 Act::Reboot => world.state().boot += 1,
                 Act::Theirs(on) => {
@@ -122,7 +122,7 @@ proptest! {
         live(&world, "", last.as_ref());
         let desk = world.desk();
         prop_assert_eq!(desk.ledger().generation, generation);
-        prop_assert!(desk.outstanding().iter().all(|(_, answer)| *answer != Answer::Accepted));
+        prop_assert!(desk.outstanding().iter().all(|(_, answer)| *answer != OrderStatus::Accepted));
         prop_assert_eq!(desk.ledger().last.map(|(order, _)| order.generation), last.map(|it| it.generation));
     }
 }

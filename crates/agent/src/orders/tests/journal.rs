@@ -2,32 +2,32 @@
 
 use std::fs;
 
-use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
+use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
 
 use super::super::OrdersError;
-use super::super::file::FILE;
+use super::super::journal::FILE;
 use super::world::{World, gpu};
 
-const VERIFY: OrderKind = OrderKind::Verify { rung: Rung::V0 };
+const VERIFY: OrderKind = OrderKind::Verify { level: VerificationLevel::V0 };
 
 #[test]
 fn a_newer_order_takes_the_place_of_one_that_has_not_ended() {
     let world = World::drained();
     let desk = world.desk();
     let first = world.order(3, VERIFY);
-    assert_eq!(desk.offer(&first, world.now()), Answer::Accepted);
+    assert_eq!(desk.offer(&first, world.now()), OrderStatus::Accepted);
     let second = world.order(4, OrderKind::Uncordon);
-    assert_eq!(desk.offer(&second, world.now()), Answer::Accepted);
+    assert_eq!(desk.offer(&second, world.now()), OrderStatus::Accepted);
     let told = desk.outstanding();
-    let [(3, Answer::Failed { why }), (4, Answer::Accepted)] = &told[..] else {
+    let [(3, OrderStatus::Failed { reason }), (4, OrderStatus::Accepted)] = &told[..] else {
         panic!("{told:?}")
     };
-    assert_eq!(why, "order 4 came before it had ended");
+    assert_eq!(reason, "order 4 came before it had ended");
     // The first is not carried out any more.
     let refused = desk.offer(&first, world.now());
-    assert_eq!(refused, Answer::Failed { why: why.clone() });
+    assert_eq!(refused, OrderStatus::Failed { reason: reason.clone() });
     desk.step();
-    assert!(matches!(desk.outstanding()[1], (4, Answer::Done { .. })));
+    assert!(matches!(desk.outstanding()[1], (4, OrderStatus::Done { .. })));
     assert_eq!(world.woken.load(std::sync::atomic::Ordering::Relaxed), 2, "for both");
 }
 
@@ -35,13 +35,13 @@ fn a_newer_order_takes_the_place_of_one_that_has_not_ended() {
 fn an_order_whose_lease_ended_while_the_agent_was_gone_is_not_begun() {
     let world = World::drained();
     let order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
-    assert_eq!(world.desk().offer(&order, world.now()), Answer::Accepted);
+    assert_eq!(world.desk().offer(&order, world.now()), OrderStatus::Accepted);
     world.pass(3600);
     let desk = world.desk();
     desk.step();
     let told = desk.outstanding();
-    let [(3, Answer::Refused { why })] = &told[..] else { panic!("{told:?}") };
-    assert!(why.contains("lease"), "{why}");
+    let [(3, OrderStatus::Refused { reason })] = &told[..] else { panic!("{told:?}") };
+    assert!(reason.contains("lease"), "{reason}");
     assert_eq!(world.state().resets, 0);
 }
 
@@ -52,11 +52,11 @@ fn leases_go_by_the_servers_clock_also_after_a_restart() {
     let hour = jiff::SignedDuration::from_hours(1);
     let mut order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
     order.lease_until += hour;
-    assert_eq!(world.desk().offer(&order, world.now() + hour), Answer::Accepted);
+    assert_eq!(world.desk().offer(&order, world.now() + hour), OrderStatus::Accepted);
     world.pass(1200);
     let desk = world.desk();
     desk.step();
-    assert!(matches!(&desk.outstanding()[..], [(3, Answer::Refused { .. })]));
+    assert!(matches!(&desk.outstanding()[..], [(3, OrderStatus::Refused { .. })]));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_was_done_and_acknowledged_is_folded_away() {
     let mut most = 0;
     for generation in 1..=600 {
         let order = world.order(generation, VERIFY);
-        assert_eq!(desk.offer(&order, world.now()), Answer::Accepted);
+        assert_eq!(desk.offer(&order, world.now()), OrderStatus::Accepted);
         desk.step();
         desk.acknowledged(generation);
         most = most.max(fs::metadata(world.folder.path().join(FILE)).unwrap().len());
@@ -77,8 +77,8 @@ fn what_was_done_and_acknowledged_is_folded_away() {
     let desk = world.desk();
     assert_eq!((desk.ledger().generation, desk.outstanding()), (600, vec![]));
     let old = world.order(600, OrderKind::Cordon);
-    assert!(matches!(desk.offer(&old, world.now()), Answer::Refused { .. }));
-    assert_eq!(desk.offer(&world.order(601, VERIFY), world.now()), Answer::Accepted);
+    assert!(matches!(desk.offer(&old, world.now()), OrderStatus::Refused { .. }));
+    assert_eq!(desk.offer(&world.order(601, VERIFY), world.now()), OrderStatus::Accepted);
 }
 
 #[test]
@@ -86,15 +86,18 @@ fn a_server_that_takes_no_answers_is_not_obeyed_for_ever() {
     let world = World::drained();
     let desk = world.desk();
     for generation in 1..=64 {
-        assert_eq!(desk.offer(&world.order(generation, VERIFY), world.now()), Answer::Accepted);
+        assert_eq!(
+            desk.offer(&world.order(generation, VERIFY), world.now()),
+            OrderStatus::Accepted
+        );
         desk.step();
     }
-    let Answer::Refused { why } = desk.offer(&world.order(65, VERIFY), world.now()) else {
+    let OrderStatus::Refused { reason } = desk.offer(&world.order(65, VERIFY), world.now()) else {
         panic!()
     };
-    assert!(why.contains("were not acknowledged"), "{why}");
+    assert!(reason.contains("were not acknowledged"), "{reason}");
     desk.acknowledged(1);
-    assert_eq!(desk.offer(&world.order(65, VERIFY), world.now()), Answer::Accepted);
+    assert_eq!(desk.offer(&world.order(65, VERIFY), world.now()), OrderStatus::Accepted);
 }
 
 #[test]
@@ -103,11 +106,11 @@ fn on_a_full_disk_nothing_is_begun_and_nothing_is_claimed() {
     let desk = world.desk();
     desk.fill_disk(true);
     let order = world.order(1, OrderKind::Uncordon);
-    let Answer::Refused { why } = desk.offer(&order, world.now()) else { panic!() };
-    assert!(why.contains("cannot be written"), "{why}");
+    let OrderStatus::Refused { reason } = desk.offer(&order, world.now()) else { panic!() };
+    assert!(reason.contains("cannot be written"), "{reason}");
     assert_eq!(desk.outstanding(), []);
     desk.fill_disk(false);
-    assert_eq!(desk.offer(&order, world.now()), Answer::Accepted);
+    assert_eq!(desk.offer(&order, world.now()), OrderStatus::Accepted);
     // It fills up before the order is begun: the answer waits for room.
     desk.fill_disk(true);
     world.stand_still();
@@ -116,13 +119,13 @@ fn on_a_full_disk_nothing_is_begun_and_nothing_is_claimed() {
         std::thread::spawn(move || desk.step())
     };
     world.wait_for_looks();
-    assert_eq!(desk.outstanding(), [(1, Answer::Accepted)]);
+    assert_eq!(desk.outstanding(), [(1, OrderStatus::Accepted)]);
     assert_eq!(world.state().uncordons, 0);
     desk.fill_disk(false);
     carried.join().unwrap();
     let told = desk.outstanding();
     assert!(
-        matches!(&told[..], [(1, Answer::Refused { why })] if why.contains("cannot be written")),
+        matches!(&told[..], [(1, OrderStatus::Refused { reason })] if reason.contains("cannot be written")),
         "{told:?}"
     );
 }
@@ -167,8 +170,8 @@ fn what_the_first_version_wrote_reads() {
     let desk = world.desk();
     let ledger = desk.ledger();
     assert_eq!(ledger.mark.as_deref(), Some("farrier: Xid 79 (order 2)"));
-    assert_eq!(desk.outstanding(), [(5, Answer::Accepted)]);
+    assert_eq!(desk.outstanding(), [(5, OrderStatus::Accepted)]);
     desk.step();
-    assert!(matches!(&desk.outstanding()[..], [(5, Answer::Done { .. })]));
+    assert!(matches!(&desk.outstanding()[..], [(5, OrderStatus::Done { .. })]));
     assert_eq!(world.state().resets, 0, "it had been made");
 }

@@ -1,23 +1,23 @@
 //! What each order does and does not do.
 
 use farrier_fleet::fleet::event::Cordon;
-use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
+use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
 
 use super::super::{Held, Proof, repair_note};
 use super::world::{UNIT, World, gpu, job};
 use crate::artifact::Manifest;
 
-fn why(answer: Answer) -> String {
+fn why(answer: OrderStatus) -> String {
     match answer {
-        Answer::Refused { why } => format!("refused: {why}"),
-        Answer::Failed { why } => format!("failed: {why}"),
+        OrderStatus::Refused { reason } => format!("refused: {reason}"),
+        OrderStatus::Failed { reason } => format!("failed: {reason}"),
         other => panic!("{other:?}"),
     }
 }
 
-fn evidence(answer: Answer) -> String {
+fn evidence(answer: OrderStatus) -> String {
     match answer {
-        Answer::Done { evidence } => evidence,
+        OrderStatus::Done { evidence } => evidence,
         other => panic!("{other:?}"),
     }
 }
@@ -28,7 +28,7 @@ fn a_mark_is_set_once_and_only_our_own_is_taken_away() {
     assert!(
         evidence(world.carry(OrderKind::Cordon)).contains("farrier: Xid 79 on GPU 3 (order 1)")
     );
-    assert_eq!(world.desk().cordon(), Cordon::Ours);
+    assert_eq!(world.desk().cordon(), Cordon::ByFarrier);
     // So already: nothing is done.
     evidence(world.carry(OrderKind::Cordon));
     assert_eq!(world.state().cordons, 1);
@@ -43,9 +43,9 @@ fn a_node_with_an_open_finding_stays_cordoned() {
     let world = World::new();
     evidence(world.carry(OrderKind::Cordon));
     world.state().finding_against = Some("fatal gpu.xid".to_owned());
-    let why = why(world.carry(OrderKind::Uncordon));
-    assert!(why.contains("stays cordoned: fatal gpu.xid"), "{why}");
-    assert_eq!((world.desk().cordon(), world.state().uncordons), (Cordon::Ours, 0));
+    let reason = why(world.carry(OrderKind::Uncordon));
+    assert!(reason.contains("stays cordoned: fatal gpu.xid"), "{reason}");
+    assert_eq!((world.desk().cordon(), world.state().uncordons), (Cordon::ByFarrier, 0));
     world.state().finding_against = None;
     evidence(world.carry(OrderKind::Uncordon));
     assert_eq!(world.desk().cordon(), Cordon::None);
@@ -57,8 +57,11 @@ fn anothers_mark_is_left_as_it_is() {
     let theirs = ("alice".to_owned(), "disk".to_owned());
     world.state().mark = Some(theirs.clone());
     for what in [OrderKind::Cordon, OrderKind::Uncordon] {
-        let why = why(world.carry(what));
-        assert_eq!(why, "refused: the test has a mark of alice, which only they take away: disk");
+        let reason = why(world.carry(what));
+        assert_eq!(
+            reason,
+            "refused: the test has a mark of alice, which only they take away: disk"
+        );
     }
     // Ours, to which a person has added something, is theirs from then on.
     world.state().mark = None;
@@ -189,7 +192,7 @@ fn a_service_that_does_not_come_up_is_told() {
 #[test]
 fn a_repair_is_noted_for_the_agent_that_watches() {
     let world = World::new();
-    let what = OrderKind::NoteRepair { what: "a new riser".to_owned() };
+    let what = OrderKind::AcknowledgeRepair { repair: "a new riser".to_owned() };
     assert!(evidence(world.carry(what)).contains("begins anew"));
     let note = repair_note::read(world.folder.path()).unwrap();
     assert_eq!(note.what, "a new riser");
@@ -201,7 +204,7 @@ fn a_repair_is_noted_for_the_agent_that_watches() {
 #[test]
 fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     let world = World::new();
-    let what = OrderKind::Verify { rung: Rung::V1 };
+    let what = OrderKind::Verify { level: VerificationLevel::V1 };
     assert_eq!(evidence(world.carry(what.clone())), "all is well");
     world.state().proof.unknown = vec!["the kernel log may not be read".to_owned()];
     let told = why(world.carry(what.clone()));
@@ -222,7 +225,7 @@ fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     world.state().proof = Proof { failed: vec!["gpu.lost".to_owned()], ..Proof::default() };
     let desk = world.desk();
     let order = world.order(9, what);
-    assert_eq!(desk.offer(&order, world.now()), Answer::Accepted);
+    assert_eq!(desk.offer(&order, world.now()), OrderStatus::Accepted);
     world.stand_still();
     let carried = {
         let desk = desk.clone();
@@ -265,6 +268,6 @@ fn a_disk_that_takes_no_bundle_is_told_and_nothing_is_left() {
     let world = World::new();
     // A file stands where the folder should be.
     std::fs::write(world.folder.path().join("artifacts"), "").unwrap();
-    let why = why(world.carry(OrderKind::CollectLogs));
-    assert!(why.starts_with("failed: failed to "), "{why}");
+    let reason = why(world.carry(OrderKind::CollectLogs));
+    assert!(reason.starts_with("failed: failed to "), "{reason}");
 }

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farrier_fleet::fleet::event::Cordon;
-use farrier_fleet::fleet::order::{Answer, Order, OrderKind, Rung};
+use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLevel};
 use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 
 use super::super::scheduler::whose;
 use super::super::*;
-use crate::crash::Crash;
+use crate::failpoint::Failpoint;
 
 /// How the node is, and what was done to it.
 #[derive(Debug, Clone)]
@@ -161,10 +161,10 @@ impl World {
         }
     }
 
-    pub(super) fn open(&self, crash: &str) -> Result<Desk, OrdersError> {
+    pub(super) fn open(&self, crash: &str) -> Result<OrderExecutor, OrdersError> {
         let (world, woken) = (self.clone(), Arc::clone(&self.woken));
         let repairs = Arc::clone(&self.repairs);
-        Desk::open(Parts {
+        OrderExecutor::open(Parts {
             state_dir: self.folder.path().to_owned(),
             limits: Limits {
                 node: Some("node-1".parse().unwrap()),
@@ -186,7 +186,7 @@ impl World {
             poll: Duration::ZERO,
             paths: NodePaths { root: self.folder.path().join("root"), nvml: None },
             outbox: None,
-            crash: Crash::of(crash),
+            crash: Failpoint::of(crash),
             wake: Box::new(move || {
                 woken.fetch_add(1, Ordering::Relaxed);
             }),
@@ -194,7 +194,7 @@ impl World {
         })
     }
 
-    pub(super) fn desk(&self) -> Desk {
+    pub(super) fn desk(&self) -> OrderExecutor {
         self.open("").unwrap()
     }
 
@@ -203,23 +203,23 @@ impl World {
         Order {
             node: "node-1".parse().unwrap(),
             generation,
-            what,
+            kind: what,
             boot,
             lease_until: self.now() + SignedDuration::from_secs(600),
             reason: farrier_fleet::fleet::Reason::Rendered {
-                of: "test".to_owned(),
+                original_code: "test".to_owned(),
                 text: "Xid 79 on GPU 3".to_owned(),
             },
         }
     }
 
     /// Offers an order and carries it out; gives how it ended.
-    pub(super) fn carry(&self, what: OrderKind) -> Answer {
+    pub(super) fn carry(&self, what: OrderKind) -> OrderStatus {
         let desk = self.desk();
         let generation = desk.ledger().generation + 1;
         let order = self.order(generation, what);
         match desk.offer(&order, self.now()) {
-            Answer::Accepted => {}
+            OrderStatus::Accepted => {}
             answer => return answer,
         }
         desk.step();
@@ -237,7 +237,7 @@ pub(super) fn dies<T>(what: impl FnOnce() -> T) -> Option<T> {
     ended.ok()
 }
 
-impl Hands for World {
+impl Actuator for World {
     fn boot(&self) -> Result<String, ActuatorError> {
         let state = self.state();
         if state.boot_unreadable {
@@ -293,7 +293,7 @@ impl Hands for World {
     }
 }
 
-impl Eyes for World {
+impl Inspector for World {
     fn gpu(&self, _gpu: &GpuUuid) -> Result<GpuSeen, InspectorError> {
         Ok(GpuSeen { wrong: self.state().gpu_wrong.clone(), text: "it answers".to_owned() })
     }
@@ -306,7 +306,7 @@ impl Eyes for World {
         Ok(self.state().finding_against.clone())
     }
 
-    fn prove(&self, _rung: Rung, _wanted: &dyn Fn() -> bool) -> Proof {
+    fn prove(&self, _rung: VerificationLevel, _wanted: &dyn Fn() -> bool) -> Proof {
         self.state().proof.clone()
     }
 

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use farrier_agent::brain::Chain;
 use farrier_agent::config;
+use farrier_agent::monitor::Chain;
 use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep};
 use farrier_fleet::fleet::NodeId;
 use farrier_wire::client::{ConnectError, ServerUrl};

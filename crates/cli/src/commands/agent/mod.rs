@@ -5,8 +5,8 @@ mod enrol;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use farrier_agent::brain::Chain;
 use farrier_agent::config::{self, ConfigError, Listen, Problem};
+use farrier_agent::monitor::Chain;
 use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
 
@@ -127,7 +127,7 @@ fn explained(err: AgentError) -> anyhow::Error {
         }
         AgentError::Socket(_) => "--socket names another path".to_owned(),
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
-        AgentError::Start(_) | AgentError::Brain => return err.into(),
+        AgentError::Start(_) | AgentError::HealthMonitor => return err.into(),
     };
     Hinted::error(Chain(&err).to_string(), hint)
 }

@@ -14,7 +14,6 @@ use tokio::task::JoinHandle;
 /// How long one may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many.
 pub(super) const COUNT: usize = 2;
 
 /// How soon one is started again that has ended: a simulated reboot ends it.

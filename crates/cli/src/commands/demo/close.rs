@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use farrier_fleet::fleet::replay::Replay;
-use farrier_fleet::fleet::{FleetState, Standing};
+use farrier_fleet::fleet::{FleetState, NodePhase};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
 use farrier_server::run::log_path;
@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 pub(super) struct Closed {
     folder: Folder,
     entries: u64,
-    standings: BTreeMap<Standing, usize>,
+    phases: BTreeMap<NodePhase, usize>,
 }
 
 /// Ends the play; then reads the log from its beginning, as somebody would who does not believe it.
@@ -27,11 +27,11 @@ pub(super) async fn close(stage: Stage) -> anyhow::Result<Closed> {
     let folder = stage.strike().await?;
     let path = log_path(&folder.server());
     let (entries, fleet) = tokio::task::spawn_blocking(move || audited(&path)).await??;
-    let mut standings = BTreeMap::new();
+    let mut phases = BTreeMap::new();
     for node in fleet.nodes.values() {
-        *standings.entry(node.standing()).or_default() += 1;
+        *phases.entry(node.phase()).or_default() += 1;
     }
-    Ok(Closed { folder, entries, standings })
+    Ok(Closed { folder, entries, phases })
 }
 
 /// The chain is whole, the inputs lead to the same decisions, and those to the state that the server kept.
@@ -61,13 +61,13 @@ fn audited(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
 
 impl Closed {
     pub(super) fn print(&self, story: &Story, printer: &mut Printer) -> anyhow::Result<()> {
-        let standings: Vec<String> =
-            self.standings.iter().map(|(it, count)| format!("{count} {}", it.words())).collect();
+        let phases: Vec<String> =
+            self.phases.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
         printer.line("")?;
-        printer.line(&printer.toned(Tone::Strong, &standings.join(", ")))?;
+        printer.line(&printer.toned(Tone::Strong, &phases.join(", ")))?;
         printer.line(&format!(
             "{} things happened; {} findings, {} nodes taken out of service, {} given back after repair and proof, {} times held back, {} orders",
-            story.told, story.found, story.quarantined, story.returned, story.held_back, story.orders
+            story.told, story.found, story.quarantined, story.returned, story.deferred, story.orders
         ))?;
         printer.line(&format!(
             "The log has {} entries. Its chain is whole; replayed from the first one it leads to the same decisions and, byte for byte, to the same state.",

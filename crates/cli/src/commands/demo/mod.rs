@@ -123,7 +123,7 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
                 }
                 None => anyhow::bail!("the server has ended"),
             },
-            _ = moments.tick() => story.status(&stage.standings().await, printer)?,
+            _ = moments.tick() => story.status(&stage.phases().await, printer)?,
         }
     }
     story.end(printer)?;

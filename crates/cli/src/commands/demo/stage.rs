@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
-use farrier_fleet::fleet::{Event, FleetState, Place, Policy, Standing};
+use farrier_fleet::fleet::{Event, FleetState, Location, NodePhase, Policy};
 use farrier_server::follow::Tail;
 use farrier_server::run::{self, Options, Running};
 use farrier_sim::fleet::wire::Herd;
@@ -79,7 +79,7 @@ impl Stage {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let options = Options {
             plain_pool: Some("train".parse()?),
-            report_interval_s: 1,
+            heartbeat_interval_s: 1,
             ..Options::new(folder.server(), listen)
         };
         let running = run::start(options).await.context("failed to start the server")?;
@@ -159,23 +159,23 @@ impl Stage {
             }
             Act::Repair { node } => {
                 self.herd.repair(node.clone()).await;
-                let what = farrier_fleet::fleet::event::Ask::Repaired {
+                let what = farrier_fleet::fleet::event::OperatorRequest::Repaired {
                     node: node.clone(),
-                    what: "a new board".to_owned(),
+                    repair: "a new board".to_owned(),
                 };
-                let by = Actor::Person("technician".to_owned());
-                self.running.brain().take(by, Event::Asked { what }).await?;
+                let by = Actor::User("technician".to_owned());
+                self.running.brain().take(by, Event::OperatorRequested { request: what }).await?;
             }
         }
         Ok(())
     }
 
     /// How many nodes stand how.
-    pub(super) async fn standings(&self) -> BTreeMap<Standing, usize> {
+    pub(super) async fn phases(&self) -> BTreeMap<NodePhase, usize> {
         let count = |state: &FleetState| {
             let mut counts = BTreeMap::new();
             for node in state.nodes.values() {
-                *counts.entry(node.standing()).or_default() += 1;
+                *counts.entry(node.phase()).or_default() += 1;
             }
             counts
         };
@@ -194,15 +194,15 @@ impl Stage {
     }
 }
 
-async fn join(running: &Running, name: &str, place: Place) -> anyhow::Result<()> {
-    let joined = Event::Enrolled { node: name.parse()?, place };
+async fn join(running: &Running, name: &str, place: Location) -> anyhow::Result<()> {
+    let joined = Event::Enrolled { node: name.parse()?, location: place };
     running.brain().take(Actor::Server, joined).await?;
     Ok(())
 }
 
 /// Where the simulated nodes leave room: in the last rack, behind the last switch.
-fn beside_the_last() -> anyhow::Result<Place> {
-    let mut place = Place::in_pool("train".parse()?);
+fn beside_the_last() -> anyhow::Result<Location> {
+    let mut place = Location::in_pool("train".parse()?);
     place.rack = Some(format!("rack-{:04}", SIMULATED / 4).parse()?);
     place.leaf = Some(format!("leaf-{:04}", SIMULATED / 16).parse()?);
     Ok(place)
@@ -211,12 +211,12 @@ fn beside_the_last() -> anyhow::Result<Place> {
 /// The usual limits, with times that suit an audience.
 fn policy() -> Policy {
     let pools_default = PoolPolicy {
-        drain_wait_s: 20,
-        silent_s: HEARTBEAT_TIMEOUT_MIN_S,
-        suspect_s: 15,
+        drain_timeout_s: 20,
+        heartbeat_timeout_s: HEARTBEAT_TIMEOUT_MIN_S,
+        suspect_timeout_s: 15,
         settle_s: 5,
         lease_s: 60,
-        retry_s: 3,
+        retry_backoff_s: 3,
         ..PoolPolicy::default()
     };
     Policy { pools_default, ..Policy::default() }

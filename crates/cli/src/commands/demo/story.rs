@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use farrier_facts::text::first_sentence;
-use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, OrderKind, Standing, Why};
+use farrier_fleet::fleet::{Entry, Event, NodeId, NodePhase, OrderKind, OrderStatus, Rationale};
 use farrier_fleet::health::Change;
 
 use crate::printer::{Printer, Tone};
@@ -39,7 +39,7 @@ pub(super) struct Story {
     /// Whether the last line on the terminal is one that changes.
     has_status: bool,
     is_live: bool,
-    last: BTreeMap<Standing, usize>,
+    last: BTreeMap<NodePhase, usize>,
     /// What each node was last told to do.
     ordered: BTreeMap<NodeId, OrderKind>,
     /// Nodes that were in service.
@@ -50,7 +50,7 @@ pub(super) struct Story {
     pub(super) found: usize,
     pub(super) quarantined: usize,
     pub(super) returned: usize,
-    pub(super) held_back: usize,
+    pub(super) deferred: usize,
     pub(super) orders: usize,
 }
 
@@ -105,58 +105,61 @@ impl Story {
             Some((node.to_string(), Said { tone, word, text }))
         };
         match &entry.event {
-            Event::Found { node, changes, .. } => {
+            Event::FindingsReported { node, changes, .. } => {
                 let text = self.findings(changes)?;
                 said(node, Tone::Caution, "found", text)
             }
-            Event::Moved { node, to, why } => {
-                let (tone, text) = self.moved(node, *to, why)?;
+            Event::PhaseChanged { node, to, rationale } => {
+                let (tone, text) = self.phase_changed(node, *to, rationale)?;
                 said(node, tone, "decided", text)
             }
-            Event::Ordered { order } => {
+            Event::OrderIssued { order } => {
                 self.orders += 1;
-                self.ordered.insert(order.node.clone(), order.what.clone());
+                self.ordered.insert(order.node.clone(), order.kind.clone());
                 // Every node that joins is proven: that says nothing to an audience.
-                let joins = order.generation <= 2 && matches!(order.what, OrderKind::Verify { .. });
-                let text = match &order.what {
+                let joins = order.generation <= 2 && matches!(order.kind, OrderKind::Verify { .. });
+                let text = match &order.kind {
                     OrderKind::ResetGpu { .. } => "reset of the GPU".to_owned(),
                     other => other.to_string(),
                 };
                 if joins { None } else { said(&order.node, Tone::Strong, "ordered", text) }
             }
-            Event::Answered { node, answer: Answer::Failed { why }, .. } => {
+            Event::OrderStatusReported { node, status: OrderStatus::Failed { reason }, .. } => {
                 let text = match self.ordered.get(node) {
-                    Some(OrderKind::Verify { rung }) => format!("did not pass {rung}: {why}"),
-                    Some(what) => format!("could not carry out `{what}`: {why}"),
-                    None => why.clone(),
+                    Some(OrderKind::Verify { level }) => format!("failed {level}: {reason}"),
+                    Some(what) => format!("failed `{what}`: {reason}"),
+                    None => reason.clone(),
                 };
                 said(node, Tone::Bad, "failed", text)
             }
-            Event::Answered { node, answer: Answer::Refused { why }, .. } => {
-                said(node, Tone::Bad, "refused", format!("did not begin: {why}"))
+            Event::OrderStatusReported {
+                node, status: OrderStatus::Refused { reason }, ..
+            } => said(node, Tone::Bad, "refused", format!("refused: {reason}")),
+            Event::Deferred { node, rationale } => {
+                self.deferred += 1;
+                let Rationale { reason, unblocked_by } = rationale;
+                let text = format!("{reason}; unblocked by: {unblocked_by}");
+                said(node, Tone::Caution, "deferred", text)
             }
-            Event::HeldBack { node, why } => {
-                self.held_back += 1;
-                let text = format!("waits: {}; until {}", why.reason, why.unblocked_by);
-                said(node, Tone::Caution, "held", text)
-            }
-            Event::Blamed { domain, nodes, why, .. } => {
+            Event::DomainFaultDetected { domain, nodes, rationale, .. } => {
                 let text =
-                    format!("is to blame, and not its {} nodes: {}", nodes.len(), why.reason);
-                said(domain, Tone::Bad, "blamed", text)
+                    format!("domain fault, not {} node faults: {}", nodes.len(), rationale.reason);
+                said(domain, Tone::Bad, "fault", text)
             }
-            Event::Absolved { domain, why } => said(
+            Event::DomainFaultCleared { domain, rationale } => said(
                 domain,
                 Tone::Good,
                 "cleared",
-                format!("is not to blame any longer: {}", why.reason),
+                format!("domain fault cleared: {}", rationale.reason),
             ),
-            Event::Silent { node, .. } => {
-                said(node, Tone::Caution, "silent", "is not heard any more".to_owned())
+            Event::HeartbeatLost { node, .. } => {
+                said(node, Tone::Caution, "heartbeat", "lost".to_owned())
             }
-            Event::Heard { node } => said(node, Tone::Good, "heard", "is heard again".to_owned()),
-            Event::Withdrawn { node, why, .. } => {
-                said(node, Tone::Caution, "dropped", format!("is not waited for any longer: {why}"))
+            Event::HeartbeatRestored { node } => {
+                said(node, Tone::Good, "heartbeat", "restored".to_owned())
+            }
+            Event::OrderCancelled { node, reason, .. } => {
+                said(node, Tone::Caution, "cancelled", format!("order cancelled: {reason}"))
             }
             _ => None,
         }
@@ -180,18 +183,23 @@ impl Story {
         Some(if more > 0 { format!("{first}, and {more} more") } else { first.clone() })
     }
 
-    fn moved(&mut self, node: &NodeId, to: Standing, why: &Why) -> Option<(Tone, String)> {
+    fn phase_changed(
+        &mut self,
+        node: &NodeId,
+        to: NodePhase,
+        rationale: &Rationale,
+    ) -> Option<(Tone, String)> {
         let tone = match to {
-            Standing::InService => Tone::Good,
-            Standing::Suspect | Standing::Verifying | Standing::Joining => Tone::Caution,
-            Standing::Quarantined | Standing::InRepair | Standing::Held => Tone::Bad,
+            NodePhase::InService => Tone::Good,
+            NodePhase::Suspect | NodePhase::Verifying | NodePhase::Joining => Tone::Caution,
+            NodePhase::Quarantined | NodePhase::Repairing | NodePhase::Held => Tone::Bad,
         };
-        self.quarantined += usize::from(to == Standing::Quarantined);
+        self.quarantined += usize::from(to == NodePhase::Quarantined);
         match to {
-            Standing::Quarantined | Standing::InRepair | Standing::Held => {
+            NodePhase::Quarantined | NodePhase::Repairing | NodePhase::Held => {
                 self.taken_out.insert(node.clone());
             }
-            Standing::InService => {
+            NodePhase::InService => {
                 // A fault may come before a node was ever in service: it has joined when it comes back.
                 let is_first = self.joined.insert(node.clone());
                 let is_back = self.taken_out.remove(node);
@@ -200,9 +208,9 @@ impl Story {
                     return None;
                 }
             }
-            Standing::Joining | Standing::Suspect | Standing::Verifying => {}
+            NodePhase::Joining | NodePhase::Suspect | NodePhase::Verifying => {}
         }
-        Some((tone, format!("is {}: {}", to.words(), why.reason)))
+        Some((tone, format!("is {to}: {}", rationale.reason)))
     }
 
     fn line(
@@ -228,17 +236,15 @@ impl Story {
     /// How the fleet stands, at the bottom.
     pub(super) fn status(
         &mut self,
-        counts: &BTreeMap<Standing, usize>,
+        counts: &BTreeMap<NodePhase, usize>,
         printer: &mut Printer,
     ) -> anyhow::Result<()> {
         if !self.is_live || *counts == self.last && self.has_status {
             return Ok(());
         }
         self.clear(printer)?;
-        let text: Vec<String> = counts
-            .iter()
-            .map(|(standing, count)| format!("{count} {}", standing.words()))
-            .collect();
+        let text: Vec<String> =
+            counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
         printer.transient(&text.join(", "))?;
         self.last.clone_from(counts);
         self.has_status = true;

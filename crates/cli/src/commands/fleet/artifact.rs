@@ -12,7 +12,7 @@ use farrier_fleet::fleet::NodeId;
 use farrier_wire::hex::hex;
 use farrier_wire::hidden::escaped;
 use farrier_wire::rest::{
-    ArtifactList, ArtifactRow, ConnectionState, Done, ErrandView, NodeDetail,
+    ArtifactList, ArtifactRow, ConnectionState, Done, NodeDetail, RequestedOrderView,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -51,7 +51,6 @@ pub(crate) struct Args {
 
 /// An order that makes a node send a file.
 pub(super) struct ArtifactOrder {
-    /// Its code.
     pub(super) code: &'static str,
     /// The last part of the path to ask for it.
     pub(super) path: &'static str,
@@ -171,7 +170,7 @@ fn request(
             }
             found => found?,
         };
-        let running = found.order.as_ref().map(|it| it.what.clone());
+        let running = found.order.as_ref().map(|it| it.text.clone());
         let connection = not_connected(&found);
         let ended = ended(found, order.code).filter(|it| it.generation > before);
         if let Some((ended, generation)) = ended.and_then(|it| it.generation.map(|nr| (it, nr))) {
@@ -216,12 +215,12 @@ fn take_back(printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// How the last order of this kind ended.
-fn ended(detail: NodeDetail, code: &str) -> Option<ErrandView> {
-    detail.errands_ended.into_iter().find(|it| it.code == code)
+fn ended(detail: NodeDetail, code: &str) -> Option<RequestedOrderView> {
+    detail.requested_order_results.into_iter().find(|it| it.code == code)
 }
 
-fn done(node: &NodeId, ended: &ErrandView) -> anyhow::Result<()> {
-    if ended.how == "done" {
+fn done(node: &NodeId, ended: &RequestedOrderView) -> anyhow::Result<()> {
+    if ended.status == "done" {
         return Ok(());
     }
     let hint = format!("`farrier fleet explain {node}` says how it stands");

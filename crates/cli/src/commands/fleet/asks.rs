@@ -1,7 +1,7 @@
 //! What a person asks of the fleet.
 
-use farrier_fleet::fleet::decide::speaks_against;
-use farrier_fleet::fleet::{Domain, NodeId, Rung};
+use farrier_fleet::fleet::decide::affects_service;
+use farrier_fleet::fleet::{Domain, NodeId, VerificationLevel};
 use farrier_fleet::health::{Action, Finding};
 use farrier_wire::rest::{Done, NodeDetail};
 use jiff::SignedDuration;
@@ -46,8 +46,8 @@ pub(crate) struct VerifyArgs {
     /// The node
     node: NodeId,
     /// How far: v0, v1, v2, v3
-    #[arg(long, value_parser = rung)]
-    rung: Rung,
+    #[arg(long, value_parser = level)]
+    level: VerificationLevel,
 }
 
 /// Tests a node's GPUs.
@@ -97,12 +97,12 @@ pub(crate) struct FreezeArgs {
 
 /// Thaws a domain.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ThawArgs {
+pub(crate) struct UnfreezeArgs {
     /// Where
     domain: Domain,
 }
 
-fn rung(text: &str) -> Result<Rung, String> {
+fn level(text: &str) -> Result<VerificationLevel, String> {
     serde_json::from_value(json!(text.to_lowercase()))
         .map_err(|_| "expected v0, v1, v2 or v3".to_owned())
 }
@@ -166,7 +166,7 @@ pub(super) fn repaired(
     let NodeDetail { findings, findings_on, .. } =
         session.get(&format!("/api/v1/nodes/{}", args.node))?;
     // What a repair by hand clears is cleared by now, or in a moment.
-    let is_left = |it: &Finding| speaks_against(it) && it.rule_action != Action::DrainAndReplace;
+    let is_left = |it: &Finding| affects_service(it) && it.rule_action != Action::DrainAndReplace;
     let mut findings_on = findings_on.into_iter().flatten();
     for finding in &findings {
         let on = findings_on.next().unwrap_or_else(|| finding.subject.to_string());
@@ -191,7 +191,7 @@ pub(super) fn verify(
     args: &VerifyArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let body = json!({ "rung": args.rung });
+    let body = json!({ "level": args.level });
     ask_of(session, printer, (&args.node, "verify"), &body, "is to be proven again")
 }
 
@@ -237,12 +237,12 @@ pub(super) fn freeze(
     ask(session, printer, "/api/v1/freezes", &body, &done)
 }
 
-pub(super) fn thaw(
+pub(super) fn unfreeze(
     session: &mut Session,
-    args: &ThawArgs,
+    args: &UnfreezeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "domain": args.domain });
     let done = format!("{} is not frozen any more", args.domain);
-    ask(session, printer, "/api/v1/thaws", &body, &done)
+    ask(session, printer, "/api/v1/unfreezes", &body, &done)
 }

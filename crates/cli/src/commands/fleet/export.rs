@@ -25,7 +25,6 @@ enum What {
     /// Nodes as they are.
     #[default]
     State,
-    /// The log.
     Log,
 }
 

@@ -1,6 +1,8 @@
 //! `farrier fleet matrix` and `domains`: the fleet as a whole.
 
-use farrier_wire::rest::{BlameList, DomainList, FreezeList, Matrix, MatrixLeftOut, MatrixRow};
+use farrier_wire::rest::{
+    DomainFaultList, DomainList, FreezeList, Matrix, MatrixLeftOut, MatrixRow,
+};
 use serde_json::json;
 
 use super::session::Session;
@@ -122,11 +124,13 @@ pub(super) fn domains(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let DomainList { domains } = session.get("/api/v1/domains")?;
-    let BlameList { blames } = session.get("/api/v1/blames")?;
+    let DomainFaultList { domain_faults } = session.get("/api/v1/domain-faults")?;
     let FreezeList { freezes } = session.get("/api/v1/freezes")?;
-    let outcome = Outcome::finding_if(!blames.is_empty());
+    let outcome = Outcome::finding_if(!domain_faults.is_empty());
     if args.output == Output::Json {
-        printer.json(&json!({ "domains": domains, "blames": blames, "freezes": freezes }))?;
+        printer.json(
+            &json!({ "domains": domains, "domain_faults": domain_faults, "freezes": freezes }),
+        )?;
         return Ok(outcome);
     }
     let rows: Vec<Vec<String>> = domains
@@ -137,12 +141,12 @@ pub(super) fn domains(
         })
         .collect();
     printer.table(&["Domain", "Nodes", "Out of service", "May be"], &rows)?;
-    for blame in &blames {
+    for blame in &domain_faults {
         printer.line("")?;
         printer.paragraph(
             "to blame",
             10,
-            &format!("{}: {}", blame.domain, blame.why.reason.text),
+            &format!("{}: {}", blame.domain, blame.rationale.reason.text),
         )?;
     }
     for freeze in &freezes {

@@ -63,7 +63,7 @@ pub(crate) enum FleetCommand {
     /// No repair that changes anything, for a while
     Freeze(asks::FreezeArgs),
     /// A freeze is over
-    Thaw(asks::ThawArgs),
+    Unfreeze(asks::UnfreezeArgs),
     /// GPU × driver × CUDA × framework, with end of support and exposure
     Matrix(matrix::Args),
     /// The policy in force, or another
@@ -96,7 +96,7 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Place(args) => place::run(session, args, printer),
         FleetCommand::Retire(args) => asks::retire(session, args, printer),
         FleetCommand::Freeze(args) => asks::freeze(session, args, printer),
-        FleetCommand::Thaw(args) => asks::thaw(session, args, printer),
+        FleetCommand::Unfreeze(args) => asks::unfreeze(session, args, printer),
         FleetCommand::Matrix(args) => matrix::run(session, args, printer),
         FleetCommand::Policy(command) => policy::run(session, command, printer),
         FleetCommand::Export(args) => export::run(session, args, printer),

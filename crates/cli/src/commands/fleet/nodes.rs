@@ -1,8 +1,10 @@
 //! `farrier fleet nodes`, `node` and `explain`.
 
 use farrier_fleet::fleet::event::Cordon;
-use farrier_fleet::fleet::{NodeId, Place, Standing};
-use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow, ReasonView, WhyView};
+use farrier_fleet::fleet::{Location, NodeId, NodePhase};
+use farrier_wire::rest::{
+    NodeDetail, NodeExplanation, NodePage, NodeRow, RationaleView, ReasonView,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::connection;
@@ -26,7 +28,7 @@ pub(crate) struct ListArgs {
     leaf: Option<String>,
     /// Only those that stand so: joining, in-service, suspect, quarantined, in-repair, verifying, held
     #[arg(long)]
-    standing: Option<String>,
+    phase: Option<String>,
     /// Only where name, reason, driver, GPU or a finding reads so
     text: Option<String>,
     /// How to print them
@@ -56,7 +58,7 @@ pub(super) fn list(
             .with("pool", args.pool.as_ref())
             .with("rack", args.rack.as_ref())
             .with("leaf", args.leaf.as_ref())
-            .with("standing", args.standing.as_ref())
+            .with("phase", args.phase.as_ref())
             .with("text", args.text.as_ref())
             .with("cursor", cursor.as_ref())
             .with("limit", Some(500));
@@ -73,7 +75,7 @@ pub(super) fn list(
     }
     if args.output == Output::Table && nodes.is_empty() {
         let is_filtered = args.pool.is_some() || args.rack.is_some() || args.leaf.is_some();
-        let is_filtered = is_filtered || args.standing.is_some() || args.text.is_some();
+        let is_filtered = is_filtered || args.phase.is_some() || args.text.is_some();
         printer.line(if is_filtered {
             "no node that you see is like that"
         } else {
@@ -82,10 +84,10 @@ pub(super) fn list(
     } else if args.output == Output::Table {
         let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
         let headings =
-            ["Node", "Standing", "For", "Heartbeat", "Pool", "Rack", "GPUs", "Driver", "Findings"];
+            ["Node", "NodePhase", "For", "Heartbeat", "Pool", "Rack", "GPUs", "Driver", "Findings"];
         printer.table(&headings, &rows)?;
         let told: Vec<&NodeRow> =
-            nodes.iter().filter(|it| it.standing != Standing::InService).collect();
+            nodes.iter().filter(|it| it.phase != NodePhase::InService).collect();
         printer.line("")?;
         printer.line(&counted(&nodes))?;
         if let Some(agents) = connection::counted(&nodes) {
@@ -94,12 +96,12 @@ pub(super) fn list(
         let widest = told.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
         for node in told {
             let mut why = node.reason.text.clone();
-            if let Some(held_back) = &node.held_back {
-                why.push_str(&format!("; held back: {}", held_back.text));
+            if let Some(deferred) = &node.deferred {
+                why.push_str(&format!("; held back: {}", deferred.text));
             }
-            let mut shown = [Some(&node.reason), node.held_back.as_ref()].into_iter().flatten();
+            let mut shown = [Some(&node.reason), node.deferred.as_ref()].into_iter().flatten();
             let is_told = shown.any(ReasonView::is_heartbeat_lost);
-            if let Some(since) = node.silent_since.filter(|_| !is_told) {
+            if let Some(since) = node.heartbeat_lost_since.filter(|_| !is_told) {
                 why.push_str(&format!("; nothing was heard of it since {since:.0}"));
             }
             printer.paragraph(&format!("  {}", node.node), widest + 3, &why)?;
@@ -112,10 +114,13 @@ pub(super) fn list(
 fn counted(nodes: &[NodeRow]) -> String {
     let many =
         if nodes.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", nodes.len()) };
-    let each = Standing::ALL.iter().filter_map(|standing| {
-        let count = nodes.iter().filter(|it| it.standing == *standing).count();
-        let how =
-            if *standing == Standing::Suspect { "suspect (at work)" } else { standing.words() };
+    let each = NodePhase::ALL.iter().filter_map(|phase| {
+        let count = nodes.iter().filter(|it| it.phase == *phase).count();
+        let how = if *phase == NodePhase::Suspect {
+            "suspect (at work)".to_owned()
+        } else {
+            phase.to_string()
+        };
         (count > 0).then(|| format!("{count} {how}"))
     });
     format!("{many}: {}", each.collect::<Vec<_>>().join(", "))
@@ -135,11 +140,11 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
     let heartbeat = tone.map_or_else(|| heartbeat.clone(), |tone| printer.toned(tone, &heartbeat));
     vec![
         node.node.to_string(),
-        toned(printer, node.standing),
+        toned(printer, node.phase),
         age(Timestamp::now().duration_since(node.since)),
         heartbeat,
-        node.place.pool.to_string(),
-        node.place.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+        node.location.pool.to_string(),
+        node.location.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
         gpus,
         node.driver.clone().unwrap_or_else(|| "not known".to_owned()),
         findings,
@@ -157,18 +162,18 @@ pub(super) fn age(since: SignedDuration) -> String {
     }
 }
 
-fn toned(printer: &Printer, standing: Standing) -> String {
-    let tone = match standing {
-        Standing::InService => Tone::Good,
-        Standing::Joining | Standing::Suspect | Standing::Verifying | Standing::Held => {
+fn toned(printer: &Printer, phase: NodePhase) -> String {
+    let tone = match phase {
+        NodePhase::InService => Tone::Good,
+        NodePhase::Joining | NodePhase::Suspect | NodePhase::Verifying | NodePhase::Held => {
             Tone::Caution
         }
-        Standing::Quarantined | Standing::InRepair => Tone::Bad,
+        NodePhase::Quarantined | NodePhase::Repairing => Tone::Bad,
     };
-    printer.toned(tone, standing.words())
+    printer.toned(tone, &phase.to_string())
 }
 
-fn where_it_is(place: &Place) -> String {
+fn where_it_is(place: &Location) -> String {
     let mut domains = place.domains();
     domains.remove(0);
     domains.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -180,45 +185,45 @@ pub(super) fn one(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let node: NodeDetail = session.get(&format!("/api/v1/nodes/{}", args.node))?;
-    let outcome = Outcome::finding_if(node.standing != Standing::InService);
+    let outcome = Outcome::finding_if(node.phase != NodePhase::InService);
     if args.output == Output::Json {
         printer.json(&node)?;
         return Ok(outcome);
     }
-    let standing = toned(printer, node.standing);
-    printer.line(&format!("{}: {standing} since {:.0}", node.node, node.since))?;
+    let phase = toned(printer, node.phase);
+    printer.line(&format!("{}: {phase} since {:.0}", node.node, node.since))?;
     let mut told = |name: &str, text: &str| printer.paragraph(&format!("  {name}"), 18, text);
-    told("where", &where_it_is(&node.place))?;
-    told("why", &node.why.reason.text)?;
-    told("until", &node.why.unblocked_by.text)?;
+    told("where", &where_it_is(&node.location))?;
+    told("why", &node.rationale.reason.text)?;
+    told("until", &node.rationale.unblocked_by.text)?;
     if let Some(connection) = &node.connection {
         told("agent", &connection.to_string())?;
     }
-    if let Some(why) = &node.held_back {
+    if let Some(why) = &node.deferred {
         told("held back", &format!("{}; until {}", why.reason.text, why.unblocked_by.text))?;
     }
-    for blamed in &node.blamed {
-        told("not its fault", &blamed.text)?;
+    for domain_faults in &node.domain_faults {
+        told("not its fault", &domain_faults.text)?;
     }
-    if let Some(since) = node.silent_since {
+    if let Some(since) = node.heartbeat_lost_since {
         told("silent", &format!("nothing was heard since {since:.0}"))?;
     }
     if let Some(order) = &node.order {
         let how = if order.accepted { "the agent is at it" } else { "on its way" };
         let (number, until) = (order.generation, order.lease_until);
-        told("order", &format!("{} (order {number}, {how}, until {until:.0})", order.what))?;
+        told("order", &format!("{} (order {number}, {how}, until {until:.0})", order.text))?;
     }
     if let Some(hold) = &node.hold {
         told("held by", &format!("{}: {}", hold.by, hold.reason))?;
     }
     told("work", &work(&node))?;
-    if let Some(makeup) = &node.makeup {
+    if let Some(inventory) = &node.inventory {
         let unknown = || "not known".to_owned();
-        told("driver", &makeup.driver.clone().unwrap_or_else(unknown))?;
-        told("CUDA", &makeup.cuda.clone().unwrap_or_else(unknown))?;
-        told("kernel", &makeup.kernel.clone().unwrap_or_else(unknown))?;
-        let gpus = makeup.gpus.as_ref().map(|all| {
-            let name = |it: &farrier_fleet::fleet::event::GpuMakeup| {
+        told("driver", &inventory.driver.clone().unwrap_or_else(unknown))?;
+        told("CUDA", &inventory.cuda.clone().unwrap_or_else(unknown))?;
+        told("kernel", &inventory.kernel.clone().unwrap_or_else(unknown))?;
+        let gpus = inventory.gpus.as_ref().map(|all| {
+            let name = |it: &farrier_fleet::fleet::event::GpuInventory| {
                 let name = it.name.as_deref().unwrap_or("a GPU of no known name");
                 it.place_words().map_or_else(
                     || format!("{name}, {}", it.uuid),
@@ -232,22 +237,22 @@ pub(super) fn one(
             None => told("GPUs", "not known")?,
         }
     }
-    for proof in &node.proven {
+    for proof in &node.verifications {
         let how = if proof.passed { "passed" } else { "not passed" };
-        told("proven", &format!("{} {how} at {:.0}: {}", proof.rung, proof.at, proof.evidence))?;
+        told("proven", &format!("{} {how} at {:.0}: {}", proof.level, proof.at, proof.evidence))?;
     }
-    if let Some(errand) = &node.errand {
-        told("asked for", &format!("{errand}, not done yet"))?;
+    if let Some(requested_order) = &node.requested_order {
+        told("asked for", &format!("{requested_order}, not done yet"))?;
     }
-    for ended in &node.errands_ended {
-        let how = match ended.how.as_str() {
+    for ended in &node.requested_order_results {
+        let how = match ended.status.as_str() {
             "done" => "done",
             "failed" => "failed",
             _ => "could not be done",
         };
         told(
             "asked for",
-            &format!("{}, {how} at {:.0}: {}", ended.what, ended.at, ended.evidence),
+            &format!("{}, {how} at {:.0}: {}", ended.text, ended.at, ended.evidence),
         )?;
     }
     node.repairs.iter().try_for_each(|it| told("repair", it))?;
@@ -268,8 +273,8 @@ fn work(node: &NodeDetail) -> String {
     match &node.cordon {
         Cordon::Unknown => "nobody knows whether it takes new work".to_owned(),
         Cordon::None => "it takes new work".to_owned(),
-        Cordon::Ours => format!("it takes no new work, by our mark{drained}"),
-        Cordon::Theirs { owner, reason } => {
+        Cordon::ByFarrier => format!("it takes no new work, by our mark{drained}"),
+        Cordon::External { owner, reason } => {
             format!("it takes no new work, by {owner}: {reason}{drained}")
         }
     }
@@ -280,32 +285,33 @@ pub(super) fn explain(
     args: &OneArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let told: Explained = session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
-    let outcome = Outcome::finding_if(told.standing != Standing::InService);
+    let told: NodeExplanation = session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
+    let outcome = Outcome::finding_if(told.phase != NodePhase::InService);
     if args.output == Output::Json {
         printer.json(&told)?;
         return Ok(outcome);
     }
-    let standing = toned(printer, told.standing);
-    printer.line(&format!("{} is {standing} since {:.0}", told.node, told.since))?;
-    let why = |printer: &mut Printer, name: &str, why: &WhyView| {
+    let phase = toned(printer, told.phase);
+    printer.line(&format!("{} is {phase} since {:.0}", told.node, told.since))?;
+    let why = |printer: &mut Printer, name: &str, why: &RationaleView| {
         printer.paragraph(&format!("  {name}"), 14, &why.reason.text)?;
         printer.paragraph("  until", 14, &why.unblocked_by.text)
     };
-    why(printer, "because", &told.why)?;
+    why(printer, "because", &told.rationale)?;
     if let Some(connection) = &told.connection {
         printer.paragraph("  agent", 14, &connection.to_string())?;
     }
-    let blamed = told.blamed.iter().map(|it| it.text.clone()).collect();
-    for (name, texts) in [("found", &told.because), ("to blame", &blamed), ("frozen", &told.frozen)]
+    let domain_faults = told.domain_faults.iter().map(|it| it.text.clone()).collect();
+    for (name, texts) in
+        [("found", &told.findings), ("to blame", &domain_faults), ("frozen", &told.frozen)]
     {
         texts.iter().try_for_each(|it| printer.paragraph(&format!("  {name}"), 14, it))?;
     }
     if let Some(order) = &told.order {
         printer.paragraph("  ordered", 14, order)?;
     }
-    if let Some(held_back) = &told.held_back {
-        why(printer, "held back", held_back)?;
+    if let Some(deferred) = &told.deferred {
+        why(printer, "held back", deferred)?;
     }
     Ok(outcome)
 }

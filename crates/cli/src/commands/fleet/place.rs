@@ -1,7 +1,7 @@
 //! `farrier fleet place`: where a node stands, as whoever wired it knows.
 
 use farrier_fleet::fleet::identity::Unit;
-use farrier_fleet::fleet::{NodeId, Place, Pool, Tenant};
+use farrier_fleet::fleet::{Location, NodeId, Pool, Tenant};
 use farrier_wire::rest::{Done, NodeDetail};
 
 use super::session::Session;
@@ -31,9 +31,9 @@ pub(crate) struct PlaceFlags {
 
 impl PlaceFlags {
     /// With a pool.
-    pub(crate) fn in_pool(&self, pool: Pool) -> Place {
+    pub(crate) fn in_pool(&self, pool: Pool) -> Location {
         let Self { tenant, site, rack, leaf, nvlink } = self.clone();
-        Place { pool, tenant, site, rack, leaf, nvlink }
+        Location { pool, tenant, site, rack, leaf, nvlink }
     }
 }
 
@@ -62,7 +62,7 @@ enum Part {
     Nvlink,
 }
 
-fn without(mut place: Place, parts: &[Part]) -> Place {
+fn without(mut place: Location, parts: &[Part]) -> Location {
     for part in parts {
         match part {
             Part::Tenant => place.tenant = None,
@@ -82,23 +82,23 @@ pub(super) fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let node = &args.node;
-    let NodeDetail { place: known, .. } = session.get(&format!("/api/v1/nodes/{node}"))?;
+    let NodeDetail { location: known, .. } = session.get(&format!("/api/v1/nodes/{node}"))?;
     let told = args.flags.in_pool(args.pool.clone().unwrap_or_else(|| known.pool.clone()));
-    if args.pool.is_none() && !told.tells_more() && args.forget.is_empty() {
+    if args.pool.is_none() && !told.has_more_than_pool() && args.forget.is_empty() {
         return Err(Hinted::error(
             format!("nothing is said of where `{node}` stands"),
             "such as `--rack r1 --leaf l1`, or `--forget rack`",
         ));
     }
-    let place = without(known, &args.forget).with(&told);
-    let Done { changed } = session.put(&format!("/api/v1/nodes/{node}/place"), &place)?;
+    let place = without(known, &args.forget).updated_with(&told);
+    let Done { changed } = session.put(&format!("/api/v1/nodes/{node}/location"), &place)?;
     let stands = format!("{node} stands in {}", words(&place));
     printer.line(if changed { &stands } else { "it is so already" })?;
     Ok(Outcome::Fine)
 }
 
 /// Everything that is known of a place.
-pub(crate) fn words(place: &Place) -> String {
+pub(crate) fn words(place: &Location) -> String {
     let domains: Vec<String> = place.domains().iter().skip(1).map(ToString::to_string).collect();
     domains.join(", ")
 }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_is_not_known_and_the_rest_stays() {
-        let place: Place = serde_json::from_value(serde_json::json!({
+        let place: Location = serde_json::from_value(serde_json::json!({
             "pool": "train", "tenant": "lab", "site": "north", "rack": "r1", "leaf": "l1", "nvlink": "n1",
         }))
         .unwrap();

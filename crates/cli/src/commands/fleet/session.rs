@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use farrier_agent::brain::Chain;
+use farrier_agent::monitor::Chain;
 use farrier_wire::client::{
-    Answered, Asker, ConnectError, RestError, ServerUrl, fingerprint, pinned,
+    ConnectError, RestClient, RestError, RestResponse, ServerUrl, fingerprint, pinned,
 };
 use farrier_wire::file_mode::{self, FileKind};
 use farrier_wire::rest::{HintCode, Problem};
@@ -86,7 +86,7 @@ impl Login {
 /// A connection, for somebody who waits.
 pub(crate) struct Session {
     runtime: tokio::runtime::Runtime,
-    asker: Asker,
+    asker: RestClient,
 }
 
 impl Session {
@@ -114,7 +114,7 @@ impl Session {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let tls = Arc::clone(&pinned(wanted)?);
         let asker = runtime
-            .block_on(Asker::connect(&url, tls, &login.token))
+            .block_on(RestClient::connect(&url, tls, &login.token))
             .map_err(|err| explained(&err))?;
         Ok(Self { runtime, asker })
     }
@@ -167,7 +167,7 @@ impl Session {
 /// Lines of an answer.
 pub(super) struct Lines<'s> {
     runtime: &'s tokio::runtime::Runtime,
-    answered: Answered,
+    answered: RestResponse,
     buffer: Vec<u8>,
     is_whole: bool,
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use farrier_fleet::fleet::identity::{Tenant, Unit};
-use farrier_fleet::fleet::{Domain, NodeId, Place};
+use farrier_fleet::fleet::{Domain, Location, NodeId};
 use farrier_server::access::{AccessError, Lost, Rebuilt, Store, changes_in, is_local};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, joined, verify};
@@ -113,7 +113,7 @@ fn tell(rebuilt: &Rebuilt, dir: &Path, printer: &mut Printer) -> anyhow::Result<
 fn again(lost: &Lost, dir: &Path) -> String {
     let dir = dir.display();
     match lost {
-        Lost::Person { name, role, scope } => {
+        Lost::User { name, role, scope } => {
             let only = match scope {
                 Domain::Fleet => String::new(),
                 Domain::Pool(pool) => format!(" --pool {pool}"),
@@ -135,7 +135,7 @@ fn again(lost: &Lost, dir: &Path) -> String {
             )
         }
         Lost::Join { place, node, uses, by: _ } => {
-            let Place { pool, tenant, site, rack, leaf, nvlink } = place;
+            let Location { pool, tenant, site, rack, leaf, nvlink } = place;
             let mut flags = String::new();
             let mut add = |flag: &str, value: Option<&str>| {
                 flags.extend(value.map(|it| format!(" --{flag} {it}")));
@@ -161,9 +161,9 @@ mod tests {
     use super::*;
 
     fn join(node: Option<&str>, by: &str) -> String {
-        let place = Place::in_pool("train".parse().unwrap());
+        let place = Location::in_pool("train".parse().unwrap());
         let node = node.map(|it| it.parse().unwrap());
-        let by = Actor::Person(by.to_owned());
+        let by = Actor::User(by.to_owned());
         again(&Lost::Join { place, node, uses: 1, by }, Path::new("/srv"))
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use farrier_agent::brain::Chain;
+use farrier_agent::monitor::Chain;
 use farrier_fleet::fleet::Pool;
 use farrier_server::access::{AccessError, AuthorityError};
 use farrier_server::log::LogError;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     plain: Option<Pool>,
     /// Heartbeat interval of agents, in seconds; three fit into the shortest time after which a node is suspect
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
-    report_interval: u32,
+    heartbeat_interval: u32,
     /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
     certificate_life: SignedDuration,
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let options = Options {
         names: args.names.clone(),
         plain_pool: args.plain.clone(),
-        report_interval_s: args.report_interval,
+        heartbeat_interval_s: args.heartbeat_interval,
         report_quota: ReportQuota {
             bytes_per_s: f64::from(args.report_bytes),
             entries_per_s: f64::from(args.report_entries),

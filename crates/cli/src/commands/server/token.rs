@@ -165,7 +165,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
             ]);
         }
     }
-    let headings = ["Token", "State", "Place", "Node", "Uses left", "Until"];
+    let headings = ["Token", "State", "Location", "Node", "Uses left", "Until"];
     match (args.output, rows.is_empty()) {
         (Output::Json, _) => {}
         (Output::Table, true) => {

@@ -2,10 +2,10 @@
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
-use farrier_server::access::{NewPerson, Store, TokenKind, local};
-use farrier_server::core::state_at;
+use farrier_server::access::{NewUser, Store, TokenKind, local};
 use farrier_server::run::log_path;
 use farrier_server::served::url;
+use farrier_server::state_machine::state_at;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -76,7 +76,7 @@ pub(super) fn run(command: &UserCommand, printer: &mut Printer) -> anyhow::Resul
         UserCommand::List(args) => list(args, printer)?,
         UserCommand::Revoke(args) => {
             let store = args.folder.store()?;
-            store.revoke_token_by(&local(), TokenKind::Person, args.id, Timestamp::now())?;
+            store.revoke_token_by(&local(), TokenKind::User, args.id, Timestamp::now())?;
             printer.line(&format!("token {} was taken back", args.id))?;
         }
     }
@@ -91,7 +91,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
         (None, None) => Domain::Fleet,
     };
     let expires = now.checked_add(args.expires)?;
-    let person = NewPerson::new(&args.name, args.role, scope.clone(), expires)?;
+    let person = NewUser::new(&args.name, args.role, scope.clone(), expires)?;
     let store = args.folder.store()?;
     let fingerprint = authority(&args.folder.dir)?.fingerprint();
     if !has_nodes(&args.folder.dir, &store, &scope)? {
@@ -136,7 +136,7 @@ fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Re
         return Ok(true);
     }
     let path = log_path(dir);
-    Ok(path.exists() && state_at(&path)?.tallies.contains_key(scope))
+    Ok(path.exists() && state_at(&path)?.domain_counts.contains_key(scope))
 }
 
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use farrier_fleet::fleet::LOGIC_VERSION;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Flaw, Log, LogError, joined, verify};
+use farrier_server::log::{IntegrityError, Log, LogError, joined, verify};
 use farrier_server::run::log_path;
 use serde_json::json;
 
@@ -48,7 +48,7 @@ fn hash(text: &str) -> Result<String, String> {
 /// What is wrong with a log.
 enum Wrong {
     /// An entry is not what was written, or does not follow.
-    Flaw(String),
+    IntegrityError(String),
     /// All is as it was written, and it is not the log that had the hash.
     NotHeld(String),
 }
@@ -56,7 +56,7 @@ enum Wrong {
 impl std::fmt::Display for Wrong {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Flaw(text) => formatter.write_str(text),
+            Self::IntegrityError(text) => formatter.write_str(text),
             Self::NotHeld(hash) => write!(formatter, "no entry has the hash {hash}"),
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let logs: Vec<&dyn Log> = begun.into_iter().map(|(_, log)| log as &dyn Log).collect();
     let mut not_rederived = 0;
     let flaw = match flawed(&logs)? {
-        Some(flaw) => Some(Wrong::Flaw(flaw)),
+        Some(flaw) => Some(Wrong::IntegrityError(flaw)),
         None => read_on(args, &logs, &mut not_rederived)?,
     };
     let Some(head) = logs.last().map(|log| log.head()).transpose()? else {
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     } else if let Some(wrong) = &flaw {
         printer.line(&format!("NOT WHOLE: {wrong}"))?;
         printer.line(match wrong {
-            Wrong::Flaw(_) => {
+            Wrong::IntegrityError(_) => {
                 "What comes before it is as it was written. A backup may have the rest."
             }
             Wrong::NotHeld(_) => {
@@ -163,12 +163,16 @@ fn read_on(
             Some(mut replayed) => {
                 let (is_same, seq) = match replayed.settled() {
                     Ok(state) => (*state == begin, state.seq),
-                    Err(divergence) => return Ok(Some(Wrong::Flaw(divergence.to_string()))),
+                    Err(divergence) => {
+                        return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
+                    }
                 };
                 // A state of an earlier format has other reasons than a fold of its entries. The server went on from the state.
                 let is_foreign = replayed.not_rederived() > *not_rederived;
                 if args.replay && !is_same && !is_foreign {
-                    return Ok(Some(Wrong::Flaw(Flaw::Snapshot(seq).to_string())));
+                    return Ok(Some(Wrong::IntegrityError(
+                        IntegrityError::Snapshot(seq).to_string(),
+                    )));
                 }
                 *not_rederived = replayed.not_rederived();
                 replayed.go_on_from(begin)
@@ -185,7 +189,7 @@ fn read_on(
                     continue;
                 }
                 if let Err(divergence) = replayed.take(stored.entry()?) {
-                    return Ok(Some(Wrong::Flaw(divergence.to_string())));
+                    return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
                 }
             }
         }
@@ -193,7 +197,7 @@ fn read_on(
     }
     if let Some(replayed) = &mut replay {
         if let Err(divergence) = replayed.settled() {
-            return Ok(Some(Wrong::Flaw(divergence.to_string())));
+            return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
         }
         *not_rederived = replayed.not_rederived();
     }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use farrier_agent::brain::Inventory;
 use farrier_agent::config::{self, ConfigError};
 use farrier_agent::journal;
+use farrier_agent::monitor::Inventory;
 use farrier_agent::status::{Status, VERSION, Verdict};
 
 use crate::cli::Output;

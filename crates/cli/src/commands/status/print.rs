@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_agent::brain::Held;
+use farrier_agent::monitor::Held;
 use farrier_agent::status::{GpuStatus, Status, Verdict};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};

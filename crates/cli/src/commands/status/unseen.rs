@@ -111,8 +111,8 @@ fn parts(on: &BTreeSet<&str>) -> String {
 mod tests {
     use std::path::Path;
 
-    use farrier_agent::brain::Inventory;
     use farrier_agent::journal::{Fold, Recovery};
+    use farrier_agent::monitor::Inventory;
     use farrier_agent::status::RuleBlind;
 
     use super::*;

@@ -145,7 +145,7 @@ pub(super) fn fleet(
     output: Output,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let out = fleet.nodes.iter().filter(|node| !node.standing.in_service()).count();
+    let out = fleet.nodes.iter().filter(|node| !node.phase.in_service()).count();
     let outcome = Outcome::finding_if(out > 0);
     if output == Output::Json {
         for node in &fleet.nodes {
@@ -160,8 +160,8 @@ pub(super) fn fleet(
             let findings = node.worst.map(|worst| format!("{} ({worst})", node.findings));
             vec![
                 node.node.to_string(),
-                node.place.pool.to_string(),
-                node.standing.words().to_owned(),
+                node.location.pool.to_string(),
+                node.phase.to_string(),
                 node.gpus.map_or_else(|| "?".to_owned(), |count| count.to_string()),
                 findings.unwrap_or_else(|| "-".to_owned()),
                 node.reason.text.clone(),

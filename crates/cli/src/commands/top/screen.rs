@@ -341,7 +341,7 @@ impl Screen {
             fleet.nodes.iter().filter(|node| self.wants(&node_words(node))).collect();
         nodes.sort_by(|one, other| {
             let trouble = |node: &farrier_wire::rest::NodeRow| {
-                (!node.standing.in_service(), node.worst, node.findings)
+                (!node.phase.in_service(), node.worst, node.findings)
             };
             match self.sort {
                 Sort::Number => one.node.cmp(&other.node),
@@ -382,13 +382,13 @@ fn words(process: &ProcessNow) -> String {
 }
 
 fn node_words(node: &farrier_wire::rest::NodeRow) -> String {
-    let rack = node.place.rack.as_ref().map(ToString::to_string).unwrap_or_default();
+    let rack = node.location.rack.as_ref().map(ToString::to_string).unwrap_or_default();
     let (driver, gpu) = (node.driver.as_deref(), node.gpu.as_deref());
     let words = [
         node.node.to_string(),
-        node.place.pool.to_string(),
+        node.location.pool.to_string(),
         rack,
-        node.standing.words().to_owned(),
+        node.phase.to_string(),
         node.reason.text.clone(),
         driver.unwrap_or_default().to_owned(),
         gpu.unwrap_or_default().to_owned(),

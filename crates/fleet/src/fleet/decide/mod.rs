@@ -3,11 +3,11 @@
 //! Each node is asked again and again for its next step, with what was decided so far taken as done, until it has none. So a
 //! standing, its order and its reason come in one decision, and each rule needs to know one step only.
 
-mod blame;
-mod breaker;
-mod complaint;
+mod common_cause;
+mod disruption_budget;
+mod health_assessment;
 mod orders;
-mod standing;
+mod phase_transition;
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use jiff::Timestamp;
 use super::event::{Entry, Event};
 use super::identity::{Actor, NodeId};
 use super::policy::PoolPolicy;
-use super::reason::Why;
+use super::reason::Rationale;
 use super::state::{FleetState, Node};
-use breaker::Budget;
-use complaint::Complaint;
-pub use complaint::speaks_against;
+use disruption_budget::BudgetUsage;
+use health_assessment::HealthAssessment;
+pub use health_assessment::affects_service;
 
 /// The version of this logic. Raised whenever the same inputs lead to other decisions: a replay decides again only on what its own
 /// version decided (`docs/adr/0020-reasons-are-values.md`).
@@ -48,27 +48,34 @@ pub struct Decision {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// In the order of the nodes.
-    pub waiting: Vec<(NodeId, Why)>,
+    pub waiting: Vec<(NodeId, Rationale)>,
 }
 
 /// Decides on the nodes that changed.
 pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Decision {
     let mut decision = Decision::default();
-    let mut budget = Budget::new(state);
-    let verdicts = blame::judge(state, dirty, now);
-    let blamed = blame::in_force(state, &verdicts);
+    let mut budget = BudgetUsage::new(state);
+    let verdicts = common_cause::judge(state, dirty, now);
+    let blamed = common_cause::in_force(state, &verdicts);
     decision.events.extend(verdicts);
     for id in dirty {
         let Some(node) = state.nodes.get(id) else { continue };
         let mut node = Node::clone(node);
         for _ in 0..STEPS_MAX {
-            let complaint = Complaint::of(&node);
-            let pool = state.policy.of(&node.place.pool);
-            let look =
-                Look { id, node: &node, complaint: &complaint, pool, state, blamed: &blamed, now };
-            let Some(event) = look.next_step(&budget) else { break };
-            let counted = node.counts_as_out();
-            node.foresee(&event, now);
+            let assessment = HealthAssessment::of(&node);
+            let pool = state.policy.for_pool(&node.location.pool);
+            let context = DecisionContext {
+                id,
+                node: &node,
+                assessment: &assessment,
+                pool,
+                state,
+                blamed: &blamed,
+                now,
+            };
+            let Some(event) = context.next_step(&budget) else { break };
+            let counted = node.is_out_of_service();
+            node.apply_tentatively(&event, now);
             budget.count(counted, &node);
             decision.events.push(event);
         }
@@ -78,44 +85,47 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
 }
 
 /// One node, with all that its next step depends on.
-struct Look<'a> {
+struct DecisionContext<'a> {
     id: &'a NodeId,
     node: &'a Node,
-    complaint: &'a Complaint,
+    assessment: &'a HealthAssessment,
     pool: &'a PoolPolicy,
     state: &'a FleetState,
-    blamed: &'a blame::InForce,
+    blamed: &'a common_cause::ActiveFaults,
     now: Timestamp,
 }
 
-impl Look<'_> {
+impl DecisionContext<'_> {
     /// First where it stands, then what is overdue, then what to order. What is not done is said once.
-    fn next_step(&self, budget: &Budget<'_>) -> Option<Event> {
-        let step = match standing::step(self, budget) {
-            Some(Event::HeldBack { node, why }) => {
-                orders::step_in_any_standing(self).or(Some(Event::HeldBack { node, why }))
-            }
+    fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
+        let step = match phase_transition::step(self, budget) {
+            Some(Event::Deferred { node, rationale }) => orders::step_in_any_phase(self)
+                .or(Some(Event::Deferred { node, rationale: rationale })),
             other => other.or_else(|| orders::step(self)),
         };
         match step {
-            Some(Event::HeldBack { why, .. }) if self.node.phase.deferred() == Some(&why) => None,
+            Some(Event::Deferred { rationale, .. })
+                if self.node.phase.deferred() == Some(&rationale) =>
+            {
+                None
+            }
             other => other,
         }
     }
 
-    fn held_back(&self, why: Why) -> Event {
-        Event::HeldBack { node: self.id.clone(), why }
+    fn deferred(&self, why: Rationale) -> Event {
+        Event::Deferred { node: self.id.clone(), rationale: why }
     }
 }
 
 impl Node {
     /// The node as it will be when the event is in the log.
-    fn foresee(&mut self, event: &Event, now: Timestamp) {
+    fn apply_tentatively(&mut self, event: &Event, now: Timestamp) {
         let (by, logic, event) = (Actor::Server, LOGIC_VERSION, event.clone());
         let entry = Entry { seq: 0, batch: 0, at: now, by, logic, event };
         match &entry.event {
-            Event::Ordered { order } => self.ordered(order),
-            _ => self.take_in(&entry),
+            Event::OrderIssued { order } => self.ordered(order),
+            _ => self.apply(&entry),
         }
     }
 }

@@ -2,306 +2,325 @@
 
 use jiff::SignedDuration;
 
-use super::Look;
+use super::DecisionContext;
 use crate::fleet::event::Event;
 use crate::fleet::order::{NodeUse, Order, OrderKind};
 use crate::fleet::policy::Autonomy;
-use crate::fleet::reason::{OrderFailure, Reason, RepairsTried, UnblockedBy, Why, bounded};
-use crate::fleet::state::{Errand, Hold, Pending, Scheduling, Standing, Symptom, later};
+use crate::fleet::reason::{
+    OrderFailure, Rationale, Reason, RepairsAttempted, UnblockedBy, bounded,
+};
+use crate::fleet::state::{
+    Hold, NodePhase, Pending, RequestedOrder, Scheduling, Symptom, add_seconds,
+};
 use crate::fleet::window;
 use crate::health::Action;
 
 /// The next order; or that one is not waited for any longer; or why there is none though there should be.
-pub(super) fn step(look: &Look<'_>) -> Option<Event> {
-    if let Some(pending) = look.node.orders.pending() {
-        return withdrawal(look, pending);
+pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
+    if let Some(pending) = context.node.orders.pending() {
+        return cancellation(context, pending);
     }
-    if let Some(errand) = errand(look) {
-        return Some(errand_step(look, errand));
+    if let Some(requested_order) = requested_order(context) {
+        return Some(requested_order_step(context, requested_order));
     }
-    let wanted = wanted(look)?;
+    let wanted = wanted(context)?;
     let what = match wanted {
-        Wanted::Order(what) => what,
-        Wanted::Person(why) => return Some(look.held_back(why)),
+        NextAction::Order(what) => what,
+        NextAction::Person(why) => return Some(context.deferred(why)),
     };
-    match obstacle(look, &what) {
-        Some(Obstacle::Later) => None,
-        Some(Obstacle::Why(why)) => Some(look.held_back(*why)),
-        None => Some(Event::Ordered { order: order(look, what) }),
+    match blocker(context, &what) {
+        Some(Blocker::RetryLater) => None,
+        Some(Blocker::Rationale(why)) => Some(context.deferred(*why)),
+        None => Some(Event::OrderIssued { order: order(context, what) }),
     }
 }
 
 /// What does not depend on the node's standing: the end of a lease, and what an operator asked for
 /// on any node. A node that the disruption budget keeps in service needs these too.
-pub(super) fn step_in_any_standing(look: &Look<'_>) -> Option<Event> {
-    if let Some(pending) = look.node.orders.pending() {
-        return withdrawal(look, pending);
+pub(super) fn step_in_any_phase(context: &DecisionContext<'_>) -> Option<Event> {
+    if let Some(pending) = context.node.orders.pending() {
+        return cancellation(context, pending);
     }
-    let errand = errand(look).filter(|it| it.what.spec().node == NodeUse::Any)?;
-    let step = errand_step(look, errand);
-    matches!(step, Event::Ordered { .. }).then_some(step)
+    let requested_order =
+        requested_order(context).filter(|it| it.order.spec().node == NodeUse::Any)?;
+    let step = requested_order_step(context, requested_order);
+    matches!(step, Event::OrderIssued { .. }).then_some(step)
 }
 
 /// That the pending order is not waited for any longer.
-fn withdrawal(look: &Look<'_>, pending: &Pending) -> Option<Event> {
+fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Event> {
     let order = &pending.order;
-    let (node, generation) = (look.id.clone(), order.generation);
-    let (what, lease_until) = (order.what.brief(), order.lease_until);
+    let (node, generation) = (context.id.clone(), order.generation);
+    let (what, lease_until) = (order.kind.brief(), order.lease_until);
     let over =
-        (lease_until <= look.now).then_some(Reason::OrderExpired { order: what, lease_until });
-    let stopped = || stopped(look).filter(|_| order.what.is_repair());
-    let unfit = || {
-        let is_unfit = look.complaint.weight == super::complaint::Weight::Serious;
-        (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.reason())
+        (lease_until <= context.now).then_some(Reason::OrderExpired { order: what, lease_until });
+    let stopped = || stopped(context).filter(|_| order.kind.is_repair());
+    let fail_verification = || {
+        let is_unfit = context.assessment.weight == super::health_assessment::Impact::Unfit;
+        (is_unfit && order.kind == OrderKind::Uncordon).then(|| context.assessment.reason())
     };
-    let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
-    let superseded = || superseded_by(look, &order.what).map(|by| Reason::OrderSuperseded { by });
+    let stopped = || stopped().or_else(fail_verification).filter(|_| !pending.accepted);
+    let superseded =
+        || superseded_by(context, &order.kind).map(|by| Reason::OrderSuperseded { by });
     let why = over.or_else(stopped).or_else(superseded);
-    why.map(|why| Event::Withdrawn { node, generation, why })
+    why.map(|why| Event::OrderCancelled { node, generation, reason: why })
 }
 
 /// The order that an operator asked for, or what it waits for.
-fn errand_step(look: &Look<'_>, Errand { what, by }: &Errand) -> Event {
-    let needs_idle = what.spec().node == NodeUse::Idle;
-    let in_use = at_work(look).filter(|_| needs_idle);
-    let waits = in_use.or_else(|| frozen(look).filter(|_| what.changes()));
+fn requested_order_step(
+    context: &DecisionContext<'_>,
+    RequestedOrder { order: kind, by }: &RequestedOrder,
+) -> Event {
+    let needs_idle = kind.spec().node == NodeUse::Idle;
+    let in_use = in_use(context).filter(|_| needs_idle);
+    let waits = in_use.or_else(|| frozen(context).filter(|_| kind.changes()));
     let reason = Reason::OperatorRequest { by: by.clone() };
     match waits {
-        Some(why) => look.held_back(why),
-        None => Event::Ordered { order: Order { reason, ..order(look, what.clone()) } },
+        Some(why) => context.deferred(why),
+        None => Event::OrderIssued { order: Order { reason, ..order(context, kind.clone()) } },
     }
 }
 
 /// What a person wants done there. A node that is being emptied is emptied first.
-fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
-    let cordoned = look.node.scheduling.is_cordoned();
-    let ready = match look.node.standing() {
-        Standing::Held => cordoned || look.pool.autonomy == Autonomy::Observe,
-        Standing::Quarantined => look.node.scheduling.is_drained(),
+fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrder> {
+    let cordoned = context.node.scheduling.is_cordoned();
+    let ready = match context.node.phase() {
+        NodePhase::Held => cordoned || context.pool.autonomy == Autonomy::Observe,
+        NodePhase::Quarantined => context.node.scheduling.is_drained(),
         _ => true,
     };
-    let wanted = look.node.requests.errand.as_ref();
-    let wanted = wanted.filter(|it| ready || it.what.spec().node == NodeUse::Any);
-    wanted.filter(|it| superseded_by(look, &it.what).is_none())
+    let wanted = context.node.requests.requested_order.as_ref();
+    let wanted = wanted.filter(|it| ready || it.order.spec().node == NodeUse::Any);
+    wanted.filter(|it| superseded_by(context, &it.order).is_none())
 }
 
 /// The order that must not wait for this one. A node that is taken out of service is cordoned at
 /// once, whatever an operator asked for; and what an operator asked for on any node does not wait
 /// for hours until a drain has ended.
-fn superseded_by(look: &Look<'_>, what: &OrderKind) -> Option<OrderKind> {
-    let runs_anywhere = |it: &OrderKind| it.is_errand() && it.spec().node == NodeUse::Any;
+fn superseded_by(context: &DecisionContext<'_>, what: &OrderKind) -> Option<OrderKind> {
+    let runs_anywhere =
+        |it: &OrderKind| it.is_operator_requested() && it.spec().node == NodeUse::Any;
     if runs_anywhere(what) {
-        let Some(Wanted::Order(cordon @ OrderKind::Cordon)) = wanted(look) else { return None };
-        return obstacle(look, &cordon).is_none().then_some(cordon);
+        let Some(NextAction::Order(cordon @ OrderKind::Cordon)) = wanted(context) else {
+            return None;
+        };
+        return blocker(context, &cordon).is_none().then_some(cordon);
     }
-    let asked = look.node.requests.errand.as_ref().map(|it| &it.what);
+    let asked = context.node.requests.requested_order.as_ref().map(|it| &it.order);
     asked.filter(|it| what.spec().yields && runs_anywhere(it)).cloned()
 }
 
 /// Nothing is changed or measured under work.
-fn at_work(look: &Look<'_>) -> Option<Why> {
-    let standing = look.node.standing();
-    let is_out = !standing.in_service() && standing != Standing::Joining;
-    (!is_out).then(|| Why::new(Reason::TakesWork, UnblockedBy::OperatorHold))
+fn in_use(context: &DecisionContext<'_>) -> Option<Rationale> {
+    let phase = context.node.phase();
+    let is_out = !phase.in_service() && phase != NodePhase::Joining;
+    (!is_out).then(|| Rationale::new(Reason::InUse, UnblockedBy::OperatorHold))
 }
 
-enum Wanted {
+enum NextAction {
     Order(OrderKind),
-    Person(Why),
+    Person(Rationale),
 }
 
-fn wanted(look: &Look<'_>) -> Option<Wanted> {
-    let cordoned = look.node.scheduling.is_cordoned();
-    let drain = OrderKind::Drain { wait_s: look.pool.drain_wait_s };
-    match look.node.standing() {
-        Standing::InService | Standing::Suspect => {
-            let requested = look.node.phase.requested_verification();
-            requested.map(|rung| Wanted::Order(OrderKind::Verify { rung }))
+fn wanted(context: &DecisionContext<'_>) -> Option<NextAction> {
+    let cordoned = context.node.scheduling.is_cordoned();
+    let drain = OrderKind::Drain { wait_s: context.pool.drain_timeout_s };
+    match context.node.phase() {
+        NodePhase::InService | NodePhase::Suspect => {
+            let requested = context.node.phase.requested_verification();
+            requested.map(|level| NextAction::Order(OrderKind::Verify { level }))
         }
-        Standing::Joining => {
-            let ours = look.node.scheduling.is_cordoned_by_farrier();
-            let proven = cordon_first(look).or_else(|| proof(look));
-            proven.or_else(|| uncordon(look).filter(|_| ours)).map(Wanted::Order)
+        NodePhase::Joining => {
+            let ours = context.node.scheduling.is_cordoned_by_farrier();
+            let proven = cordon_before_verification(context).or_else(|| next_verification(context));
+            proven.or_else(|| uncordon(context).filter(|_| ours)).map(NextAction::Order)
         }
-        Standing::Quarantined if !cordoned => Some(Wanted::Order(OrderKind::Cordon)),
-        Standing::Quarantined => {
-            (!look.node.scheduling.is_drained()).then_some(Wanted::Order(drain))
+        NodePhase::Quarantined if !cordoned => Some(NextAction::Order(OrderKind::Cordon)),
+        NodePhase::Quarantined => {
+            (!context.node.scheduling.is_drained()).then_some(NextAction::Order(drain))
         }
-        Standing::InRepair => Some(repair(look)),
-        Standing::Verifying => {
-            let before = cordon_first(look).or_else(|| note_repair(look));
-            before.or_else(|| proof(look)).or_else(|| uncordon(look)).map(Wanted::Order)
+        NodePhase::Repairing => Some(repair(context)),
+        NodePhase::Verifying => {
+            let before =
+                cordon_before_verification(context).or_else(|| acknowledge_repair(context));
+            before
+                .or_else(|| next_verification(context))
+                .or_else(|| uncordon(context))
+                .map(NextAction::Order)
         }
-        Standing::Held => {
-            let ours = look.node.requests.hold.is_some() && !cordoned;
-            ours.then_some(Wanted::Order(OrderKind::Cordon))
+        NodePhase::Held => {
+            let ours = context.node.requests.hold.is_some() && !cordoned;
+            ours.then_some(NextAction::Order(OrderKind::Cordon))
         }
     }
 }
 
 /// A node that is not verified gets no new work: it is cordoned before anything else. One that joins is as it was before we managed it,
 /// unless its pool wants it cordoned.
-fn cordon_first(look: &Look<'_>) -> Option<OrderKind> {
-    let applies = match look.node.standing() {
-        Standing::Verifying => true,
-        Standing::Joining => look.pool.cordon_joining,
+fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
+    let applies = match context.node.phase() {
+        NodePhase::Verifying => true,
+        NodePhase::Joining => context.pool.cordon_joining,
         _ => false,
     };
-    let cordoned = look.node.scheduling.is_cordoned();
-    let may = look.pool.autonomy != Autonomy::Observe;
+    let cordoned = context.node.scheduling.is_cordoned();
+    let may = context.pool.autonomy != Autonomy::Observe;
     (applies && may && !cordoned).then_some(OrderKind::Cordon)
 }
 
 /// Before anything is proven the agent hears of a repair by hand: it would hold against the node what was mended.
-fn note_repair(look: &Look<'_>) -> Option<OrderKind> {
-    let what = look.node.repairs.pending_ack()?.to_owned();
-    Some(OrderKind::NoteRepair { what })
+fn acknowledge_repair(context: &DecisionContext<'_>) -> Option<OrderKind> {
+    let what = context.node.repairs.pending_ack()?.to_owned();
+    Some(OrderKind::AcknowledgeRepair { repair: what })
 }
 
 /// The first rung that is not proven.
-fn proof(look: &Look<'_>) -> Option<OrderKind> {
-    let open = look.asked_for().find(|rung| !look.has_passed(*rung));
-    open.map(|rung| OrderKind::Verify { rung })
+fn next_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
+    let open = context.required_levels().find(|level| !context.has_passed(*level));
+    open.map(|level| OrderKind::Verify { level })
 }
 
 /// Only our own mark goes, and only when all is well. Where nobody knows of a mark the agent looks.
-fn uncordon(look: &Look<'_>) -> Option<OrderKind> {
-    let scheduling = &look.node.scheduling;
+fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
+    let scheduling = &context.node.scheduling;
     let ours = scheduling.is_cordoned_by_farrier() || *scheduling == Scheduling::Unknown;
-    let fit = look.proven() && look.complaint.weight == super::complaint::Weight::None;
+    let fit =
+        context.proven() && context.assessment.weight == super::health_assessment::Impact::None;
     (ours && fit).then_some(OrderKind::Uncordon)
 }
 
 /// The least that may help and was not tried yet.
-fn repair(look: &Look<'_>) -> Wanted {
-    if let Some(why) = lemon(look) {
-        return Wanted::Person(why);
+fn repair(context: &DecisionContext<'_>) -> NextAction {
+    if let Some(why) = lemon(context) {
+        return NextAction::Person(why);
     }
-    let complaint = look.complaint;
-    let service = complaint.codes.iter().find_map(|code| look.state.policy.services.get(code));
+    let assessment = context.assessment;
+    let service = assessment.codes.iter().find_map(|code| context.state.policy.services.get(code));
     let mut ladder = Vec::new();
     if let Some(unit) = service {
         ladder.push(OrderKind::RestartService { unit: unit.clone() });
     }
-    if let (Action::ResetGpu, Some(gpu)) = (complaint.action, complaint.gpu.clone()) {
+    if let (Action::ResetGpu, Some(gpu)) = (assessment.action, assessment.gpu.clone()) {
         ladder.push(OrderKind::ResetGpu { gpu });
     }
-    if matches!(complaint.action, Action::ResetGpu | Action::RebootNode) {
+    if matches!(assessment.action, Action::ResetGpu | Action::RebootNode) {
         ladder.push(OrderKind::Reboot);
     }
     let untried =
-        |what: &&OrderKind| !look.node.repairs.was_attempted(what, complaint.fault.as_ref());
+        |what: &&OrderKind| !context.node.repairs.was_attempted(what, assessment.fault.as_ref());
     // Each fault has its own try of each; and faults that follow one another do not have a node rebooted for ever.
-    let most = usize::try_from(look.pool.tries.max(1)).unwrap_or(usize::MAX);
-    let is_spent = |what: &&OrderKind| look.node.repairs.times_done(what) >= most;
+    let most = usize::try_from(context.pool.max_attempts.max(1)).unwrap_or(usize::MAX);
+    let is_spent = |what: &&OrderKind| context.node.repairs.times_done(what) >= most;
     if let Some(what) = ladder.iter().filter(untried).find(|what| !is_spent(what)) {
-        return Wanted::Order(what.clone());
+        return NextAction::Order(what.clone());
     }
-    if let Some(why) = blamed(look) {
-        return Wanted::Person(why);
+    if let Some(why) = blamed(context) {
+        return NextAction::Person(why);
     }
     let tried = match ladder.iter().filter(untried).find(is_spent) {
-        Some(order) => RepairsTried::Limit {
-            gpu: look.node.location_of_order(order),
+        Some(order) => RepairsAttempted::Limit {
+            gpu: context.node.location_of_order(order),
             order: order.clone(),
-            times: look.pool.tries.max(1),
+            times: context.pool.max_attempts.max(1),
         },
-        None if ladder.is_empty() => RepairsTried::None,
-        None => RepairsTried::All,
+        None if ladder.is_empty() => RepairsAttempted::None,
+        None => RepairsAttempted::All,
     };
-    let (cause, action) = (Box::new(complaint.reason()), complaint.action);
-    let reason = Reason::NeedsRepair { cause, action, tried };
-    Wanted::Person(Why::new(reason, UnblockedBy::OperatorRepair))
+    let (cause, action) = (Box::new(assessment.reason()), assessment.action);
+    let reason = Reason::NeedsRepair { cause, action, attempted: tried };
+    NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
 }
 
 /// What is left is of a switch, a rack or an `NVLink` domain: nobody has to look at the node for it.
-fn blamed(look: &Look<'_>) -> Option<Why> {
-    let (complaint, domains) = (look.complaint, look.node.place.domains());
+fn blamed(context: &DecisionContext<'_>) -> Option<Rationale> {
+    let (assessment, domains) = (context.assessment, context.node.location.domains());
     let explains = |symptom: Symptom| {
-        let is_it = |code: &String| Symptom::of(code) == Some(symptom);
-        !complaint.codes.is_empty() && complaint.codes.iter().all(is_it)
+        let is_it = |code: &String| Symptom::from_code(code) == Some(symptom);
+        !assessment.codes.is_empty() && assessment.codes.iter().all(is_it)
     };
-    let mut blamed = look.blamed.iter();
+    let mut blamed = context.blamed.iter();
     let (domain, symptom) =
         blamed.find(|(domain, symptom)| domains.contains(domain) && explains(**symptom))?;
     let (domain, symptom) = (domain.clone(), *symptom);
     let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
-    let cause = Some(Box::new(complaint.reason()));
-    Some(Why::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))
+    let cause = Some(Box::new(assessment.reason()));
+    Some(Rationale::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))
 }
 
 /// A node that was out of service too often is not given back by another repair.
-fn lemon(look: &Look<'_>) -> Option<Why> {
-    let policy = &look.state.policy.lemon;
-    let from = look.now - SignedDuration::from_hours(24 * i64::from(policy.days));
-    let times = look.node.quarantines.iter().filter(|at| **at >= from).count();
+fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
+    let policy = &context.state.policy.lemon;
+    let from = context.now - SignedDuration::from_hours(24 * i64::from(policy.days));
+    let times = context.node.quarantines.iter().filter(|at| **at >= from).count();
     let times = u32::try_from(times).unwrap_or(u32::MAX);
     let many = times >= policy.quarantines;
-    (many && !look.node.repairs.has_by_hand()).then(|| {
+    (many && !context.node.repairs.has_by_hand()).then(|| {
         let reason = Reason::RepeatedQuarantines { times, days: policy.days };
-        Why::new(reason, UnblockedBy::OperatorRepair)
+        Rationale::new(reason, UnblockedBy::OperatorRepair)
     })
 }
 
-enum Obstacle {
+enum Blocker {
     /// Time passes, and it will be ordered.
-    Later,
-    Why(Box<Why>),
+    RetryLater,
+    Rationale(Box<Rationale>),
 }
 
-impl Obstacle {
-    fn waits(why: Why) -> Self {
-        Self::Why(Box::new(why))
+impl Blocker {
+    fn waits(why: Rationale) -> Self {
+        Self::Rationale(Box::new(why))
     }
 }
 
-fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
+fn blocker(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Blocker> {
     let changes = what.is_repair();
-    match look.pool.autonomy {
+    match context.pool.autonomy {
         Autonomy::Observe
-            if !matches!(what, OrderKind::Verify { .. } | OrderKind::NoteRepair { .. }) =>
+            if !matches!(what, OrderKind::Verify { .. } | OrderKind::AcknowledgeRepair { .. }) =>
         {
             let reason =
                 Reason::OrderNotAllowed { order: what.clone(), autonomy: Autonomy::Observe };
-            return Some(Obstacle::waits(Why::new(reason, UnblockedBy::Policy)));
+            return Some(Blocker::waits(Rationale::new(reason, UnblockedBy::Policy)));
         }
         Autonomy::Quarantine if changes => {
             let autonomy = Autonomy::Quarantine;
             let reason = Reason::OrderNotAllowed { order: what.clone(), autonomy };
-            return Some(Obstacle::waits(Why::new(reason, UnblockedBy::OperatorRepair)));
+            return Some(Blocker::waits(Rationale::new(reason, UnblockedBy::OperatorRepair)));
         }
         _ => {}
     }
-    let waits = frozen(look).or_else(|| unapproved(look, what)).or_else(|| shut(look, what));
+    let waits = frozen(context)
+        .or_else(|| needs_approval(context, what))
+        .or_else(|| outside_window(context, what));
     if let Some(why) = waits.filter(|_| changes) {
-        return Some(Obstacle::waits(why));
+        return Some(Blocker::waits(why));
     }
     // A cordon waits for no other order: until then the node takes work.
-    let failures = look.node.orders.failures();
+    let failures = context.node.orders.failures();
     let failures = failures.filter(|it| *what != OrderKind::Cordon || it.order == *what)?;
     let count = failures.count.get();
     // These are tried for as long as it takes: a node without a cordon takes work, and nothing else brings it into service.
     let is_retried =
         matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
-    let failed_often = (count >= look.pool.tries).then(|| Reason::OrderFailed {
+    let failed_often = (count >= context.pool.max_attempts).then(|| Reason::OrderFailed {
         order: what.brief(),
         failures: count,
-        last: bounded_failure(&failures.why),
+        last: bounded_failure(&failures.reason),
     });
     if let Some(reason) = failed_often.clone().filter(|_| !is_retried) {
-        return Some(Obstacle::waits(Why::new(reason, UnblockedBy::OperatorReview)));
+        return Some(Blocker::waits(Rationale::new(reason, UnblockedBy::OperatorReview)));
     }
-    let again = later(failures.at, look.pool.retry_s_after(count));
-    if look.now >= again {
+    let again = add_seconds(failures.at, context.pool.retry_backoff_after(count));
+    if context.now >= again {
         return None;
     }
     let is_proof = matches!(what, OrderKind::Verify { .. });
-    let is_joining = look.node.standing() == Standing::Joining;
-    let unverified = look.node.verification.failure().filter(|_| is_joining);
+    let is_joining = context.node.phase() == NodePhase::Joining;
+    let unverified = context.node.verification.failure().filter(|_| is_joining);
     let reason = unverified.map(|it| it.reason(Vec::new()));
     let reason = reason.or_else(|| failed_often.filter(|_| !is_proof));
-    Some(reason.map_or(Obstacle::Later, |reason| {
-        Obstacle::waits(Why::new(reason, UnblockedBy::Retry { at: again }))
+    Some(reason.map_or(Blocker::RetryLater, |reason| {
+        Blocker::waits(Rationale::new(reason, UnblockedBy::Retry { at: again }))
     }))
 }
 
@@ -309,61 +328,64 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
 fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     match failure {
         OrderFailure::Reported(text) => OrderFailure::Reported(bounded(text)),
-        OrderFailure::Withdrawn(_) => failure.clone(),
+        OrderFailure::Cancelled(_) => failure.clone(),
     }
 }
 
 /// Who says that nothing is to be done there, since it was ordered.
-fn stopped(look: &Look<'_>) -> Option<Reason> {
-    let held = look.node.requests.hold.as_ref().map(Hold::as_reason);
-    let revoked_at = look.node.liveness.certificate_revoked_at();
+fn stopped(context: &DecisionContext<'_>) -> Option<Reason> {
+    let held = context.node.requests.hold.as_ref().map(Hold::as_reason);
+    let revoked_at = context.node.liveness.certificate_revoked_at();
     let revoked = || revoked_at.map(|since| Reason::CertificateRevoked { since });
-    held.or_else(revoked).or_else(|| frozen(look).map(|why| why.reason))
+    held.or_else(revoked).or_else(|| frozen(context).map(|why| why.reason))
 }
 
-fn frozen(look: &Look<'_>) -> Option<Why> {
-    let domains = look.node.place.domains();
-    let (domain, freeze) = look
+fn frozen(context: &DecisionContext<'_>) -> Option<Rationale> {
+    let domains = context.node.location.domains();
+    let (domain, freeze) = context
         .state
         .freezes
         .iter()
-        .find(|(domain, freeze)| domains.contains(domain) && freeze.until > look.now)?;
+        .find(|(domain, freeze)| domains.contains(domain) && freeze.until > context.now)?;
     let reason = Reason::Frozen {
         domain: domain.clone(),
         by: freeze.by.clone(),
         reason: bounded(&freeze.reason),
         until: freeze.until,
     };
-    Some(Why::new(reason, UnblockedBy::Unfreeze { at: freeze.until }))
+    Some(Rationale::new(reason, UnblockedBy::Unfreeze { at: freeze.until }))
 }
 
-fn unapproved(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
-    let asks =
-        *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.repairs.is_approved();
-    asks.then(|| Why::new(Reason::NeedsApproval { order: what.clone() }, UnblockedBy::Approval))
+fn needs_approval(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rationale> {
+    let asks = *what == OrderKind::Reboot
+        && context.pool.reboot_needs_approval
+        && !context.node.repairs.is_approved();
+    asks.then(|| {
+        Rationale::new(Reason::NeedsApproval { order: what.clone() }, UnblockedBy::Approval)
+    })
 }
 
 /// Outside of its windows a pool is left as it is, unless a person wants it done now.
-fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
-    if look.node.repairs.is_approved() {
+fn outside_window(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rationale> {
+    if context.node.repairs.is_approved() {
         return None;
     }
-    let opens = window::opens(&look.pool.repair_windows, look.now)?;
-    let (order, pool) = (what.clone(), look.node.place.pool.clone());
+    let opens = window::opens(&context.pool.repair_windows, context.now)?;
+    let (order, pool) = (what.clone(), context.node.location.pool.clone());
     let reason = Reason::OutsideWindow { order, pool, opens };
-    Some(Why::new(reason, UnblockedBy::WindowOrApproval { at: opens }))
+    Some(Rationale::new(reason, UnblockedBy::WindowOrApproval { at: opens }))
 }
 
-fn order(look: &Look<'_>, what: OrderKind) -> Order {
+fn order(context: &DecisionContext<'_>, what: OrderKind) -> Order {
     // An uncordon or a change that was meant for another boot must not be carried out in this one.
     let bound = what.changes() || what == OrderKind::Uncordon;
-    let boot = look.node.makeup().filter(|_| bound).map(|it| it.boot.clone());
+    let boot = context.node.reported_inventory().filter(|_| bound).map(|it| it.boot.clone());
     Order {
-        node: look.id.clone(),
-        generation: look.node.orders.generation().saturating_add(1),
+        node: context.id.clone(),
+        generation: context.node.orders.generation().saturating_add(1),
         boot,
-        lease_until: later(look.now, look.pool.lease_of(&what)),
-        reason: look.node.phase.why().reason.clone(),
-        what,
+        lease_until: add_seconds(context.now, context.pool.lease_for(&what)),
+        reason: context.node.phase.rationale().reason.clone(),
+        kind: what,
     }
 }

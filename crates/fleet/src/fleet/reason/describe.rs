@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsTried, SymptomCounts,
-    UnblockedBy,
+    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsAttempted,
+    SymptomCounts, UnblockedBy,
 };
 use crate::fleet::order::{OrderKind, span};
 use crate::fleet::policy::Autonomy;
@@ -13,79 +13,76 @@ use crate::health::{GpuUuid, Subject};
 impl fmt::Display for Reason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Enrolled => out.write_str("it has enrolled and is not proven yet"),
+            Self::Enrolled => out.write_str("enrolled; not verified yet"),
             Self::OpenFindings { worst, more, .. } => {
                 write!(out, "{worst}")?;
                 if *more > 0 { write!(out, ", and {more} more") } else { Ok(()) }
             }
             Self::VerificationFailed { level, evidence, .. } => {
-                write!(out, "it did not pass {level}: {evidence}")
+                write!(out, "verification {level} failed: {evidence}")
             }
             Self::HeartbeatLost { since } => {
-                write!(out, "nothing was heard of it since {since:.0}")
+                write!(out, "no heartbeat since {since:.0}")
             }
             Self::FindingsUnreadable => out.write_str(
-                "the server cannot read its findings: its agent may be newer than the server",
+                "the server cannot read its findings; its agent may be newer than the server",
             ),
-            Self::InventoryUnknown => out.write_str("it has not said yet what it is made of"),
-            Self::GpusUnreadable => out.write_str("its GPUs could not be read"),
-            Self::FindingsCleared { verifying: false } => {
-                out.write_str("nothing speaks against it any longer")
+            Self::InventoryUnknown => out.write_str("no inventory reported yet"),
+            Self::GpusUnreadable => out.write_str("the agent could not read its GPUs"),
+            Self::FindingsCleared { verifying: false } => out.write_str("no open findings"),
+            Self::FindingsCleared { verifying: true } => {
+                out.write_str("no open findings; running verification before return to service")
             }
-            Self::FindingsCleared { verifying: true } => out.write_str(
-                "nothing speaks against it any longer; it is proven before it comes back",
-            ),
-            Self::Repaired => out.write_str("it was mended, and is proven before it comes back"),
+            Self::Repaired => {
+                out.write_str("repaired; running verification before return to service")
+            }
             Self::HoldEnded => {
-                out.write_str("nobody holds it any longer; it is proven before it comes back")
+                out.write_str("hold ended; running verification before return to service")
             }
             Self::Verified { joining: true } => {
-                out.write_str("it has enrolled and passed what its pool asks for")
+                out.write_str("enrolled, and passed all required verifications")
             }
-            Self::Verified { joining: false } => out.write_str("it passed what its pool asks for"),
-            Self::OperatorHold { by, reason } => write!(out, "{by} holds it: {reason}"),
+            Self::Verified { joining: false } => out.write_str("passed all required verifications"),
+            Self::OperatorHold { by, reason } => write!(out, "held by {by}: {reason}"),
             Self::ExternalCordon { owner, reason, verified: false } => {
-                write!(out, "it is cordoned by {owner}: {reason}")
+                write!(out, "cordoned by {owner}: {reason}")
             }
             Self::ExternalCordon { owner, reason, verified: true } => {
-                write!(out, "it is fit, and cordoned by {owner}: {reason}")
+                write!(out, "healthy, but cordoned by {owner}: {reason}")
             }
-            Self::CertificateRevoked { since } => write!(
-                out,
-                "its certificates were revoked at {since:.0}: it may not speak, and nobody knows how it is"
-            ),
+            Self::CertificateRevoked { since } => {
+                write!(out, "its certificate was revoked at {since:.0}; its state is unknown")
+            }
             Self::DisruptionBudget { domain, counts: None } => {
-                write!(out, "as many nodes of {domain} are out of service as may be")
+                write!(out, "the disruption budget of {domain} is used up")
             }
             Self::DisruptionBudget { domain, counts: Some(counts) } => {
                 let BudgetCounts { out: gone, members, limit } = counts;
                 write!(
                     out,
-                    "{gone} of {members} nodes of {domain} are out of service, and {limit} may be"
+                    "disruption budget of {domain} used up: {gone} of {members} nodes are out of service, {limit} allowed"
                 )
             }
             Self::FailureDomainFault { domain, symptom, cause: None } => {
-                write!(out, "{domain} is to blame for {}, and not the node", symptom.words())
+                write!(out, "{domain} has a fault ({symptom}); the node itself is not the cause")
             }
             Self::FailureDomainFault { domain, cause: Some(cause), .. } => {
-                write!(out, "{cause}: {domain} is to blame, and not the node")
+                write!(out, "{cause}; {domain} has a fault, the node itself is not the cause")
             }
             Self::CommonSymptom { domain, symptom, counts: None, .. } => write!(
                 out,
-                "several nodes of {domain} began to show {}: one cause, outside of them",
-                symptom.words()
+                "several nodes of {domain} started to show {symptom}: common cause outside the nodes"
             ),
             Self::CommonSymptom { domain, symptom, window_s, counts: Some(counts) } => {
                 let SymptomCounts { nodes, members } = counts;
                 write!(
                     out,
-                    "{nodes} of {members} nodes of {domain} began to show {} within {}: one cause, outside of them",
-                    symptom.words(),
+                    "{nodes} of {members} nodes of {domain} started to show {symptom} within {}: common cause outside the nodes",
                     span(*window_s)
                 )
             }
             Self::NoCommonSymptom { domain, symptom } => {
-                write!(out, "too few nodes of {domain} show {} for a common cause", symptom.words())
+                write!(out, "too few nodes of {domain} still show {symptom} for a common cause")
             }
             other => other.fmt_order(out),
         }
@@ -97,55 +94,60 @@ impl Reason {
     fn fmt_order(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QuarantineNotAllowed { cause } => {
-                write!(out, "it would be quarantined for {cause}; the pool only observes")
+                write!(
+                    out,
+                    "would be quarantined ({cause}), but the policy of the pool only observes"
+                )
             }
             Self::OrderNotAllowed { order, autonomy: Autonomy::Observe } => {
-                write!(out, "`{order}` would be ordered; the pool only observes")
+                write!(out, "`{order}` would be ordered, but the policy of the pool only observes")
             }
             Self::OrderNotAllowed { order, .. } => {
-                write!(out, "`{order}` would be ordered; repairs of the pool are left to people")
+                write!(
+                    out,
+                    "`{order}` would be ordered, but the policy of the pool leaves repairs to operators"
+                )
             }
-            Self::TakesWork => {
-                out.write_str("it takes work, and is neither tested nor changed under it")
+            Self::InUse => {
+                out.write_str("the node takes work; it is not tested or changed while in use")
             }
-            Self::NeedsRepair { cause, action, tried } => {
+            Self::NeedsRepair { cause, action, attempted } => {
                 write!(out, "{cause}: {}", action.asks())?;
-                match tried {
-                    RepairsTried::None => Ok(()),
-                    RepairsTried::All => {
-                        out.write_str("; what could be ordered was, and did not help")
+                match attempted {
+                    RepairsAttempted::None => Ok(()),
+                    RepairsAttempted::All => {
+                        out.write_str("; all automatic repairs were attempted without success")
                     }
-                    RepairsTried::Limit { order, gpu, times } => {
+                    RepairsAttempted::Limit { order, gpu, times } => {
                         let order = order_text(order, gpu.as_ref());
                         write!(
                             out,
-                            "; `{order}` was done {times} times since it was last in service, for other faults, and is not ordered again"
+                            "; `{order}` already ran {times} times since the node was last in service, for other faults, and is not ordered again"
                         )
                     }
                 }
             }
-            Self::RepeatedQuarantines { times, days } => write!(
-                out,
-                "it was out of service {times} times in {days} days: the cause was not mended"
-            ),
+            Self::RepeatedQuarantines { times, days } => {
+                write!(out, "quarantined {times} times in {days} days; the cause was not repaired")
+            }
             Self::Frozen { domain, by, reason, .. } => {
                 write!(out, "{domain} is frozen by {by}: {reason}")
             }
-            Self::NeedsApproval { order } => write!(out, "a {order} waits for approval"),
+            Self::NeedsApproval { order } => write!(out, "`{order}` needs approval"),
             Self::OutsideWindow { order, pool, .. } => {
-                write!(out, "`{order}` waits for a window of pool {pool}")
+                write!(out, "`{order}` waits for a repair window of pool {pool}")
             }
             Self::OrderFailed { order, failures, last } => {
-                write!(out, "`{order}` failed {failures} times, last: {last}")
+                write!(out, "`{order}` failed {failures} times, last error: {last}")
             }
             Self::OrderExpired { order, lease_until } => {
-                write!(out, "`{order}` was not answered until {lease_until:.0}")
+                write!(out, "`{order}` was not answered before its lease ended at {lease_until:.0}")
             }
             Self::OrderSuperseded { by } => {
-                write!(out, "`{by}` is more urgent; it is ordered again afterwards")
+                write!(out, "replaced by the more urgent `{by}`; ordered again afterwards")
             }
-            Self::OperatorRequest { by } => write!(out, "{by} asked for it"),
-            Self::Withheld { of } => write!(out, "not shown here ({of})"),
+            Self::OperatorRequest { by } => write!(out, "requested by {by}"),
+            Self::Withheld { original_code } => write!(out, "not shown here ({original_code})"),
             Self::Rendered { text, .. } | Self::Legacy { text, .. } => out.write_str(text),
             _ => out.write_str(self.code()),
         }
@@ -155,43 +157,55 @@ impl Reason {
 impl fmt::Display for UnblockedBy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::Verification => "what its pool asks for is passed",
-            Self::Finding => "something speaks against it",
-            Self::ConditionChange => "that is over, or lasts too long, or gets worse",
-            Self::VerificationResult => "it passes, and comes back; or it does not, and is mended",
-            Self::Repair => "it is mended, by an order or by hand",
-            Self::RepairAndVerification => "it is mended and proven",
-            Self::Drain => "it is drained anew: its cordon was taken away, and work may run there",
-            Self::Release => "whoever holds it releases it",
-            Self::ExternalUncordon => "whoever cordoned it takes that away",
+            Self::Verification => "all required verifications pass",
+            Self::Finding => "a new finding",
+            Self::ConditionChange => "the condition clears, lasts too long or gets worse",
+            Self::VerificationResult => "verification passes (return to service) or fails (repair)",
+            Self::Repair => "a repair, by order or by hand",
+            Self::RepairAndVerification => "a repair and a passed verification",
+            Self::Drain => "a new drain: the cordon was removed, and work may run on the node",
+            Self::Release => "an operator releases the hold (`farrier fleet uncordon`)",
+            Self::ExternalUncordon => "the owner of the cordon removes it",
             Self::Enrolment { pool, node } => {
                 return write!(
                     out,
-                    "it enrols anew (`farrier server token create --pool {pool} --node {node}`) and is proven, or is retired"
+                    "the node enrols again (`farrier server token create --pool {pool} --node {node}`) and passes verification, or is retired"
                 );
             }
-            Self::PolicyOrHold => "the pool's policy allows it, or a person holds the node",
-            Self::Policy => "the pool's policy allows it",
-            Self::DomainRepair { domain } => return write!(out, "{domain} is mended"),
+            Self::PolicyOrHold => "the policy of the pool allows it, or an operator holds the node",
+            Self::Policy => "the policy of the pool allows it",
+            Self::DomainRepair { domain } => return write!(out, "{domain} is repaired"),
             Self::BudgetSlot { domain } => {
                 return write!(
                     out,
-                    "a node of {domain} is back in service, or the policy allows more"
+                    "a node of {domain} returns to service, or the policy allows more"
                 );
             }
             Self::FewerSymptoms { symptom } => {
-                return write!(out, "fewer of them show {}", symptom.words());
+                return write!(out, "fewer nodes show {symptom}");
             }
-            Self::SymptomReturn => "several of its nodes show the same again",
-            Self::OperatorHold => "a person holds it (`farrier fleet cordon`)",
-            Self::OperatorRepair => "a person repairs it and says so (`farrier fleet repaired`)",
-            Self::OperatorReview => "a person looks, and says that it is repaired or holds it",
-            Self::Unfreeze { at } => return write!(out, "{at:.0}, or whoever froze it thaws it"),
-            Self::Approval => "a person approves it (`farrier fleet approve`)",
+            Self::SymptomReturn => "several of its nodes show the symptom again",
+            Self::OperatorHold => "an operator holds the node (`farrier fleet cordon`)",
+            Self::OperatorRepair => {
+                "an operator repairs the node and reports it (`farrier fleet repaired`)"
+            }
+            Self::OperatorReview => {
+                "an operator investigates, then reports a repair or holds the node"
+            }
+            Self::Unfreeze { at } => {
+                return write!(
+                    out,
+                    "{at:.0}, or an operator ends the freeze (`farrier fleet unfreeze`)"
+                );
+            }
+            Self::Approval => "an approver approves it (`farrier fleet approve`)",
             Self::WindowOrApproval { at } => {
-                return write!(out, "{at:.0}, or a person approves it (`farrier fleet approve`)");
+                return write!(
+                    out,
+                    "{at:.0}, or an approver approves it (`farrier fleet approve`)"
+                );
             }
-            Self::Retry { at } => return write!(out, "it passes: it is tried again at {at:.0}"),
+            Self::Retry { at } => return write!(out, "the next attempt, at {at:.0}"),
             Self::Legacy { text, .. } => text,
         };
         out.write_str(text)
@@ -202,7 +216,7 @@ impl fmt::Display for OrderFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reported(text) => out.write_str(text),
-            Self::Withdrawn(reason) => reason.fmt(out),
+            Self::Cancelled(reason) => reason.fmt(out),
         }
     }
 }

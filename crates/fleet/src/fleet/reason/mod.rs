@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) use describe::{order_text, subject_text};
 pub(crate) use legacy::{upgrade_event, upgrade_state};
 
-use super::event::GpuMakeup;
+use super::event::GpuInventory;
 use super::identity::{Actor, Domain, NodeId, Pool};
-use super::order::{OrderKind, Rung};
+use super::order::{OrderKind, VerificationLevel};
 use super::policy::Autonomy;
 use super::state::Symptom;
 use crate::health::{Action, Finding, Severity, Subject};
@@ -22,14 +22,14 @@ use crate::health::{Action, Finding, Severity, Subject};
 /// A decision's reason, and what would lead to another decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Why {
+pub struct Rationale {
     /// Why it was decided.
     pub reason: Reason,
     /// What would change it.
     pub unblocked_by: UnblockedBy,
 }
 
-impl Why {
+impl Rationale {
     /// A reason and what would change it.
     pub fn new(reason: Reason, unblocked_by: UnblockedBy) -> Self {
         Self { reason, unblocked_by }
@@ -53,8 +53,7 @@ pub enum Reason {
     },
     /// A verification was not passed.
     VerificationFailed {
-        /// Which.
-        level: Rung,
+        level: VerificationLevel,
         /// What the node's agent saw, in its words, cut to a limit.
         evidence: String,
         /// Open findings that add to it, by number.
@@ -87,7 +86,6 @@ pub enum Reason {
     },
     /// An operator holds the node.
     OperatorHold {
-        /// Who.
         by: Actor,
         /// Their reason, cut to a limit.
         reason: String,
@@ -102,13 +100,9 @@ pub enum Reason {
         verified: bool,
     },
     /// The node's certificates were revoked: its state is not known, and no order reaches it.
-    CertificateRevoked {
-        /// When.
-        since: Timestamp,
-    },
+    CertificateRevoked { since: Timestamp },
     /// As many nodes of a domain are out of service as its disruption budget allows.
     DisruptionBudget {
-        /// Which.
         domain: Domain,
         /// How many; left out for a caller who does not see the whole domain.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,13 +144,13 @@ pub enum Reason {
     },
     /// The pool's policy does not allow an order.
     OrderNotAllowed {
-        /// Which.
         order: OrderKind,
         /// What the policy allows.
         autonomy: Autonomy,
     },
     /// The node takes work, and is neither tested nor changed under it.
-    TakesWork,
+    #[serde(alias = "takes-work")]
+    InUse,
     /// Only a person can repair it.
     NeedsRepair {
         /// What is wrong.
@@ -164,34 +158,28 @@ pub enum Reason {
         /// What it asks for.
         action: Action,
         /// What was ordered before.
-        tried: RepairsTried,
+        #[serde(alias = "tried")]
+        attempted: RepairsAttempted,
     },
     /// It was quarantined too often.
     RepeatedQuarantines {
-        /// How often.
         times: u32,
         /// In how many days.
         days: u32,
     },
     /// No change is allowed in a domain.
     Frozen {
-        /// Which.
         domain: Domain,
         /// Who froze it.
         by: Actor,
         /// Their reason, cut to a limit.
         reason: String,
-        /// Until when.
         until: Timestamp,
     },
     /// An order needs an approval.
-    NeedsApproval {
-        /// Which.
-        order: OrderKind,
-    },
+    NeedsApproval { order: OrderKind },
     /// An order waits for a repair window.
     OutsideWindow {
-        /// Which.
         order: OrderKind,
         /// Whose window.
         pool: Pool,
@@ -200,16 +188,13 @@ pub enum Reason {
     },
     /// An order failed too often.
     OrderFailed {
-        /// Which.
         order: OrderKind,
-        /// How often.
         failures: u32,
         /// Why, the last time.
         last: OrderFailure,
     },
     /// An order was not answered within its lease.
     OrderExpired {
-        /// Which.
         order: OrderKind,
         /// When the lease ended.
         lease_until: Timestamp,
@@ -220,19 +205,16 @@ pub enum Reason {
         by: OrderKind,
     },
     /// An operator asked for it.
-    OperatorRequest {
-        /// Who.
-        by: Actor,
-    },
+    OperatorRequest { by: Actor },
     /// The caller may see the code and nothing else.
     Withheld {
-        /// The code.
-        of: String,
+        #[serde(rename = "code", alias = "of")]
+        original_code: String,
     },
     /// As another program rendered it: an order's reason on the node.
     Rendered {
-        /// The code.
-        of: String,
+        #[serde(rename = "code", alias = "of")]
+        original_code: String,
         /// The sentence.
         text: String,
     },
@@ -277,7 +259,6 @@ pub struct FindingSummary {
     /// What tells findings of one rule and subject apart, cut to a limit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// How bad.
     pub severity: Severity,
     /// What it is about.
     pub subject: Subject,
@@ -301,19 +282,17 @@ pub struct GpuLocation {
 /// What was ordered before a person is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RepairsTried {
+pub enum RepairsAttempted {
     /// Nothing can be ordered.
     None,
     /// Everything that can be ordered was.
     All,
     /// One order was given as often as the policy allows, for other faults.
     Limit {
-        /// Which.
         order: OrderKind,
         /// Where the GPU is that it is about.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gpu: Option<GpuLocation>,
-        /// How often.
         times: u32,
     },
 }
@@ -325,7 +304,8 @@ pub enum OrderFailure {
     /// The agent says so, in its words.
     Reported(String),
     /// The controller withdrew it.
-    Withdrawn(Box<Reason>),
+    #[serde(alias = "withdrawn")]
+    Cancelled(Box<Reason>),
 }
 
 /// What leads to another decision.
@@ -354,7 +334,6 @@ pub enum UnblockedBy {
     Enrolment {
         /// The pool to enrol in.
         pool: Pool,
-        /// The node.
         node: NodeId,
     },
     /// The policy allows it, or an operator holds the node.
@@ -362,20 +341,11 @@ pub enum UnblockedBy {
     /// The policy allows it.
     Policy,
     /// The domain is repaired.
-    DomainRepair {
-        /// Which.
-        domain: Domain,
-    },
+    DomainRepair { domain: Domain },
     /// A node of the domain returns to service, or the policy allows more.
-    BudgetSlot {
-        /// Which.
-        domain: Domain,
-    },
+    BudgetSlot { domain: Domain },
     /// Fewer nodes show the symptom.
-    FewerSymptoms {
-        /// Which.
-        symptom: Symptom,
-    },
+    FewerSymptoms { symptom: Symptom },
     /// Several nodes show the same again.
     SymptomReturn,
     /// An operator holds the node.
@@ -397,10 +367,7 @@ pub enum UnblockedBy {
         at: Timestamp,
     },
     /// The next attempt.
-    Retry {
-        /// When.
-        at: Timestamp,
-    },
+    Retry { at: Timestamp },
     /// From a log of format 1.
     Legacy {
         /// The sentence.
@@ -437,7 +404,7 @@ impl Reason {
         "no-common-symptom",
         "quarantine-not-allowed",
         "order-not-allowed",
-        "takes-work",
+        "in-use",
         "needs-repair",
         "repeated-quarantines",
         "frozen",
@@ -473,7 +440,7 @@ impl Reason {
             Self::NoCommonSymptom { .. } => "no-common-symptom",
             Self::QuarantineNotAllowed { .. } => "quarantine-not-allowed",
             Self::OrderNotAllowed { .. } => "order-not-allowed",
-            Self::TakesWork => "takes-work",
+            Self::InUse => "in-use",
             Self::NeedsRepair { .. } => "needs-repair",
             Self::RepeatedQuarantines { .. } => "repeated-quarantines",
             Self::Frozen { .. } => "frozen",
@@ -483,7 +450,9 @@ impl Reason {
             Self::OrderExpired { .. } => "order-expired",
             Self::OrderSuperseded { .. } => "order-superseded",
             Self::OperatorRequest { .. } => "operator-request",
-            Self::Withheld { of } | Self::Rendered { of, .. } => of,
+            Self::Withheld { original_code } | Self::Rendered { original_code, .. } => {
+                original_code
+            }
             Self::Legacy { .. } => "legacy",
         }
     }
@@ -603,7 +572,7 @@ impl UnblockedBy {
 }
 
 impl FindingSummary {
-    pub(super) fn new(finding: &Finding, gpu: Option<&GpuMakeup>) -> Self {
+    pub(super) fn new(finding: &Finding, gpu: Option<&GpuInventory>) -> Self {
         Self {
             code: finding.code.clone(),
             detail: bounded(&finding.detail),
@@ -615,7 +584,7 @@ impl FindingSummary {
 }
 
 impl GpuLocation {
-    pub(super) fn new(gpu: &GpuMakeup) -> Option<Self> {
+    pub(super) fn new(gpu: &GpuInventory) -> Option<Self> {
         let is_known = gpu.index.is_some() || gpu.pci.is_some();
         is_known.then(|| Self { index: gpu.index, pci: gpu.pci.clone() })
     }
@@ -681,7 +650,7 @@ mod tests {
     }
 
     /// What a caller of this scope sees, as text.
-    fn shown(why: &Why, scope: &Domain) -> String {
+    fn shown(why: &Rationale, scope: &Domain) -> String {
         let seen = why.redacted(scope);
         let json = serde_json::to_string(&seen).unwrap();
         format!("{json} {} {}", seen.reason, seen.unblocked_by)
@@ -692,7 +661,7 @@ mod tests {
         let pool: Domain = "pool:train".parse().unwrap();
         for reason in samples::reasons() {
             for unblocked_by in samples::unblocked_by() {
-                let why = Why::new(reason.clone(), unblocked_by);
+                let why = Rationale::new(reason.clone(), unblocked_by);
                 let text = shown(&why, &pool);
                 for count in samples::FOREIGN_COUNTS {
                     assert!(!text.contains(&count.to_string()), "{reason:?} shows {count}: {text}");
@@ -710,7 +679,7 @@ mod tests {
         let (pool, node) = ("zz-secret".parse().ok(), "zz-node".parse().ok());
         for reason in samples::reasons_naming(&other, pool.clone()) {
             for unblocked_by in samples::unblocked_by_naming(&other, pool.clone(), node.clone()) {
-                let why = Why::new(reason.clone(), unblocked_by);
+                let why = Rationale::new(reason.clone(), unblocked_by);
                 let text = shown(&why, &scope);
                 assert!(!text.contains("zz-"), "{why:?} shows {text}");
                 let seen = why.redacted(&scope).unblocked_by;
@@ -730,7 +699,7 @@ mod tests {
         let of_tenant = reason.redacted(&"tenant:train".parse().unwrap());
         assert_eq!(of_tenant, Reason::DisruptionBudget { domain, counts: None });
         let of_other = reason.redacted(&"pool:training".parse().unwrap());
-        assert_eq!(of_other, Reason::Withheld { of: "disruption-budget".to_owned() });
+        assert_eq!(of_other, Reason::Withheld { original_code: "disruption-budget".to_owned() });
     }
 
     /// What a log keeps has no sentence of ours in it: they may be reworded, and every log still replays.

@@ -1,6 +1,6 @@
 //! What of a reason a caller with a narrower scope than the fleet sees. It works on values, and a reason without a rule shows its code only.
 
-use super::{OrderFailure, Reason, UnblockedBy, Why};
+use super::{OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
 /// Whether no node of a caller's scope is in the domain: another pool for a caller of a pool,
@@ -10,7 +10,7 @@ fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
     domain.kind() == scope.kind() && domain != scope
 }
 
-impl Why {
+impl Rationale {
     /// As a caller of this scope may see it, who sees the node itself.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
@@ -27,7 +27,7 @@ impl OrderFailure {
     pub fn redacted(&self, scope: &Domain) -> Self {
         match self {
             Self::Reported(_) => self.clone(),
-            Self::Withdrawn(reason) => Self::Withdrawn(Box::new(reason.redacted(scope))),
+            Self::Cancelled(reason) => Self::Cancelled(Box::new(reason.redacted(scope))),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Reason {
         }
         let inner = |cause: &Self| Box::new(cause.redacted(scope));
         if self.domain().is_some_and(|it| is_foreign(&it, scope)) {
-            return Self::Withheld { of: self.code().to_owned() };
+            return Self::Withheld { original_code: self.code().to_owned() };
         }
         match self {
             // These name the node, its pool, its own findings and orders, and who asked for something there.
@@ -84,7 +84,7 @@ impl Reason {
             | Self::CertificateRevoked { .. }
             | Self::NoCommonSymptom { .. }
             | Self::OrderNotAllowed { .. }
-            | Self::TakesWork
+            | Self::InUse
             | Self::RepeatedQuarantines { .. }
             | Self::Frozen { .. }
             | Self::NeedsApproval { .. }
@@ -110,15 +110,17 @@ impl Reason {
             Self::QuarantineNotAllowed { cause } => {
                 Self::QuarantineNotAllowed { cause: inner(cause) }
             }
-            Self::NeedsRepair { cause, action, tried } => {
-                Self::NeedsRepair { cause: inner(cause), action: *action, tried: tried.clone() }
-            }
+            Self::NeedsRepair { cause, action, attempted } => Self::NeedsRepair {
+                cause: inner(cause),
+                action: *action,
+                attempted: attempted.clone(),
+            },
             Self::OrderFailed { order, failures, last } => {
                 let (order, last) = (order.clone(), last.redacted(scope));
                 Self::OrderFailed { order, failures: *failures, last }
             }
             // Sentences of an earlier version may count nodes of others. A variant that is added gets no more until somebody decides.
-            _ => Self::Withheld { of: self.code().to_owned() },
+            _ => Self::Withheld { original_code: self.code().to_owned() },
         }
     }
 

@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 
 use super::{
-    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsTried, SymptomCounts,
-    UnblockedBy,
+    BudgetCounts, FindingSummary, GpuLocation, OrderFailure, Reason, RepairsAttempted,
+    SymptomCounts, UnblockedBy,
 };
 use crate::fleet::identity::{Actor, Domain, NodeId, Pool};
-use crate::fleet::order::{OrderKind, Rung};
+use crate::fleet::order::{OrderKind, VerificationLevel};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::state::Symptom;
 use crate::health::{Action, GpuUuid, Severity, Subject};
@@ -56,12 +56,16 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         domain: domain(),
         counts: Some(BudgetCounts { out, members, limit }),
     };
-    let person = || Actor::Person("ann".to_owned());
+    let person = || Actor::User("ann".to_owned());
     let text = || "a look at the cable".to_owned();
     let mut reasons = vec![
         Reason::Enrolled,
         open_findings(),
-        Reason::VerificationFailed { level: Rung::V1, evidence: text(), findings: vec![7] },
+        Reason::VerificationFailed {
+            level: VerificationLevel::V1,
+            evidence: text(),
+            findings: vec![7],
+        },
         Reason::HeartbeatLost { since: at },
         Reason::FindingsUnreadable,
         Reason::InventoryUnknown,
@@ -88,11 +92,11 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         Reason::NoCommonSymptom { domain: domain(), symptom: Symptom::Network },
         Reason::QuarantineNotAllowed { cause: Box::new(budget.clone()) },
         Reason::OrderNotAllowed { order: OrderKind::Reboot, autonomy: Autonomy::Observe },
-        Reason::TakesWork,
+        Reason::InUse,
         Reason::NeedsRepair {
             cause: Box::new(budget.clone()),
             action: Action::ResetGpu,
-            tried: RepairsTried::Limit { order: reset(), gpu: Some(location()), times: 3 },
+            attempted: RepairsAttempted::Limit { order: reset(), gpu: Some(location()), times: 3 },
         },
         Reason::RepeatedQuarantines { times: 5, days: 28 },
         Reason::Frozen { domain: domain(), by: person(), reason: text(), until: at },
@@ -100,13 +104,13 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
         Reason::OrderFailed {
             order: OrderKind::Cordon,
             failures: 3,
-            last: OrderFailure::Withdrawn(Box::new(budget)),
+            last: OrderFailure::Cancelled(Box::new(budget)),
         },
         Reason::OrderExpired { order: OrderKind::Cordon, lease_until: at },
         Reason::OrderSuperseded { by: OrderKind::Cordon },
         Reason::OperatorRequest { by: person() },
-        Reason::Withheld { of: "legacy".to_owned() },
-        Reason::Rendered { of: "enrolled".to_owned(), text: text() },
+        Reason::Withheld { original_code: "legacy".to_owned() },
+        Reason::Rendered { original_code: "enrolled".to_owned(), text: text() },
         Reason::Legacy {
             text: format!("{out} of {members} nodes of the fleet are out of service"),
             findings: vec![7],

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use super::verification::FailedVerification;
-use crate::fleet::decide::speaks_against;
-use crate::fleet::order::Rung;
+use crate::fleet::decide::affects_service;
+use crate::fleet::order::VerificationLevel;
 use crate::health::{Finding, Subject};
 
 /// One fault of a node. A fault that returns after a repair has the same key.
@@ -26,10 +26,7 @@ pub enum FaultKey {
         subject: Subject,
     },
     /// A verification that did not pass.
-    FailedVerification {
-        /// Which.
-        level: Rung,
-    },
+    FailedVerification { level: VerificationLevel },
 }
 
 impl FaultKey {
@@ -60,19 +57,19 @@ impl fmt::Display for FaultKey {
 impl Node {
     /// The faults that keep it from service or bring it into doubt.
     pub fn faults(&self) -> Vec<FaultKey> {
-        let found = self.findings().values().filter(|it| speaks_against(it)).map(FaultKey::of);
+        let found = self.findings().values().filter(|it| affects_service(it)).map(FaultKey::of);
         found.chain(self.verification.failure().map(FailedVerification::fault)).collect()
     }
 
-    pub(super) fn has_found_against(&self) -> bool {
-        self.findings().values().any(speaks_against)
+    pub(super) fn has_service_affecting_findings(&self) -> bool {
+        self.findings().values().any(affects_service)
     }
 
     /// The last finding against it is over: what it did not pass while that was open it may pass now. A finding clears some time after
     /// its cause, and a verification may have been requested in between.
-    pub(super) fn doubt_what_was_not_proven(&mut self, was_unfit: bool) {
-        if was_unfit && !self.has_found_against() {
-            self.verification.dismiss_failure_of(Rung::V1);
+    pub(super) fn dismiss_device_failure_after_findings(&mut self, was_unfit: bool) {
+        if was_unfit && !self.has_service_affecting_findings() {
+            self.verification.dismiss_failure_of(VerificationLevel::V1);
         }
     }
 }
@@ -89,7 +86,8 @@ mod tests {
 
     #[test]
     fn keys_print_as_text_and_serialise_as_values() {
-        let keys = [xid(""), xid("Xid 79"), FaultKey::FailedVerification { level: Rung::V0 }];
+        let keys =
+            [xid(""), xid("Xid 79"), FaultKey::FailedVerification { level: VerificationLevel::V0 }];
         let texts: Vec<String> = keys.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["gpu.xid on GPU-1", "gpu.xid (Xid 79) on GPU-1", "V0 (coherence)"]);
         let json = serde_json::to_string(&keys).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::event::{GpuMakeup, Makeup};
+use crate::fleet::event::{GpuInventory, NodeInventory};
 use crate::health::GpuUuid;
 
 /// GPUs that a node has lost and that are remembered at most.
@@ -16,11 +16,12 @@ const MISSING_GPUS_MAX: usize = 32;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     /// What it reported last.
-    pub makeup: Arc<Makeup>,
+    #[serde(alias = "makeup")]
+    pub reported: Arc<NodeInventory>,
     /// GPUs that it had and has no more, in this boot or with an open finding. One that fell off
     /// the bus is in no list, and it is the very one that people look for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing_gpus: Vec<GpuMakeup>,
+    pub missing_gpus: Vec<GpuInventory>,
 }
 
 impl Inventory {
@@ -28,25 +29,25 @@ impl Inventory {
     /// GPU.
     pub(super) fn after(
         before: Option<&Self>,
-        makeup: &Makeup,
+        reported: &NodeInventory,
         is_in_finding: impl Fn(&GpuUuid) -> bool,
     ) -> Self {
         let mut missing = before.map(|it| it.missing_gpus.clone()).unwrap_or_default();
-        if let Some(listed) = &makeup.gpus {
-            let is_same_boot = before.is_some_and(|it| it.makeup.boot == makeup.boot);
-            missing.extend(before.and_then(|it| it.makeup.gpus.clone()).into_iter().flatten());
+        if let Some(listed) = &reported.gpus {
+            let is_same_boot = before.is_some_and(|it| it.reported.boot == reported.boot);
+            missing.extend(before.and_then(|it| it.reported.gpus.clone()).into_iter().flatten());
             missing.retain(|it| {
                 !listed.iter().any(|other| other.uuid == it.uuid)
                     && (is_same_boot || is_in_finding(&it.uuid))
             });
             missing.truncate(MISSING_GPUS_MAX);
         }
-        Self { makeup: Arc::new(makeup.clone()), missing_gpus: missing }
+        Self { reported: Arc::new(reported.clone()), missing_gpus: missing }
     }
 
     /// A GPU that it has or had.
-    pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuMakeup> {
-        let listed = self.makeup.gpus.as_ref();
+    pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuInventory> {
+        let listed = self.reported.gpus.as_ref();
         listed.into_iter().flatten().chain(&self.missing_gpus).find(|it| it.uuid == *uuid)
     }
 }
@@ -55,27 +56,27 @@ impl Inventory {
 mod tests {
     use super::*;
 
-    fn gpu(name: &str) -> GpuMakeup {
-        GpuMakeup { uuid: GpuUuid(name.to_owned()), name: None, index: None, pci: None }
+    fn gpu(name: &str) -> GpuInventory {
+        GpuInventory { uuid: GpuUuid(name.to_owned()), name: None, index: None, pci: None }
     }
 
-    fn makeup(boot: &str, gpus: Option<&[&str]>) -> Makeup {
+    fn reported(boot: &str, gpus: Option<&[&str]>) -> NodeInventory {
         let gpus = gpus.map(|it| it.iter().map(|name| gpu(name)).collect());
-        Makeup { boot: boot.to_owned(), gpus, ..Makeup::default() }
+        NodeInventory { boot: boot.to_owned(), gpus, ..NodeInventory::default() }
     }
 
     #[test]
     fn a_gpu_that_fell_off_is_missing_until_a_boot_or_its_findings_end() {
-        let first = Inventory::after(None, &makeup("1", Some(&["a", "b"])), |_| false);
+        let first = Inventory::after(None, &reported("1", Some(&["a", "b"])), |_| false);
         assert_eq!(first.missing_gpus, []);
-        let lost = Inventory::after(Some(&first), &makeup("1", Some(&["a"])), |_| false);
+        let lost = Inventory::after(Some(&first), &reported("1", Some(&["a"])), |_| false);
         assert_eq!(lost.missing_gpus, [gpu("b")]);
         assert!(lost.gpu(&GpuUuid("b".to_owned())).is_some());
-        let unread = Inventory::after(Some(&lost), &makeup("1", None), |_| false);
+        let unread = Inventory::after(Some(&lost), &reported("1", None), |_| false);
         assert_eq!(unread.missing_gpus, [gpu("b")], "nothing is known of what it has now");
         let booted = |is_in_finding: bool| {
-            let makeup = makeup("2", Some(&["a"]));
-            Inventory::after(Some(&lost), &makeup, |_| is_in_finding).missing_gpus
+            let reported = reported("2", Some(&["a"]));
+            Inventory::after(Some(&lost), &reported, |_| is_in_finding).missing_gpus
         };
         assert_eq!((booted(false), booted(true)), (vec![], vec![gpu("b")]));
     }

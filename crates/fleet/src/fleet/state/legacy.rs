@@ -9,20 +9,20 @@ use serde::Deserialize;
 
 use super::inventory::Inventory;
 use super::liveness::Liveness;
-use super::node::{Errand, ErrandEnded, Hold, Node};
+use super::node::{Hold, Node, RequestedOrder, RequestedOrderResult};
 use super::orders::{FailureStreak, Orders, Pending};
-use super::phase::{NodePhase, Standing};
+use super::phase::{NodePhase, PhaseStatus};
 use super::repairs::{RepairAttempt, Repairs};
 use super::reports::Reports;
 use super::requests::OperatorRequests;
 use super::scheduling::Scheduling;
 use super::verification::{FailedVerification, Verification};
-use super::{Blame, FleetState, Freeze, Symptom, Tally};
-use crate::fleet::event::{Cordon, GpuMakeup, Makeup, Record};
-use crate::fleet::identity::{Domain, NodeId, Place};
-use crate::fleet::order::{Order, OrderKind, Rung};
+use super::{DomainCounts, DomainFault, FleetState, Freeze, Symptom};
+use crate::fleet::event::{Cordon, GpuInventory, NodeInventory, Record};
+use crate::fleet::identity::{Domain, Location, NodeId};
+use crate::fleet::order::{Order, OrderKind, VerificationLevel};
 use crate::fleet::policy::Policy;
-use crate::fleet::reason::{self, OrderFailure, Why};
+use crate::fleet::reason::{self, OrderFailure, Rationale};
 use crate::health::Finding;
 
 #[derive(Deserialize)]
@@ -32,10 +32,10 @@ struct StateV2 {
     policy: Policy,
     nodes: BTreeMap<NodeId, NodeV2>,
     retired: BTreeMap<NodeId, u64>,
-    tallies: BTreeMap<Domain, Tally>,
+    tallies: BTreeMap<Domain, DomainCounts>,
     freezes: BTreeMap<Domain, Freeze>,
     symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
-    blamed: BTreeMap<Domain, Blame>,
+    blamed: BTreeMap<Domain, DomainFault>,
     #[serde(default)]
     access: u64,
     wakes: BTreeSet<(Timestamp, NodeId)>,
@@ -44,13 +44,13 @@ struct StateV2 {
 /// A node as it was. What decided nothing is left out: `tried`, whose keys were texts.
 #[derive(Deserialize)]
 struct NodeV2 {
-    place: Place,
-    standing: Standing,
+    place: Location,
+    standing: NodePhase,
     since: Timestamp,
-    why: Why,
-    makeup: Option<Arc<Makeup>>,
+    why: Rationale,
+    makeup: Option<Arc<NodeInventory>>,
     #[serde(default)]
-    gone: Vec<GpuMakeup>,
+    gone: Vec<GpuInventory>,
     silent_since: Option<Timestamp>,
     #[serde(default)]
     revoked: Option<Timestamp>,
@@ -66,23 +66,23 @@ struct NodeV2 {
     failed: Option<(Timestamp, OrderFailure)>,
     #[serde(default)]
     failed_order: Option<OrderKind>,
-    proven: BTreeMap<Rung, ProofV2>,
+    proven: BTreeMap<VerificationLevel, ProofV2>,
     #[serde(default)]
     unproven: Option<UnprovenV2>,
     #[serde(default)]
-    prove_now: Option<Rung>,
+    prove_now: Option<VerificationLevel>,
     #[serde(default)]
-    errand: Option<Errand>,
+    errand: Option<RequestedOrder>,
     #[serde(default)]
-    errands_ended: Vec<ErrandEnded>,
+    errands_ended: Vec<RequestedOrderResult>,
     #[serde(default)]
-    owed: BTreeSet<Rung>,
+    owed: BTreeSet<VerificationLevel>,
     repairs: Vec<RepairV2>,
     #[serde(default)]
     untold_repair: Option<String>,
     mended: bool,
     quarantines: Vec<Timestamp>,
-    held_back: Option<Why>,
+    held_back: Option<Rationale>,
     #[serde(default)]
     shows: BTreeMap<Symptom, Timestamp>,
     #[serde(default)]
@@ -116,7 +116,7 @@ struct ProofV2 {
 
 #[derive(Deserialize)]
 struct UnprovenV2 {
-    rung: Rung,
+    rung: VerificationLevel,
     why: String,
 }
 
@@ -128,8 +128,8 @@ enum RepairV2 {
 }
 
 impl NodeV2 {
-    fn phase(&self) -> NodePhase {
-        let mut phase = NodePhase::new(self.standing, self.why.clone(), self.since);
+    fn phase(&self) -> PhaseStatus {
+        let mut phase = PhaseStatus::new(self.standing, self.why.clone(), self.since);
         phase.extend_timeouts(self.uncounted_s);
         phase.defer(self.held_back.clone());
         if let Some(level) = self.prove_now {
@@ -188,8 +188,12 @@ impl From<NodeV2> for Node {
         // Where what failed last was not kept, its count is not either: what fails still does so
         // again before it waits for a person.
         let failures = node.failed.zip(node.failed_order).zip(NonZeroU32::new(node.failures));
-        let failures =
-            failures.map(|(((at, why), order), count)| FailureStreak { order, count, at, why });
+        let failures = failures.map(|(((at, why), order), count)| FailureStreak {
+            order,
+            count,
+            at,
+            reason: why,
+        });
         let pending = node.order.map(|it| {
             let PendingV2 { order, accepted } = it;
             Pending { order, accepted, faults: None }
@@ -202,10 +206,12 @@ impl From<NodeV2> for Node {
         let repairs =
             Repairs::from_parts(attempts.collect(), node.mended, node.approved, node.untold_repair);
         Self {
-            place: node.place,
+            location: node.place,
             first_seq: node.first_seq,
             phase,
-            inventory: node.makeup.map(|makeup| Inventory { makeup, missing_gpus: node.gone }),
+            inventory: node
+                .makeup
+                .map(|makeup| Inventory { reported: makeup, missing_gpus: node.gone }),
             liveness,
             reports: Reports::from_parts(
                 node.record,
@@ -214,14 +220,15 @@ impl From<NodeV2> for Node {
                 node.unreadable_since,
             ),
             scheduling,
-            requests: OperatorRequests { hold, errand, errands_ended }.into(),
+            requests: OperatorRequests { hold, requested_order: errand, results: errands_ended }
+                .into(),
             orders: Orders::from_parts(node.generation, pending, failures),
             verification,
             repairs: repairs.into(),
             first_in_service_at: node.first_served,
             quarantines: node.quarantines,
             symptoms: node.shows,
-            wake: node.wake,
+            next_deadline: node.wake,
         }
     }
 }
@@ -235,12 +242,12 @@ impl From<StateV2> for FleetState {
             policy: state.policy,
             nodes: nodes.collect(),
             retired: state.retired,
-            tallies: state.tallies,
+            domain_counts: state.tallies,
             freezes: state.freezes,
             symptoms: state.symptoms,
-            blamed: state.blamed,
+            domain_faults: state.blamed,
             access: state.access,
-            wakes: state.wakes,
+            deadlines: state.wakes,
         }
     }
 }
@@ -249,7 +256,7 @@ impl Node {
     /// Adds what states of format 1 lack. They do not say which nodes have been in service; every node that is not joining is taken as one
     /// that was, because a node too many in the count keeps a healthy node in service, and one too few takes it out.
     fn upgrade_from_v1(&mut self) {
-        if self.standing() != Standing::Joining {
+        if self.phase() != NodePhase::Joining {
             self.first_in_service_at.get_or_insert(self.phase.since());
         }
     }
@@ -266,7 +273,7 @@ impl FleetState {
         let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
         reason::upgrade_state(&mut value);
         let mut state: Self = serde_json::from_value::<StateV2>(value)?.into();
-        state.tallies.clear();
+        state.domain_counts.clear();
         for id in state.nodes.keys().cloned().collect::<Vec<_>>() {
             let Some(node) = state.nodes.get_mut(&id) else { continue };
             Arc::make_mut(node).upgrade_from_v1();

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::timers::{later, whole_seconds};
+use super::timers::{add_seconds, whole_seconds};
 
 /// Whether heartbeats arrive, and whether the agent may connect at all.
 ///
@@ -19,7 +19,6 @@ pub enum Liveness {
     HeartbeatLost(HeartbeatLoss),
     /// All its certificates are revoked: it may not connect, and its state is not known.
     CertificateRevoked {
-        /// When.
         at: Timestamp,
         /// Since when heartbeats are lost; none until the session's end is noticed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +88,7 @@ impl Liveness {
     /// When the heartbeat timeout ends; none while heartbeats arrive.
     pub(super) fn deadline(&self, timeout_s: u32) -> Option<Timestamp> {
         let loss = self.heartbeat_loss()?;
-        Some(later(loss.since, timeout_s.saturating_add(loss.uncounted_s)))
+        Some(add_seconds(loss.since, timeout_s.saturating_add(loss.uncounted_s)))
     }
 
     /// Gives a heartbeat timeout that runs so much more time.

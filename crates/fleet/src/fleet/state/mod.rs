@@ -25,23 +25,23 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::access::AccessChange;
-use super::event::{Ask, Entry, Event};
-use super::identity::{Actor, Domain, NodeId, Place};
+use super::event::{Entry, Event, OperatorRequest};
+use super::identity::{Actor, Domain, Location, NodeId};
 use super::policy::Policy;
-use super::reason::Why;
+use super::reason::Rationale;
 pub use fault::FaultKey;
 pub use inventory::Inventory;
 pub use liveness::{HeartbeatLoss, Liveness};
-pub use node::{Errand, ErrandEnded, Hold, Node};
+pub use node::{Hold, Node, RequestedOrder, RequestedOrderResult};
 pub use orders::{FailureStreak, Orders, Pending};
-pub use phase::{NodePhase, Standing};
+pub use phase::{NodePhase, PhaseStatus};
 pub use repairs::{RepairAttempt, Repairs};
 pub use reports::Reports;
 pub use requests::OperatorRequests;
 pub use scheduling::{CordonOwner, ExternalCordon, Scheduling};
 pub use sparse::Sparse;
 pub use symptom::Symptom;
-pub(crate) use timers::later;
+pub(crate) use timers::add_seconds;
 pub use verification::{FailedVerification, Verification, VerificationResult};
 
 /// The fleet.
@@ -58,23 +58,25 @@ pub struct FleetState {
     /// The last generation of retired nodes: one that comes back goes on counting.
     pub retired: BTreeMap<NodeId, u64>,
     /// Members of each domain, and how many of them are out of service.
-    pub tallies: BTreeMap<Domain, Tally>,
+    #[serde(alias = "tallies")]
+    pub domain_counts: BTreeMap<Domain, DomainCounts>,
     /// Where nothing may be changed.
     pub freezes: BTreeMap<Domain, Freeze>,
     /// Nodes that show the same in one domain, with the time of it.
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     /// What is to blame for several nodes.
-    pub blamed: BTreeMap<Domain, Blame>,
+    #[serde(alias = "blamed")]
+    pub domain_faults: BTreeMap<Domain, DomainFault>,
     /// The last change of who may speak that is in it.
     #[serde(default)]
     pub access: u64,
     /// When a node must be looked at again, though nothing happens to it.
-    pub wakes: BTreeSet<(Timestamp, NodeId)>,
+    #[serde(alias = "wakes")]
+    pub deadlines: BTreeSet<(Timestamp, NodeId)>,
 }
 
-/// How many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct DomainCounts {
     /// Nodes in the domain.
     pub members: u32,
     /// Of these not in service: quarantined, in repair, verifying or held.
@@ -84,28 +86,24 @@ pub struct Tally {
 /// Nothing may be changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freeze {
-    /// Until when.
     pub until: Timestamp,
     /// When it was asked for; none in a state that an older version wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Who wants it.
     pub by: Actor,
-    /// Why.
     pub reason: String,
 }
 
 /// Several nodes have one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blame {
+pub struct DomainFault {
     /// What they have in common.
     pub symptom: Symptom,
-    /// The nodes.
     pub nodes: Vec<NodeId>,
-    /// Since when.
     pub since: Timestamp,
-    /// Why.
-    pub why: Why,
+    #[serde(alias = "why")]
+    pub rationale: Rationale,
 }
 
 impl FleetState {
@@ -116,97 +114,97 @@ impl FleetState {
         self.seq = entry.seq;
         self.at = self.at.max(entry.at);
         match &entry.event {
-            Event::Enrolled { node, place } => self.enrol(node, place, entry),
+            Event::Enrolled { node, location } => self.enrol(node, location, entry),
             Event::Retired { node, .. } => self.retire(node),
-            Event::Asked { what } => return self.asked(what, entry),
+            Event::OperatorRequested { request } => return self.handle_request(request, entry),
             Event::PolicySet { policy } => {
                 self.policy = (**policy).clone();
-                return self.look_at_all();
+                return self.reevaluate_all();
             }
-            Event::Access { number, what, .. } => {
+            Event::AccessChanged { number, change, .. } => {
                 self.access = self.access.max(*number);
-                let AccessChange::CertificateRevoked { node } = what else {
+                let AccessChange::CertificateRevoked { node } = change else {
                     return BTreeSet::new();
                 };
-                self.change(node, |it| it.take_in(entry));
+                self.change(node, |it| it.apply(entry));
                 return BTreeSet::from([node.clone()]);
             }
             Event::ClockStepped { from, to } => {
                 // Follows the clock back, too: no other entry does.
                 self.at = entry.at;
                 self.step_timers(*from, *to);
-                return self.look_at_all();
+                return self.reevaluate_all();
             }
             Event::ControllerResumed { last_ran } => {
                 self.resume_timers(*last_ran);
                 return BTreeSet::new();
             }
-            Event::TimePassed => {
+            Event::Tick => {
                 self.freezes.retain(|_, freeze| freeze.until > self.at);
                 return self.due();
             }
-            Event::Blamed { domain, symptom, nodes, why } => {
-                let blame = Blame {
+            Event::DomainFaultDetected { domain, symptom, nodes, rationale } => {
+                let blame = DomainFault {
                     symptom: *symptom,
                     nodes: nodes.clone(),
                     since: entry.at,
-                    why: why.clone(),
+                    rationale: rationale.clone(),
                 };
-                self.blamed.insert(domain.clone(), blame);
+                self.domain_faults.insert(domain.clone(), blame);
             }
-            Event::Absolved { domain, .. } => {
-                self.blamed.remove(domain);
+            Event::DomainFaultCleared { domain, .. } => {
+                self.domain_faults.remove(domain);
             }
-            Event::Placed { node, .. }
-            | Event::Seen { node, .. }
-            | Event::Silent { node, .. }
-            | Event::Heard { node }
-            | Event::Found { node, .. }
-            | Event::Resynced { node, .. }
-            | Event::CordonSeen { node, .. }
-            | Event::Answered { node, .. }
-            | Event::OrdersSeen { node, .. }
+            Event::LocationChanged { node, .. }
+            | Event::InventoryReported { node, .. }
+            | Event::HeartbeatLost { node, .. }
+            | Event::HeartbeatRestored { node }
+            | Event::FindingsReported { node, .. }
+            | Event::FindingsSnapshot { node, .. }
+            | Event::CordonObserved { node, .. }
+            | Event::OrderStatusReported { node, .. }
+            | Event::OrderGenerationObserved { node, .. }
             | Event::QuotaExceeded { node }
-            | Event::QuotaKept { node }
+            | Event::QuotaRestored { node }
             | Event::ReportsUnreadable { node }
             | Event::ReportsReadable { node }
-            | Event::Moved { node, .. }
-            | Event::Withdrawn { node, .. }
-            | Event::HeldBack { node, .. } => self.change(node, |it| it.take_in(entry)),
-            Event::Ordered { order } => self.change(&order.node, |it| it.ordered(order)),
+            | Event::PhaseChanged { node, .. }
+            | Event::OrderCancelled { node, .. }
+            | Event::Deferred { node, .. } => self.change(node, |it| it.apply(entry)),
+            Event::OrderIssued { order } => self.change(&order.node, |it| it.ordered(order)),
         }
         entry.event.node().cloned().into_iter().collect()
     }
 
     /// Every node is to be looked at, and again when the policy of now says so.
-    fn look_at_all(&mut self) -> BTreeSet<NodeId> {
+    fn reevaluate_all(&mut self) -> BTreeSet<NodeId> {
         for (id, node) in &mut self.nodes {
-            let wake = node.next_look(&self.policy);
-            if wake == node.wake {
+            let wake = node.next_deadline_at(&self.policy);
+            if wake == node.next_deadline {
                 continue;
             }
-            if let Some(at) = node.wake {
-                self.wakes.remove(&(at, id.clone()));
+            if let Some(at) = node.next_deadline {
+                self.deadlines.remove(&(at, id.clone()));
             }
-            self.wakes.extend(wake.map(|at| (at, id.clone())));
-            Arc::make_mut(node).wake = wake;
+            self.deadlines.extend(wake.map(|at| (at, id.clone())));
+            Arc::make_mut(node).next_deadline = wake;
         }
         self.nodes.keys().cloned().collect()
     }
 
     /// The nodes of a domain.
     fn members(&self, domain: &Domain) -> BTreeSet<NodeId> {
-        let members = self.nodes.iter().filter(|(_, it)| it.place.domains().contains(domain));
+        let members = self.nodes.iter().filter(|(_, it)| it.location.domains().contains(domain));
         members.map(|(id, _)| id.clone()).collect()
     }
 
     /// Nodes whose time has come.
     fn due(&self) -> BTreeSet<NodeId> {
-        let due = self.wakes.iter().take_while(|(at, _)| *at <= self.at);
+        let due = self.deadlines.iter().take_while(|(at, _)| *at <= self.at);
         due.map(|(_, node)| node.clone()).collect()
     }
 
-    fn enrol(&mut self, id: &NodeId, place: &Place, entry: &Entry) {
+    fn enrol(&mut self, id: &NodeId, place: &Location, entry: &Entry) {
         // A node that enrols again while it is in the fleet is the same node. After it was retired its name may be another owner's.
         let first_seq = self.nodes.get(id).map_or(entry.seq, |it| it.first_seq);
         self.retire(id);
@@ -220,8 +218,8 @@ impl FleetState {
         if let Some(node) = self.nodes.remove(id) {
             self.count(&node, -1);
             self.forget_symptoms(id, &node);
-            if let Some(at) = node.wake {
-                self.wakes.remove(&(at, id.clone()));
+            if let Some(at) = node.next_deadline {
+                self.deadlines.remove(&(at, id.clone()));
             }
             self.retired.insert(id.clone(), node.orders.generation());
         }
@@ -232,36 +230,36 @@ impl FleetState {
         let Some(mut node) = self.nodes.remove(id) else { return };
         self.count(&node, -1);
         self.forget_symptoms(id, &node);
-        if let Some(at) = node.wake {
-            self.wakes.remove(&(at, id.clone()));
+        if let Some(at) = node.next_deadline {
+            self.deadlines.remove(&(at, id.clone()));
         }
         let changed = Arc::make_mut(&mut node);
         change(changed);
-        changed.wake = changed.next_look(&self.policy);
+        changed.next_deadline = changed.next_deadline_at(&self.policy);
         self.note_symptoms(id, &node);
-        if let Some(at) = node.wake {
-            self.wakes.insert((at, id.clone()));
+        if let Some(at) = node.next_deadline {
+            self.deadlines.insert((at, id.clone()));
         }
         self.count(&node, 1);
         self.nodes.insert(id.clone(), node);
     }
 
     fn count(&mut self, node: &Node, by: i32) {
-        for domain in node.place.domains() {
-            let tally = self.tallies.entry(domain.clone()).or_default();
+        for domain in node.location.domains() {
+            let tally = self.domain_counts.entry(domain.clone()).or_default();
             tally.members = tally.members.saturating_add_signed(by);
-            if node.counts_as_out() {
+            if node.is_out_of_service() {
                 tally.out = tally.out.saturating_add_signed(by);
             }
             if tally.members == 0 {
-                self.tallies.remove(&domain);
+                self.domain_counts.remove(&domain);
             }
         }
     }
 
     fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
         for (&symptom, &at) in &node.symptoms {
-            for domain in node.place.domains().into_iter().filter(Domain::fails_as_one) {
+            for domain in node.location.domains().into_iter().filter(Domain::fails_as_one) {
                 let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
                 shown.insert(id.clone(), at);
             }
@@ -269,7 +267,7 @@ impl FleetState {
     }
 
     fn forget_symptoms(&mut self, id: &NodeId, node: &Node) {
-        for domain in node.place.domains() {
+        for domain in node.location.domains() {
             let Some(shown) = self.symptoms.get_mut(&domain) else { continue };
             shown.retain(|_, nodes| {
                 nodes.remove(id);
@@ -281,9 +279,9 @@ impl FleetState {
         }
     }
 
-    fn asked(&mut self, what: &Ask, entry: &Entry) -> BTreeSet<NodeId> {
-        match what {
-            Ask::Freeze { domain, until, reason } => {
+    fn handle_request(&mut self, request: &OperatorRequest, entry: &Entry) -> BTreeSet<NodeId> {
+        match request {
+            OperatorRequest::Freeze { domain, until, reason } => {
                 let freeze = Freeze {
                     until: *until,
                     since: Some(entry.at),
@@ -293,17 +291,17 @@ impl FleetState {
                 self.freezes.insert(domain.clone(), freeze);
                 self.members(domain)
             }
-            Ask::Thaw { domain } => {
+            OperatorRequest::Unfreeze { domain } => {
                 self.freezes.remove(domain);
                 self.members(domain)
             }
-            Ask::Hold { node, .. }
-            | Ask::Release { node }
-            | Ask::Repaired { node, .. }
-            | Ask::Approve { node }
-            | Ask::Verify { node, .. }
-            | Ask::Errand { node, .. } => {
-                self.change(node, |it| it.asked(what, entry));
+            OperatorRequest::Hold { node, .. }
+            | OperatorRequest::Release { node }
+            | OperatorRequest::Repaired { node, .. }
+            | OperatorRequest::Approve { node }
+            | OperatorRequest::Verify { node, .. }
+            | OperatorRequest::RunOrder { node, .. } => {
+                self.change(node, |it| it.handle_request(request, entry));
                 BTreeSet::from([node.clone()])
             }
         }

@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 use super::inventory::Inventory;
 use super::liveness::Liveness;
 use super::orders::{Orders, Pending};
-use super::phase::{NodePhase, Standing};
+use super::phase::{NodePhase, PhaseStatus};
 use super::repairs::{RepairAttempt, Repairs};
 use super::reports::Reports;
 use super::requests::OperatorRequests;
 use super::scheduling::Scheduling;
 use super::sparse::Sparse;
 use super::symptom::Symptom;
-use super::timers::later;
+use super::timers::add_seconds;
 use super::verification::Verification;
 use crate::fleet::access::AccessChange;
-use crate::fleet::event::{Ask, Entry, Event, Makeup};
-use crate::fleet::identity::{Actor, Place};
-use crate::fleet::order::{Answer, Order, OrderKind};
+use crate::fleet::event::{Entry, Event, NodeInventory, OperatorRequest};
+use crate::fleet::identity::{Actor, Location};
+use crate::fleet::order::{Order, OrderKind, OrderStatus};
 use crate::fleet::policy::Policy;
-use crate::fleet::reason::{OrderFailure, Reason, UnblockedBy, Why, bounded};
+use crate::fleet::reason::{OrderFailure, Rationale, Reason, UnblockedBy, bounded};
 use crate::health::FindingKind;
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// Where it stands, and whose it is.
-    pub place: Place,
+    #[serde(alias = "place")]
+    pub location: Location,
     /// The entry with which it enrolled, the first time since its name was free: what the log has of that name before is of another node.
     pub first_seq: u64,
-    /// Its phase.
-    pub phase: NodePhase,
+    pub phase: PhaseStatus,
     /// What it is made of; none before its first report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
@@ -47,7 +47,6 @@ pub struct Node {
     /// What people want of it.
     #[serde(default, skip_serializing_if = "Sparse::is_empty")]
     pub requests: Sparse<OperatorRequests>,
-    /// Its orders.
     pub orders: Orders,
     /// What its verifications showed.
     pub verification: Verification,
@@ -64,16 +63,14 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub symptoms: BTreeMap<Symptom, Timestamp>,
     /// When it is looked at again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wake: Option<Timestamp>,
+    #[serde(default, alias = "wake", skip_serializing_if = "Option::is_none")]
+    pub next_deadline: Option<Timestamp>,
 }
 
 /// A person who holds a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Who.
     pub by: Actor,
-    /// Why.
     pub reason: String,
 }
 
@@ -86,37 +83,36 @@ impl Hold {
 
 /// What a person wants done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Errand {
-    /// What.
-    pub what: OrderKind,
-    /// Who.
+pub struct RequestedOrder {
+    #[serde(alias = "what")]
+    pub order: OrderKind,
     pub by: Actor,
 }
 
 /// What came of something that a person wanted done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrandEnded {
-    /// What.
-    pub what: OrderKind,
+pub struct RequestedOrderResult {
+    #[serde(alias = "what")]
+    pub order: OrderKind,
     /// The generation of the order; none in a state that an older server wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// When.
     pub at: Timestamp,
     /// What the node answered in the end; refused, without a text, where it was withdrawn.
-    pub answer: Answer,
+    #[serde(alias = "answer")]
+    pub status: OrderStatus,
     /// Why the controller withdrew it, where it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub withdrawn: Option<Reason>,
+    #[serde(default, alias = "withdrawn", skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<Reason>,
 }
 
 impl Node {
-    pub(super) fn joining(place: Place, at: Timestamp, generation: u64) -> Self {
-        let why = Why::new(Reason::Enrolled, UnblockedBy::Verification);
+    pub(super) fn joining(place: Location, at: Timestamp, generation: u64) -> Self {
+        let why = Rationale::new(Reason::Enrolled, UnblockedBy::Verification);
         Self {
-            place,
+            location: place,
             first_seq: 0,
-            phase: NodePhase::new(Standing::Joining, why, at),
+            phase: PhaseStatus::new(NodePhase::Joining, why, at),
             inventory: None,
             liveness: Liveness::default(),
             reports: Reports::default(),
@@ -128,28 +124,28 @@ impl Node {
             first_in_service_at: None,
             quarantines: Vec::new(),
             symptoms: BTreeMap::new(),
-            wake: None,
+            next_deadline: None,
         }
     }
 
     /// How it stands.
-    pub fn standing(&self) -> Standing {
-        self.phase.standing()
+    pub fn phase(&self) -> NodePhase {
+        self.phase.phase()
     }
 
     /// What it is made of; none before its first report.
-    pub fn makeup(&self) -> Option<&std::sync::Arc<Makeup>> {
-        self.inventory.as_ref().map(|it| &it.makeup)
+    pub fn reported_inventory(&self) -> Option<&std::sync::Arc<NodeInventory>> {
+        self.inventory.as_ref().map(|it| &it.reported)
     }
 
     fn is_out(&self) -> bool {
-        !matches!(self.standing(), Standing::InService | Standing::Suspect | Standing::Joining)
+        !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
     /// Whether it counts towards disruption budgets: it was in service, or it was quarantined while it joined, which takes it away from
     /// whatever ran there before it was managed. A node that is out for another reason before its first service does not count: otherwise a
     /// joining node could use up the budget of others by claiming an external cordon and by failing its verification afterwards.
-    pub(in crate::fleet) fn counts_as_out(&self) -> bool {
+    pub(in crate::fleet) fn is_out_of_service(&self) -> bool {
         self.is_out() && (self.first_in_service_at.is_some() || !self.quarantines.is_empty())
     }
 
@@ -161,62 +157,64 @@ impl Node {
 }
 
 impl Node {
-    pub(in crate::fleet) fn take_in(&mut self, entry: &Entry) {
+    pub(in crate::fleet) fn apply(&mut self, entry: &Entry) {
         match &entry.event {
-            Event::Placed { place, .. } => self.place = place.clone(),
-            Event::Seen { makeup, .. } => self.seen(makeup),
-            Event::Silent { since, .. } => self.liveness.lose_heartbeat(*since),
-            Event::Access { what: AccessChange::CertificateRevoked { .. }, .. } => {
+            Event::LocationChanged { location, .. } => self.location = location.clone(),
+            Event::InventoryReported { inventory, .. } => self.seen(inventory),
+            Event::HeartbeatLost { since, .. } => self.liveness.lose_heartbeat(*since),
+            Event::AccessChanged { change: AccessChange::CertificateRevoked { .. }, .. } => {
                 self.liveness.revoke_certificate(entry.at);
             }
-            Event::Heard { .. } => {
+            Event::HeartbeatRestored { .. } => {
                 self.liveness.restore();
                 // What could not be done because nobody was there is no failure of the node.
                 self.orders.end_failures();
             }
-            Event::Found { record, changes, .. } => {
-                let was_unfit = self.has_found_against();
+            Event::FindingsReported { record, changes, .. } => {
+                let was_unfit = self.has_service_affecting_findings();
                 self.reports.add(record, changes);
-                self.doubt_what_was_not_proven(was_unfit);
+                self.dismiss_device_failure_after_findings(was_unfit);
             }
-            Event::Resynced { record, open, .. } => {
-                let was_unfit = self.has_found_against();
+            Event::FindingsSnapshot { record, open, .. } => {
+                let was_unfit = self.has_service_affecting_findings();
                 self.reports.replace(record, open);
-                self.doubt_what_was_not_proven(was_unfit);
+                self.dismiss_device_failure_after_findings(was_unfit);
             }
-            Event::CordonSeen { cordon, .. } => self.scheduling.observe(cordon),
-            Event::Answered { generation, answer, .. } => {
-                self.answered(*generation, answer, entry.at);
+            Event::CordonObserved { cordon, .. } => self.scheduling.observe(cordon),
+            Event::OrderStatusReported { generation, status, .. } => {
+                self.update_order(*generation, status, entry.at);
             }
-            Event::OrdersSeen { generation, .. } => self.orders.skip_to(*generation),
+            Event::OrderGenerationObserved { generation, .. } => self.orders.skip_to(*generation),
             Event::QuotaExceeded { .. } => self.reports.exceed_quota(entry.at),
-            Event::QuotaKept { .. } => self.reports.keep_quota(),
+            Event::QuotaRestored { .. } => self.reports.keep_quota(),
             Event::ReportsUnreadable { .. } => self.reports.become_unreadable(entry.at),
             Event::ReportsReadable { .. } => self.reports.become_readable(),
-            Event::Moved { to, why, .. } => self.moved(*to, why, entry.at),
-            Event::Withdrawn { generation, why, .. } => self.withdrawn(*generation, why, entry.at),
-            Event::HeldBack { why, .. } => self.phase.defer(Some(why.clone())),
+            Event::PhaseChanged { to, rationale, .. } => self.enter_phase(*to, rationale, entry.at),
+            Event::OrderCancelled { generation, reason, .. } => {
+                self.cancel_order(*generation, reason, entry.at)
+            }
+            Event::Deferred { rationale, .. } => self.phase.defer(Some(rationale.clone())),
             _ => {}
         }
         self.note_symptoms(entry.at);
     }
 
-    fn seen(&mut self, makeup: &Makeup) {
-        if self.makeup().is_some_and(|before| before.boot != makeup.boot) {
+    fn seen(&mut self, inventory: &NodeInventory) {
+        if self.reported_inventory().is_some_and(|before| before.boot != inventory.boot) {
             // What was verified in another boot is not in this one, and what failed may pass now.
             self.verification.discard_results();
             self.verification.dismiss_failure();
         }
-        let inventory = Inventory::after(self.inventory.as_ref(), makeup, |gpu| {
+        let inventory = Inventory::after(self.inventory.as_ref(), inventory, |gpu| {
             self.findings().values().any(|found| found.subject.gpu() == Some(gpu))
         });
         self.inventory = Some(inventory);
     }
 
-    fn moved(&mut self, to: Standing, why: &Why, at: Timestamp) {
+    fn enter_phase(&mut self, to: NodePhase, why: &Rationale, at: Timestamp) {
         match to {
-            Standing::Quarantined | Standing::InRepair => {
-                if to == Standing::Quarantined && !self.is_out() {
+            NodePhase::Quarantined | NodePhase::Repairing => {
+                if to == NodePhase::Quarantined && !self.is_out() {
                     let year = SignedDuration::from_hours(365 * 24);
                     self.quarantines.retain(|it| at.duration_since(*it) < year);
                     self.quarantines.push(at);
@@ -225,11 +223,11 @@ impl Node {
                 self.verification.discard_results();
             }
             // Whoever held it may have changed anything.
-            Standing::Verifying if self.standing() == Standing::Held => {
+            NodePhase::Verifying if self.phase() == NodePhase::Held => {
                 self.verification.discard_results();
                 self.verification.dismiss_failure();
             }
-            Standing::InService => {
+            NodePhase::InService => {
                 self.first_in_service_at.get_or_insert(at);
                 self.repairs.clear();
                 self.verification.dismiss_failure();
@@ -243,21 +241,21 @@ impl Node {
     pub(in crate::fleet) fn ordered(&mut self, order: &Order) {
         self.phase.defer(None);
         // Named now: a fault may be over before the repair is answered.
-        let faults = order.what.is_repair().then(|| self.faults());
+        let faults = order.kind.is_repair().then(|| self.faults());
         self.orders.issue(order.clone(), faults);
     }
 
-    fn answered(&mut self, generation: u64, answer: &Answer, at: Timestamp) {
-        if *answer == Answer::Accepted {
+    fn update_order(&mut self, generation: u64, answer: &OrderStatus, at: Timestamp) {
+        if *answer == OrderStatus::Accepted {
             return self.orders.accept(generation);
         }
         let Some(Pending { order, faults, .. }) = self.orders.take(generation) else { return };
-        if order.what.is_errand() {
-            return self.end_errand(order, answer, None, at);
+        if order.kind.is_operator_requested() {
+            return self.finish_requested_order(order, answer, None, at);
         }
-        let what = order.what;
+        let what = order.kind;
         match (answer, &what) {
-            (Answer::Done { evidence }, _) => {
+            (OrderStatus::Done { evidence }, _) => {
                 self.orders.end_failures();
                 if what.is_repair() {
                     self.repaired();
@@ -267,19 +265,22 @@ impl Node {
                     self.done(&what, evidence, at);
                 }
             }
-            (Answer::Failed { why }, OrderKind::Verify { rung }) => {
-                self.verification.fail(*rung, at, why);
-                self.phase.verified(*rung);
-                self.orders.fail(what, OrderFailure::Reported(why.clone()), at);
+            (OrderStatus::Failed { reason }, OrderKind::Verify { level }) => {
+                self.verification.fail(*level, at, reason);
+                self.phase.verified(*level);
+                self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
             }
             // An agent that does not know of repairs goes by what it counted: what it finds against the node is what is left.
-            (Answer::Failed { .. } | Answer::Refused { .. }, OrderKind::NoteRepair { .. }) => {
+            (
+                OrderStatus::Failed { .. } | OrderStatus::Refused { .. },
+                OrderKind::AcknowledgeRepair { .. },
+            ) => {
                 self.repairs.change_present(Repairs::acknowledge);
             }
-            (Answer::Failed { why } | Answer::Refused { why }, _) => {
-                self.orders.fail(what, OrderFailure::Reported(why.clone()), at);
+            (OrderStatus::Failed { reason } | OrderStatus::Refused { reason }, _) => {
+                self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
             }
-            (Answer::Accepted, _) => {}
+            (OrderStatus::Accepted, _) => {}
         }
     }
 
@@ -288,34 +289,40 @@ impl Node {
             OrderKind::Cordon => self.scheduling.cordoned(),
             OrderKind::Drain { .. } => self.scheduling.drained(),
             OrderKind::Uncordon => self.scheduling.uncordoned(),
-            OrderKind::Verify { rung } => {
-                self.verification.pass(*rung, at, evidence);
-                self.phase.verified(*rung);
+            OrderKind::Verify { level } => {
+                self.verification.pass(*level, at, evidence);
+                self.phase.verified(*level);
             }
-            OrderKind::NoteRepair { .. } => self.repairs.change_present(Repairs::acknowledge),
-            // Repairs are noted as attempts; what an operator asked for ends in `end_errand`.
-            other => debug_assert!(other.is_repair() || other.is_errand(), "{other}"),
+            OrderKind::AcknowledgeRepair { .. } => {
+                self.repairs.change_present(Repairs::acknowledge)
+            }
+            // Repairs are noted as attempts; what an operator asked for ends in `finish_requested_order`.
+            other => debug_assert!(other.is_repair() || other.is_operator_requested(), "{other}"),
         }
     }
 
     /// Whatever came of it, it is not tried again: a person sees it, and asks anew.
-    fn end_errand(
+    fn finish_requested_order(
         &mut self,
         order: Order,
-        answer: &Answer,
-        withdrawn: Option<Reason>,
+        status: &OrderStatus,
+        cancelled: Option<Reason>,
         at: Timestamp,
     ) {
-        if order.what.changes() {
+        if order.kind.changes() {
             self.verification.discard_results();
         }
         // A test that ran counts as the proof that it is; one that was refused says nothing of the GPUs.
-        match (order.what.proves(), answer) {
-            (Some(rung), Answer::Done { evidence }) => self.verification.pass(rung, at, evidence),
-            (Some(rung), Answer::Failed { why }) => self.verification.fail(rung, at, why),
+        match (order.kind.verifies(), status) {
+            (Some(level), OrderStatus::Done { evidence }) => {
+                self.verification.pass(level, at, evidence)
+            }
+            (Some(level), OrderStatus::Failed { reason }) => {
+                self.verification.fail(level, at, reason)
+            }
             _ => {}
         }
-        self.requests.change(|it| it.end_errand(order, answer.clone(), withdrawn, at));
+        self.requests.change(|it| it.finish_requested_order(order, status.clone(), cancelled, at));
     }
 
     /// What was verified before a repair says nothing of the node any longer, and what failed may
@@ -326,61 +333,61 @@ impl Node {
         self.orders.end_failures();
     }
 
-    fn withdrawn(&mut self, generation: u64, why: &Reason, at: Timestamp) {
+    fn cancel_order(&mut self, generation: u64, reason: &Reason, at: Timestamp) {
         let Some(pending) = self.orders.take(generation) else { return };
         // What the operator asked for is ordered again.
-        if matches!(why, Reason::OrderSuperseded { .. }) {
+        if matches!(reason, Reason::OrderSuperseded { .. }) {
             return;
         }
         let order = pending.order;
-        if order.what.is_errand() {
-            let refused = Answer::Refused { why: String::new() };
-            return self.end_errand(order, &refused, Some(why.clone()), at);
+        if order.kind.is_operator_requested() {
+            let refused = OrderStatus::Refused { reason: String::new() };
+            return self.finish_requested_order(order, &refused, Some(reason.clone()), at);
         }
-        self.orders.fail(order.what, OrderFailure::Withdrawn(Box::new(why.clone())), at);
+        self.orders.fail(order.kind, OrderFailure::Cancelled(Box::new(reason.clone())), at);
     }
 
-    pub(super) fn asked(&mut self, what: &Ask, entry: &Entry) {
-        match what {
-            Ask::Hold { reason, .. } => {
+    pub(super) fn handle_request(&mut self, request: &OperatorRequest, entry: &Entry) {
+        match request {
+            OperatorRequest::Hold { reason, .. } => {
                 let hold = Hold { by: entry.by.clone(), reason: reason.clone() };
                 self.requests.change(|it| it.hold = Some(hold));
             }
-            Ask::Release { .. } => self.requests.change_present(|it| it.hold = None),
-            Ask::Approve { .. } => self.repairs.change(Repairs::approve),
-            Ask::Repaired { what, .. } => {
+            OperatorRequest::Release { .. } => self.requests.change_present(|it| it.hold = None),
+            OperatorRequest::Approve { .. } => self.repairs.change(Repairs::approve),
+            OperatorRequest::Repaired { repair, .. } => {
                 self.repaired();
-                self.repairs.change(|it| it.attempt_by_hand(what));
+                self.repairs.change(|it| it.attempt_by_hand(repair));
             }
-            Ask::Verify { rung, .. } => {
-                self.verification.discard_result(*rung);
-                self.verification.dismiss_failure_of(*rung);
-                self.phase.request_verification(*rung);
+            OperatorRequest::Verify { level, .. } => {
+                self.verification.discard_result(*level);
+                self.verification.dismiss_failure_of(*level);
+                self.phase.request_verification(*level);
             }
-            Ask::Errand { what, .. } => {
-                let errand = Errand { what: what.clone(), by: entry.by.clone() };
-                self.requests.change(|it| it.errand = Some(errand));
+            OperatorRequest::RunOrder { order, .. } => {
+                let requested_order = RequestedOrder { order: order.clone(), by: entry.by.clone() };
+                self.requests.change(|it| it.requested_order = Some(requested_order));
             }
-            Ask::Freeze { .. } | Ask::Thaw { .. } => {}
+            OperatorRequest::Freeze { .. } | OperatorRequest::Unfreeze { .. } => {}
         }
     }
 
     /// When it must be looked at though nothing happens: the earliest of all that waits for time.
-    pub(super) fn next_look(&self, policy: &Policy) -> Option<Timestamp> {
-        let (pool, standing) = (policy.of(&self.place.pool), self.standing());
+    pub(super) fn next_deadline_at(&self, policy: &Policy) -> Option<Timestamp> {
+        let (pool, phase) = (policy.for_pool(&self.location.pool), self.phase());
         let lease = self.orders.pending().map(|it| it.order.lease_until);
-        let doubted = standing == Standing::Suspect;
+        let doubted = phase == NodePhase::Suspect;
         let silent = self.heartbeat_deadline(pool).filter(|_| doubted);
-        let suspect = doubted.then(|| self.phase.deadline(pool.suspect_s));
-        let settled = (standing == Standing::Verifying).then(|| self.phase.deadline(pool.settle_s));
+        let suspect = doubted.then(|| self.phase.deadline(pool.suspect_timeout_s));
+        let settled = (phase == NodePhase::Verifying).then(|| self.phase.deadline(pool.settle_s));
         let failures = self.orders.failures();
-        let retry = failures.map(|it| later(it.at, pool.retry_s_after(it.count.get())));
+        let retry = failures.map(|it| add_seconds(it.at, pool.retry_backoff_after(it.count.get())));
         // Who should be out and may not is looked at again and again: a breaker does not say when there is room.
-        let refused = doubted || standing == Standing::Joining;
-        let held_back = self.phase.deferred().and_then(|why| {
+        let refused = doubted || phase == NodePhase::Joining;
+        let deferred = self.phase.deferred().and_then(|why| {
             why.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
         });
-        [lease, silent, suspect, settled, retry, held_back].into_iter().flatten().min()
+        [lease, silent, suspect, settled, retry, deferred].into_iter().flatten().min()
     }
 }
 
@@ -388,15 +395,16 @@ impl Node {
     /// Dated by when the server heard of it: nodes' own clocks may be hours apart.
     fn note_symptoms(&mut self, at: Timestamp) {
         let faults = self.findings().values().filter(|it| it.kind == FindingKind::Fault);
-        let mut shown: BTreeSet<Symptom> = faults.filter_map(|it| Symptom::of(&it.code)).collect();
+        let mut shown: BTreeSet<Symptom> =
+            faults.filter_map(|it| Symptom::from_code(&it.code)).collect();
         let lost_since = self.liveness.heartbeat_lost_since();
         // Whoever may not speak is silent for that, and no switch is to blame.
         if lost_since.is_some() && self.liveness.certificate_revoked_at().is_none() {
-            shown.insert(Symptom::Silence);
+            shown.insert(Symptom::HeartbeatLost);
         }
         self.symptoms.retain(|symptom, _| shown.contains(symptom));
         for symptom in shown {
-            let since = lost_since.filter(|_| symptom == Symptom::Silence).unwrap_or(at);
+            let since = lost_since.filter(|_| symptom == Symptom::HeartbeatLost).unwrap_or(at);
             self.symptoms.entry(symptom).or_insert(since);
         }
     }

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultKey;
-use super::timers::later;
+use super::timers::add_seconds;
 use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::reason::OrderFailure;
 
@@ -26,7 +26,6 @@ pub struct Orders {
 /// An order on its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// It.
     pub order: Order,
     /// Whether the agent has it in its journal.
     pub accepted: bool,
@@ -47,8 +46,8 @@ pub struct FailureStreak {
     pub count: NonZeroU32,
     /// When the last one failed.
     pub at: Timestamp,
-    /// Why.
-    pub why: OrderFailure,
+    #[serde(alias = "why")]
+    pub reason: OrderFailure,
 }
 
 impl Orders {
@@ -112,7 +111,7 @@ impl Orders {
             |it: &OrderKind| it.same_kind(&order) || (it.is_repair() && order.is_repair());
         let before = self.failures.take().filter(|it| is_same(&it.order));
         let count = before.map_or(NonZeroU32::MIN, |it| it.count.saturating_add(1));
-        self.failures = Some(Box::new(FailureStreak { order, count, at, why }));
+        self.failures = Some(Box::new(FailureStreak { order, count, at, reason: why }));
     }
 
     pub(super) fn end_failures(&mut self) {
@@ -137,9 +136,9 @@ impl Orders {
             failures.at = failures.at.min(now);
         }
         if let Some(pending) = &mut self.pending {
-            let lease_s = lease_s(&pending.order.what);
+            let lease_s = lease_s(&pending.order.kind);
             let until = &mut pending.order.lease_until;
-            *until = until.checked_sub(back).unwrap_or(*until).min(later(now, lease_s));
+            *until = until.checked_sub(back).unwrap_or(*until).min(add_seconds(now, lease_s));
         }
     }
 }
@@ -158,7 +157,7 @@ mod tests {
         Order {
             node: "a".parse().unwrap(),
             generation,
-            what: OrderKind::Cordon,
+            kind: OrderKind::Cordon,
             boot: None,
             lease_until: at(100),
             reason: Reason::Repaired,

@@ -1,13 +1,13 @@
 //! The parts of a node as people find them: a GPU by its number and its address, beside its UUID.
 
 use super::node::Node;
-use crate::fleet::event::GpuMakeup;
+use crate::fleet::event::GpuInventory;
 use crate::fleet::order::OrderKind;
 use crate::fleet::reason::{FindingSummary, GpuLocation, order_text, subject_text};
 use crate::health::{Finding, GpuUuid, Subject};
 
 impl Node {
-    fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuMakeup> {
+    fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuInventory> {
         self.inventory.as_ref()?.gpu(uuid)
     }
 
@@ -29,7 +29,7 @@ impl Node {
     }
 
     /// An order, with its GPU as people find it.
-    pub fn words_of_order(&self, what: &OrderKind) -> String {
+    pub fn describe_order(&self, what: &OrderKind) -> String {
         order_text(what, self.location_of_order(what).as_ref())
     }
 
@@ -47,7 +47,7 @@ impl Node {
     }
 }
 
-impl GpuMakeup {
+impl GpuInventory {
     /// Where people find it: `GPU 3 at 0000:3b:00.0`; none where nobody told.
     pub fn place_words(&self) -> Option<String> {
         GpuLocation::new(self).map(|it| it.to_string())

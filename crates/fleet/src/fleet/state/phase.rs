@@ -1,16 +1,18 @@
 //! The phase of a node, with what only makes sense in it.
 
+use std::fmt;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::timers::{later, whole_seconds};
-use crate::fleet::order::Rung;
-use crate::fleet::reason::Why;
+use super::timers::{add_seconds, whole_seconds};
+use crate::fleet::order::VerificationLevel;
+use crate::fleet::reason::Rationale;
 
 /// Where a node stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum NodePhase {
     /// Enrolled, and not proven yet.
     Joining,
     /// It works.
@@ -20,21 +22,22 @@ pub enum Standing {
     /// It gets no new work, and what runs there is waited for.
     Quarantined,
     /// It is being mended, or waits for a person who does.
-    InRepair,
+    #[serde(alias = "in-repair")]
+    Repairing,
     /// It is being proven.
     Verifying,
     /// A person or another tool holds it out of service.
     Held,
 }
 
-impl Standing {
+impl NodePhase {
     /// Every one, as a node may go through them.
     pub const ALL: [Self; 7] = [
         Self::Joining,
         Self::InService,
         Self::Suspect,
         Self::Quarantined,
-        Self::InRepair,
+        Self::Repairing,
         Self::Verifying,
         Self::Held,
     ];
@@ -44,17 +47,26 @@ impl Standing {
         matches!(self, Self::InService | Self::Suspect)
     }
 
-    /// In words.
-    pub fn words(self) -> &'static str {
+    /// The stable code, as in JSON and metrics.
+    pub fn code(self) -> &'static str {
         match self {
             Self::Joining => "joining",
-            Self::InService => "in service",
+            Self::InService => "in-service",
             Self::Suspect => "suspect",
             Self::Quarantined => "quarantined",
-            Self::InRepair => "in repair",
+            Self::Repairing => "repairing",
             Self::Verifying => "verifying",
             Self::Held => "held",
         }
+    }
+}
+
+impl fmt::Display for NodePhase {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::InService => "in service",
+            other => other.code(),
+        })
     }
 }
 
@@ -69,14 +81,15 @@ enum Phase {
     Joining,
     InService {
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        requested_verification: Option<Rung>,
+        requested_verification: Option<VerificationLevel>,
     },
     Suspect {
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        requested_verification: Option<Rung>,
+        requested_verification: Option<VerificationLevel>,
     },
     Quarantined,
-    InRepair,
+    #[serde(alias = "in-repair")]
+    Repairing,
     Verifying,
     Held,
 }
@@ -86,34 +99,35 @@ enum Phase {
 /// Not expressible: a reason, a deferral or uncounted seconds of a phase that is over. One change
 /// of phase replaces them all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct NodePhase {
+pub struct PhaseStatus {
     phase: Phase,
     since: Timestamp,
-    why: Why,
+    #[serde(alias = "why")]
+    rationale: Rationale,
     /// Seconds since then that count towards no timeout: the controller did not run, or the clock
     /// was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     uncounted_s: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    deferred: Option<Box<Why>>,
+    deferred: Option<Box<Rationale>>,
 }
 
-impl NodePhase {
-    pub(super) fn new(standing: Standing, why: Why, since: Timestamp) -> Self {
-        let phase = Phase::new(standing, None);
-        Self { phase, since, why, uncounted_s: 0, deferred: None }
+impl PhaseStatus {
+    pub(super) fn new(phase: NodePhase, why: Rationale, since: Timestamp) -> Self {
+        let phase = Phase::new(phase, None);
+        Self { phase, since, rationale: why, uncounted_s: 0, deferred: None }
     }
 
     /// The phase as a label.
-    pub fn standing(&self) -> Standing {
+    pub fn phase(&self) -> NodePhase {
         match self.phase {
-            Phase::Joining => Standing::Joining,
-            Phase::InService { .. } => Standing::InService,
-            Phase::Suspect { .. } => Standing::Suspect,
-            Phase::Quarantined => Standing::Quarantined,
-            Phase::InRepair => Standing::InRepair,
-            Phase::Verifying => Standing::Verifying,
-            Phase::Held => Standing::Held,
+            Phase::Joining => NodePhase::Joining,
+            Phase::InService { .. } => NodePhase::InService,
+            Phase::Suspect { .. } => NodePhase::Suspect,
+            Phase::Quarantined => NodePhase::Quarantined,
+            Phase::Repairing => NodePhase::Repairing,
+            Phase::Verifying => NodePhase::Verifying,
+            Phase::Held => NodePhase::Held,
         }
     }
 
@@ -123,17 +137,17 @@ impl NodePhase {
     }
 
     /// Why the node is in it.
-    pub fn why(&self) -> &Why {
-        &self.why
+    pub fn rationale(&self) -> &Rationale {
+        &self.rationale
     }
 
     /// Why something is not done that should be.
-    pub fn deferred(&self) -> Option<&Why> {
+    pub fn deferred(&self) -> Option<&Rationale> {
         self.deferred.as_deref()
     }
 
     /// The verification that is requested though the node is in service.
-    pub fn requested_verification(&self) -> Option<Rung> {
+    pub fn requested_verification(&self) -> Option<VerificationLevel> {
         match self.phase {
             Phase::InService { requested_verification }
             | Phase::Suspect { requested_verification } => requested_verification,
@@ -143,27 +157,27 @@ impl NodePhase {
 
     /// When a timeout of this phase ends.
     pub(crate) fn deadline(&self, timeout_s: u32) -> Timestamp {
-        later(self.since, timeout_s.saturating_add(self.uncounted_s))
+        add_seconds(self.since, timeout_s.saturating_add(self.uncounted_s))
     }
 
-    pub(super) fn enter(&mut self, to: Standing, why: Why, at: Timestamp) {
+    pub(super) fn enter(&mut self, to: NodePhase, why: Rationale, at: Timestamp) {
         let phase = Phase::new(to, self.requested_verification());
-        *self = Self { phase, since: at, why, uncounted_s: 0, deferred: None };
+        *self = Self { phase, since: at, rationale: why, uncounted_s: 0, deferred: None };
     }
 
-    pub(super) fn defer(&mut self, why: Option<Why>) {
+    pub(super) fn defer(&mut self, why: Option<Rationale>) {
         self.deferred = why.map(Box::new);
     }
 
     /// Requests a verification in service; out of service there is nothing to request.
-    pub(super) fn request_verification(&mut self, level: Rung) {
-        self.phase = Phase::new(self.standing(), Some(level));
+    pub(super) fn request_verification(&mut self, level: VerificationLevel) {
+        self.phase = Phase::new(self.phase(), Some(level));
     }
 
     /// A level was verified: a request of it is done.
-    pub(super) fn verified(&mut self, level: Rung) {
+    pub(super) fn verified(&mut self, level: VerificationLevel) {
         let requested = self.requested_verification().filter(|it| *it != level);
-        self.phase = Phase::new(self.standing(), requested);
+        self.phase = Phase::new(self.phase(), requested);
     }
 
     pub(super) fn extend_timeouts(&mut self, by_s: u32) {
@@ -180,15 +194,15 @@ impl NodePhase {
 
 impl Phase {
     /// A request is kept where there can be one.
-    fn new(standing: Standing, requested_verification: Option<Rung>) -> Self {
-        match standing {
-            Standing::Joining => Self::Joining,
-            Standing::InService => Self::InService { requested_verification },
-            Standing::Suspect => Self::Suspect { requested_verification },
-            Standing::Quarantined => Self::Quarantined,
-            Standing::InRepair => Self::InRepair,
-            Standing::Verifying => Self::Verifying,
-            Standing::Held => Self::Held,
+    fn new(phase: NodePhase, requested_verification: Option<VerificationLevel>) -> Self {
+        match phase {
+            NodePhase::Joining => Self::Joining,
+            NodePhase::InService => Self::InService { requested_verification },
+            NodePhase::Suspect => Self::Suspect { requested_verification },
+            NodePhase::Quarantined => Self::Quarantined,
+            NodePhase::Repairing => Self::Repairing,
+            NodePhase::Verifying => Self::Verifying,
+            NodePhase::Held => Self::Held,
         }
     }
 }
@@ -202,49 +216,49 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn why() -> Why {
-        Why::new(Reason::Repaired, UnblockedBy::Finding)
+    fn why() -> Rationale {
+        Rationale::new(Reason::Repaired, UnblockedBy::Finding)
     }
 
     #[test]
     fn a_request_lasts_as_long_as_the_service() {
-        let mut phase = NodePhase::new(Standing::InService, why(), at(0));
-        phase.request_verification(Rung::V1);
-        phase.enter(Standing::Suspect, why(), at(1));
-        assert_eq!(phase.requested_verification(), Some(Rung::V1));
-        phase.verified(Rung::V0);
-        assert_eq!(phase.requested_verification(), Some(Rung::V1));
-        phase.enter(Standing::Quarantined, why(), at(2));
-        phase.enter(Standing::InService, why(), at(3));
+        let mut phase = PhaseStatus::new(NodePhase::InService, why(), at(0));
+        phase.request_verification(VerificationLevel::V1);
+        phase.enter(NodePhase::Suspect, why(), at(1));
+        assert_eq!(phase.requested_verification(), Some(VerificationLevel::V1));
+        phase.verified(VerificationLevel::V0);
+        assert_eq!(phase.requested_verification(), Some(VerificationLevel::V1));
+        phase.enter(NodePhase::Quarantined, why(), at(2));
+        phase.enter(NodePhase::InService, why(), at(3));
         assert_eq!(phase.requested_verification(), None);
-        phase.request_verification(Rung::V1);
-        phase.verified(Rung::V1);
+        phase.request_verification(VerificationLevel::V1);
+        phase.verified(VerificationLevel::V1);
         assert_eq!(phase.requested_verification(), None);
     }
 
     #[test]
     fn nothing_is_requested_of_a_node_that_is_out() {
-        for standing in Standing::ALL {
-            let mut phase = NodePhase::new(standing, why(), at(0));
-            phase.request_verification(Rung::V1);
-            assert_eq!(phase.standing(), standing);
-            assert_eq!(phase.requested_verification().is_some(), standing.in_service());
+        for expected in NodePhase::ALL {
+            let mut phase = PhaseStatus::new(expected, why(), at(0));
+            phase.request_verification(VerificationLevel::V1);
+            assert_eq!(phase.phase(), expected);
+            assert_eq!(phase.requested_verification().is_some(), expected.in_service());
         }
     }
 
     #[test]
     fn another_phase_begins_without_what_the_last_one_waited_for() {
-        let mut phase = NodePhase::new(Standing::Suspect, why(), at(0));
+        let mut phase = PhaseStatus::new(NodePhase::Suspect, why(), at(0));
         phase.extend_timeouts(40);
         phase.defer(Some(why()));
         assert_eq!(phase.deadline(10), at(50));
-        phase.enter(Standing::Quarantined, why(), at(5));
+        phase.enter(NodePhase::Quarantined, why(), at(5));
         assert_eq!((phase.deadline(10), phase.deferred()), (at(15), None));
     }
 
     #[test]
     fn a_clock_that_is_set_back_gives_no_more_time_than_passed() {
-        let mut phase = NodePhase::new(Standing::Suspect, why(), at(100));
+        let mut phase = PhaseStatus::new(NodePhase::Suspect, why(), at(100));
         phase.extend_timeouts(500);
         phase.step_back(SignedDuration::from_secs(10), at(120));
         assert_eq!(phase.deadline(0), at(120));

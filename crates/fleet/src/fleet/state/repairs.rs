@@ -33,7 +33,6 @@ pub struct Repairs {
 pub enum RepairAttempt {
     /// By the agent.
     Ordered {
-        /// What.
         order: OrderKind,
         /// The faults that it was meant for; none in what a state before format 3 kept, where keys
         /// were texts.
@@ -156,9 +155,9 @@ impl Repairs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::order::Rung;
+    use crate::fleet::order::VerificationLevel;
 
-    fn fault(level: Rung) -> FaultKey {
+    fn fault(level: VerificationLevel) -> FaultKey {
         FaultKey::FailedVerification { level }
     }
 
@@ -166,23 +165,29 @@ mod tests {
         RepairAttempt::Ordered { order: OrderKind::Reboot, faults }
     }
 
-    fn restart_for(level: Rung) -> RepairAttempt {
+    fn restart_for(level: VerificationLevel) -> RepairAttempt {
         let order = OrderKind::RestartService { unit: "fan".to_owned() };
         RepairAttempt::Ordered { order, faults: Some(vec![fault(level)]) }
     }
 
-    fn attempted(repairs: &Repairs, level: Rung) -> bool {
+    fn attempted(repairs: &Repairs, level: VerificationLevel) -> bool {
         repairs.was_attempted(&OrderKind::Reboot, Some(&fault(level)))
     }
 
     #[test]
     fn each_fault_has_its_own_attempt() {
         let mut repairs = Repairs::default();
-        assert!(!attempted(&repairs, Rung::V0));
-        repairs.attempt(reboot_for(Some(vec![fault(Rung::V0)])));
-        assert_eq!([Rung::V0, Rung::V1].map(|it| attempted(&repairs, it)), [true, false]);
+        assert!(!attempted(&repairs, VerificationLevel::V0));
+        repairs.attempt(reboot_for(Some(vec![fault(VerificationLevel::V0)])));
+        assert_eq!(
+            [VerificationLevel::V0, VerificationLevel::V1].map(|it| attempted(&repairs, it)),
+            [true, false]
+        );
         repairs.did_not_help();
-        assert_eq!([Rung::V0, Rung::V1].map(|it| attempted(&repairs, it)), [true, false]);
+        assert_eq!(
+            [VerificationLevel::V0, VerificationLevel::V1].map(|it| attempted(&repairs, it)),
+            [true, false]
+        );
         assert!(!repairs.was_attempted(&OrderKind::Reboot, None));
     }
 
@@ -190,22 +195,34 @@ mod tests {
     #[test]
     fn an_attempt_without_keys_is_not_repeated_for_any_fault() {
         let mut repairs = Repairs::from_parts(vec![reboot_for(None)], true, false, None);
-        assert!(attempted(&repairs, Rung::V0) && attempted(&repairs, Rung::V1));
-        repairs.attempt(restart_for(Rung::V0));
-        assert!(attempted(&repairs, Rung::V0) && attempted(&repairs, Rung::V1));
+        assert!(
+            attempted(&repairs, VerificationLevel::V0)
+                && attempted(&repairs, VerificationLevel::V1)
+        );
+        repairs.attempt(restart_for(VerificationLevel::V0));
+        assert!(
+            attempted(&repairs, VerificationLevel::V0)
+                && attempted(&repairs, VerificationLevel::V1)
+        );
         repairs.attempt_by_hand("board");
-        repairs.attempt(restart_for(Rung::V0));
-        assert!(!attempted(&repairs, Rung::V0), "a person repaired it since");
+        repairs.attempt(restart_for(VerificationLevel::V0));
+        assert!(!attempted(&repairs, VerificationLevel::V0), "a person repaired it since");
     }
 
     #[test]
     fn what_was_done_before_a_repair_by_hand_is_left_to_people() {
         let mut repairs = Repairs::default();
-        repairs.attempt(reboot_for(Some(vec![fault(Rung::V0)])));
+        repairs.attempt(reboot_for(Some(vec![fault(VerificationLevel::V0)])));
         repairs.attempt_by_hand("board");
-        assert!(attempted(&repairs, Rung::V0) && attempted(&repairs, Rung::V1));
-        repairs.attempt(restart_for(Rung::V1));
-        assert!(!attempted(&repairs, Rung::V0) && !attempted(&repairs, Rung::V1));
+        assert!(
+            attempted(&repairs, VerificationLevel::V0)
+                && attempted(&repairs, VerificationLevel::V1)
+        );
+        repairs.attempt(restart_for(VerificationLevel::V1));
+        assert!(
+            !attempted(&repairs, VerificationLevel::V0)
+                && !attempted(&repairs, VerificationLevel::V1)
+        );
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::node::{Errand, ErrandEnded, Hold};
+use super::node::{Hold, RequestedOrder, RequestedOrderResult};
 use super::sparse::Empty;
-use crate::fleet::order::{Answer, Order};
+use crate::fleet::order::{Order, OrderStatus};
 use crate::fleet::reason::Reason;
 
 /// What people want of a node. Each of these stands for itself.
@@ -15,15 +15,15 @@ pub struct OperatorRequests {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// What a person wants done there, once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub errand: Option<Errand>,
+    #[serde(default, alias = "errand", skip_serializing_if = "Option::is_none")]
+    pub requested_order: Option<RequestedOrder>,
     /// What came of what a person wanted done, the last of each kind.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub errands_ended: Vec<ErrandEnded>,
+    #[serde(default, alias = "errands_ended", skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<RequestedOrderResult>,
 }
 
 impl Empty for OperatorRequests {
-    const EMPTY: &'static Self = &Self { hold: None, errand: None, errands_ended: Vec::new() };
+    const EMPTY: &'static Self = &Self { hold: None, requested_order: None, results: Vec::new() };
 
     fn empty() -> Self {
         Self::default()
@@ -33,29 +33,29 @@ impl Empty for OperatorRequests {
 impl OperatorRequests {
     /// Notes what came of an operator-requested order. It is not tried again: a person sees it, and
     /// requests it again.
-    pub(super) fn end_errand(
+    pub(super) fn finish_requested_order(
         &mut self,
         order: Order,
-        answer: Answer,
-        withdrawn: Option<Reason>,
+        status: OrderStatus,
+        cancelled: Option<Reason>,
         at: Timestamp,
     ) {
-        let Order { what, generation, .. } = order;
+        let Order { kind, generation, .. } = order;
         // Another may have been requested meanwhile.
-        self.errand.take_if(|errand| errand.what == what);
-        self.errands_ended.retain(|it| !it.what.same_kind(&what));
-        self.errands_ended.push(ErrandEnded {
-            what,
+        self.requested_order.take_if(|requested_order| requested_order.order == kind);
+        self.results.retain(|it| !it.order.same_kind(&kind));
+        self.results.push(RequestedOrderResult {
+            order: kind,
             generation: Some(generation),
             at,
-            answer,
-            withdrawn,
+            status,
+            cancelled,
         });
     }
 
     /// After the clock was set back: nothing lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
-        self.errands_ended.iter_mut().for_each(|ended| ended.at = ended.at.min(now));
+        self.results.iter_mut().for_each(|ended| ended.at = ended.at.min(now));
     }
 }
 
@@ -67,7 +67,14 @@ mod tests {
 
     fn order(generation: u64, what: OrderKind) -> Order {
         let (node, reason) = ("a".parse().unwrap(), Reason::Enrolled);
-        Order { node, generation, what, boot: None, lease_until: Timestamp::UNIX_EPOCH, reason }
+        Order {
+            node,
+            generation,
+            kind: what,
+            boot: None,
+            lease_until: Timestamp::UNIX_EPOCH,
+            reason,
+        }
     }
 
     #[test]
@@ -75,18 +82,18 @@ mod tests {
         let at = Timestamp::UNIX_EPOCH;
         let diag = |level| OrderKind::Diag { level, minutes: 0 };
         let tune = OrderKind::Tune { profile: "training".to_owned() };
-        let done = || Answer::Done { evidence: String::new() };
+        let done = || OrderStatus::Done { evidence: String::new() };
         let mut requests = OperatorRequests {
-            errand: Some(Errand { what: diag(2), by: Actor::Server }),
+            requested_order: Some(RequestedOrder { order: diag(2), by: Actor::Server }),
             ..OperatorRequests::default()
         };
-        requests.end_errand(order(1, diag(1)), done(), None, at);
-        requests.end_errand(order(2, tune.clone()), done(), None, at);
-        assert!(requests.errand.is_some(), "another was requested");
-        requests.end_errand(order(3, diag(2)), done(), None, at);
-        assert!(requests.errand.is_none());
+        requests.finish_requested_order(order(1, diag(1)), done(), None, at);
+        requests.finish_requested_order(order(2, tune.clone()), done(), None, at);
+        assert!(requests.requested_order.is_some(), "another was requested");
+        requests.finish_requested_order(order(3, diag(2)), done(), None, at);
+        assert!(requests.requested_order.is_none());
         let ended: Vec<_> =
-            requests.errands_ended.into_iter().map(|it| (it.generation, it.what)).collect();
+            requests.results.into_iter().map(|it| (it.generation, it.order)).collect();
         assert_eq!(ended, [(Some(2), tune), (Some(3), diag(2))]);
     }
 }

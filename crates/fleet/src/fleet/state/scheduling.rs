@@ -41,7 +41,6 @@ pub enum CordonOwner {
 pub struct ExternalCordon {
     /// Who, as far as the scheduler says.
     pub owner: String,
-    /// Their reason.
     pub reason: String,
 }
 
@@ -51,9 +50,9 @@ impl Scheduling {
         match self {
             Self::Unknown => Cordon::Unknown,
             Self::Schedulable => Cordon::None,
-            Self::Cordoned { by: CordonOwner::Farrier, .. } => Cordon::Ours,
+            Self::Cordoned { by: CordonOwner::Farrier, .. } => Cordon::ByFarrier,
             Self::Cordoned { by: CordonOwner::Other(it), .. } => {
-                Cordon::Theirs { owner: it.owner.clone(), reason: it.reason.clone() }
+                Cordon::External { owner: it.owner.clone(), reason: it.reason.clone() }
             }
         }
     }
@@ -87,8 +86,8 @@ impl Scheduling {
         *self = match cordon {
             Cordon::Unknown => Self::Unknown,
             Cordon::None => Self::Schedulable,
-            Cordon::Ours => Self::Cordoned { by: CordonOwner::Farrier, drained },
-            Cordon::Theirs { owner, reason } => {
+            Cordon::ByFarrier => Self::Cordoned { by: CordonOwner::Farrier, drained },
+            Cordon::External { owner, reason } => {
                 let (owner, reason) = (owner.clone(), reason.clone());
                 let by = CordonOwner::Other(Box::new(ExternalCordon { owner, reason }));
                 Self::Cordoned { by, drained }
@@ -119,18 +118,18 @@ mod tests {
     use super::*;
 
     fn theirs() -> Cordon {
-        Cordon::Theirs { owner: "slurm".to_owned(), reason: "cable".to_owned() }
+        Cordon::External { owner: "slurm".to_owned(), reason: "cable".to_owned() }
     }
 
     #[test]
     fn what_agents_report_is_what_is_kept() {
         let mut scheduling = Scheduling::default();
-        for cordon in [Cordon::None, Cordon::Ours, theirs(), Cordon::Unknown] {
+        for cordon in [Cordon::None, Cordon::ByFarrier, theirs(), Cordon::Unknown] {
             scheduling.observe(&cordon);
             assert_eq!(scheduling.cordon(), cordon);
             assert_eq!(
                 scheduling.is_cordoned(),
-                matches!(cordon, Cordon::Ours | Cordon::Theirs { .. })
+                matches!(cordon, Cordon::ByFarrier | Cordon::External { .. })
             );
         }
     }

@@ -1,24 +1,23 @@
-//! What several nodes can show from one cause outside of them.
+//! Symptoms that several nodes can share because of one cause outside them.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What several nodes can have from one cause outside of them.
+/// A symptom that nodes of one failure domain can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Symptom {
-    /// Nothing is heard of them.
-    Silence,
-    /// Their network adapters complain.
+    #[serde(alias = "silence")]
+    HeartbeatLost,
     Network,
-    /// Their links or the fabric complain.
     Fabric,
-    /// They are hot, or short of power.
     PowerOrCooling,
 }
 
 impl Symptom {
-    /// The symptom that a finding is, by its code.
-    pub fn of(code: &str) -> Option<Self> {
+    /// The symptom that a finding with this code counts as.
+    pub fn from_code(code: &str) -> Option<Self> {
         let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| code.starts_with(prefix));
         if starts(&["nic.", "host.nfs"]) {
             Some(Self::Network)
@@ -30,14 +29,15 @@ impl Symptom {
             None
         }
     }
+}
 
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Silence => "silence",
-            Self::Network => "faults of the network",
-            Self::Fabric => "faults of NVLink or the fabric",
-            Self::PowerOrCooling => "heat or want of power",
-        }
+impl fmt::Display for Symptom {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::HeartbeatLost => "lost heartbeats",
+            Self::Network => "network faults",
+            Self::Fabric => "NVLink or fabric faults",
+            Self::PowerOrCooling => "power or cooling faults",
+        })
     }
 }

@@ -4,20 +4,20 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::Node;
-use super::phase::Standing;
+use super::phase::NodePhase;
 use super::{FleetState, Freeze};
 use crate::fleet::policy::{Policy, PoolPolicy};
 
 impl Node {
     /// When its heartbeat timeout ends; none while its heartbeats come.
     pub(crate) fn heartbeat_deadline(&self, pool: &PoolPolicy) -> Option<Timestamp> {
-        self.liveness.deadline(pool.silent_s)
+        self.liveness.deadline(pool.heartbeat_timeout_s)
     }
 
     fn has_timer(&self) -> bool {
         self.orders.pending().is_some()
             || self.liveness.heartbeat_loss().is_some()
-            || matches!(self.standing(), Standing::Suspect | Standing::Verifying)
+            || matches!(self.phase(), NodePhase::Suspect | NodePhase::Verifying)
     }
 
     /// Gives every timer so much more time.
@@ -38,27 +38,28 @@ impl Node {
         self.quarantines.iter_mut().for_each(clamp);
         self.verification.step_back(now);
         self.requests.change_present(|it| it.step_back(now));
-        let pool = policy.of(&self.place.pool);
-        self.orders.step_back(back, now, |what| pool.lease_of(what));
+        let pool = policy.for_pool(&self.location.pool);
+        self.orders.step_back(back, now, |what| pool.lease_for(what));
     }
 
     /// After the controller did not run for `gap`: none of that counts. Where it was long enough for a connection to end, the agent has
     /// time to connect again. That is given only so often in one silence: a controller that stops again and again still finds a dead node.
     fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
-        let pool = policy.of(&self.place.pool);
-        let reconnect_s = pool.silent_s / 3;
+        let pool = policy.for_pool(&self.location.pool);
+        let reconnect_s = pool.heartbeat_timeout_s / 3;
         let uncounted_s = self.liveness.heartbeat_loss().map_or(0, |it| it.uncounted_s);
-        let may_reconnect = whole_seconds(gap) >= reconnect_s && uncounted_s < pool.silent_s;
+        let may_reconnect =
+            whole_seconds(gap) >= reconnect_s && uncounted_s < pool.heartbeat_timeout_s;
         self.extend_timers(gap);
         if let Some(deadline) = self.heartbeat_deadline(pool).filter(|_| may_reconnect) {
-            let lacks = later(now, reconnect_s).duration_since(deadline);
+            let lacks = add_seconds(now, reconnect_s).duration_since(deadline);
             self.liveness.extend_timeout(whole_seconds(lacks));
         }
     }
 }
 
 /// So many seconds after.
-pub(crate) fn later(at: Timestamp, seconds: u32) -> Timestamp {
+pub(crate) fn add_seconds(at: Timestamp, seconds: u32) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(Timestamp::MAX)
 }
 
@@ -103,7 +104,7 @@ impl FleetState {
         }
         let back = from.duration_since(to);
         self.change_timers(|_| true, |node, policy| node.step_back(back, to, policy));
-        for blame in self.blamed.values_mut() {
+        for blame in self.domain_faults.values_mut() {
             blame.since = blame.since.min(to);
         }
     }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultKey;
-use crate::fleet::order::Rung;
+use crate::fleet::order::VerificationLevel;
 use crate::fleet::reason::{Reason, bounded};
 
 /// What a node's verifications showed, in the present boot and since the last repair.
@@ -51,8 +51,7 @@ struct Evidence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerificationResult<'a> {
     /// Of which level.
-    pub level: Rung,
-    /// When.
+    pub level: VerificationLevel,
     pub at: Timestamp,
     /// Whether it passed.
     pub passed: bool,
@@ -63,8 +62,7 @@ pub struct VerificationResult<'a> {
 /// A verification that did not pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedVerification {
-    /// Which.
-    pub level: Rung,
+    pub level: VerificationLevel,
     /// What was seen.
     pub evidence: String,
 }
@@ -82,29 +80,30 @@ impl FailedVerification {
     }
 }
 
-const LEVELS: [Rung; 4] = [Rung::V0, Rung::V1, Rung::V2, Rung::V3];
+const LEVELS: [VerificationLevel; 4] =
+    [VerificationLevel::V0, VerificationLevel::V1, VerificationLevel::V2, VerificationLevel::V3];
 
 impl Verification {
-    fn level(&self, level: Rung) -> &Level {
+    fn level(&self, level: VerificationLevel) -> &Level {
         match level {
-            Rung::V0 => &self.v0,
-            Rung::V1 => &self.v1,
-            Rung::V2 => &self.v2,
-            Rung::V3 => &self.v3,
+            VerificationLevel::V0 => &self.v0,
+            VerificationLevel::V1 => &self.v1,
+            VerificationLevel::V2 => &self.v2,
+            VerificationLevel::V3 => &self.v3,
         }
     }
 
-    fn level_mut(&mut self, level: Rung) -> &mut Level {
+    fn level_mut(&mut self, level: VerificationLevel) -> &mut Level {
         match level {
-            Rung::V0 => &mut self.v0,
-            Rung::V1 => &mut self.v1,
-            Rung::V2 => &mut self.v2,
-            Rung::V3 => &mut self.v3,
+            VerificationLevel::V0 => &mut self.v0,
+            VerificationLevel::V1 => &mut self.v1,
+            VerificationLevel::V2 => &mut self.v2,
+            VerificationLevel::V3 => &mut self.v3,
         }
     }
 
     /// The result of a level, where there is one.
-    pub fn result(&self, level: Rung) -> Option<VerificationResult<'_>> {
+    pub fn result(&self, level: VerificationLevel) -> Option<VerificationResult<'_>> {
         let (passed, Evidence { at, evidence }) = match self.level(level) {
             Level::Passed(it) => (true, &**it),
             Level::Failed(it) => (false, &**it),
@@ -119,13 +118,13 @@ impl Verification {
     }
 
     /// Whether a level passed.
-    pub fn has_passed(&self, level: Rung) -> bool {
+    pub fn has_passed(&self, level: VerificationLevel) -> bool {
         matches!(self.level(level), Level::Passed(_))
     }
 
     /// Levels that did not pass, and have not passed since: they are required, whatever the pool
     /// requires.
-    pub fn required(&self) -> impl Iterator<Item = Rung> {
+    pub fn required(&self) -> impl Iterator<Item = VerificationLevel> {
         LEVELS
             .into_iter()
             .filter(|it| matches!(self.level(*it), Level::Failed(_) | Level::Required))
@@ -136,13 +135,13 @@ impl Verification {
         self.failure.as_deref()
     }
 
-    pub(super) fn pass(&mut self, level: Rung, at: Timestamp, evidence: &str) {
+    pub(super) fn pass(&mut self, level: VerificationLevel, at: Timestamp, evidence: &str) {
         let evidence = evidence.to_owned();
         *self.level_mut(level) = Level::Passed(Box::new(Evidence { at, evidence }));
         self.dismiss_failure_of(level);
     }
 
-    pub(super) fn fail(&mut self, level: Rung, at: Timestamp, evidence: &str) {
+    pub(super) fn fail(&mut self, level: VerificationLevel, at: Timestamp, evidence: &str) {
         let evidence = evidence.to_owned();
         let failure = FailedVerification { level, evidence: evidence.clone() };
         *self.level_mut(level) = Level::Failed(Box::new(Evidence { at, evidence }));
@@ -150,7 +149,7 @@ impl Verification {
     }
 
     /// A level is required until it passes.
-    pub(super) fn require(&mut self, level: Rung) {
+    pub(super) fn require(&mut self, level: VerificationLevel) {
         let level = self.level_mut(level);
         if !matches!(level, Level::Failed(_)) {
             *level = Level::Required;
@@ -172,7 +171,7 @@ impl Verification {
     }
 
     /// The result of a level says nothing any longer.
-    pub(super) fn discard_result(&mut self, level: Rung) {
+    pub(super) fn discard_result(&mut self, level: VerificationLevel) {
         let level = self.level_mut(level);
         *level = match level {
             Level::NotRun | Level::Passed(_) => Level::NotRun,
@@ -185,7 +184,7 @@ impl Verification {
         self.failure = None;
     }
 
-    pub(super) fn dismiss_failure_of(&mut self, level: Rung) {
+    pub(super) fn dismiss_failure_of(&mut self, level: VerificationLevel) {
         self.failure.take_if(|it| it.level == level);
     }
 
@@ -213,25 +212,32 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn required(verification: &Verification) -> Vec<Rung> {
+    fn required(verification: &Verification) -> Vec<VerificationLevel> {
         verification.required().collect()
     }
 
     #[test]
     fn a_level_that_failed_is_required_until_it_passes() {
         let mut verification = Verification::default();
-        verification.fail(Rung::V3, at(1), "slow");
-        assert_eq!(required(&verification), [Rung::V3]);
-        assert!(!verification.result(Rung::V3).unwrap().passed);
+        verification.fail(VerificationLevel::V3, at(1), "slow");
+        assert_eq!(required(&verification), [VerificationLevel::V3]);
+        assert!(!verification.result(VerificationLevel::V3).unwrap().passed);
         verification.discard_results();
         verification.dismiss_failure();
-        assert_eq!((verification.result(Rung::V3), verification.failure()), (None, None));
-        assert_eq!(required(&verification), [Rung::V3]);
-        verification.discard_result(Rung::V3);
-        assert_eq!(required(&verification), [Rung::V3], "a request does not forgive it");
-        verification.pass(Rung::V3, at(2), "fast");
+        assert_eq!(
+            (verification.result(VerificationLevel::V3), verification.failure()),
+            (None, None)
+        );
+        assert_eq!(required(&verification), [VerificationLevel::V3]);
+        verification.discard_result(VerificationLevel::V3);
+        assert_eq!(
+            required(&verification),
+            [VerificationLevel::V3],
+            "a request does not forgive it"
+        );
+        verification.pass(VerificationLevel::V3, at(2), "fast");
         assert_eq!(required(&verification), []);
-        assert!(verification.has_passed(Rung::V3));
+        assert!(verification.has_passed(VerificationLevel::V3));
         verification.discard_results();
         assert_eq!(verification, Verification::default());
     }
@@ -239,21 +245,21 @@ mod tests {
     #[test]
     fn the_last_failure_is_that_of_one_level() {
         let mut verification = Verification::default();
-        verification.fail(Rung::V0, at(1), "no");
-        verification.fail(Rung::V1, at(2), "neither");
-        verification.pass(Rung::V0, at(3), "yes");
-        assert_eq!(verification.failure().unwrap().level, Rung::V1);
-        assert_eq!(required(&verification), [Rung::V1]);
-        verification.pass(Rung::V1, at(4), "yes");
+        verification.fail(VerificationLevel::V0, at(1), "no");
+        verification.fail(VerificationLevel::V1, at(2), "neither");
+        verification.pass(VerificationLevel::V0, at(3), "yes");
+        assert_eq!(verification.failure().unwrap().level, VerificationLevel::V1);
+        assert_eq!(required(&verification), [VerificationLevel::V1]);
+        verification.pass(VerificationLevel::V1, at(4), "yes");
         assert_eq!(verification.failure(), None);
     }
 
     #[test]
     fn every_status_is_written_and_read() {
         let mut verification = Verification::default();
-        verification.pass(Rung::V0, at(1), "well");
-        verification.fail(Rung::V1, at(2), "a GPU is missing");
-        verification.require(Rung::V2);
+        verification.pass(VerificationLevel::V0, at(1), "well");
+        verification.fail(VerificationLevel::V1, at(2), "a GPU is missing");
+        verification.require(VerificationLevel::V2);
         let json = serde_json::to_string(&verification).unwrap();
         let expected = concat!(
             r#"{"v0":{"passed":{"at":"1970-01-01T00:00:01Z","evidence":"well"}},"#,

@@ -23,9 +23,7 @@ pub struct Remembered {
     /// The unit of the GPU that the line named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// How bad.
     pub severity: Severity,
-    /// When.
     pub at: Timestamp,
     /// In which boot.
     pub boot: String,

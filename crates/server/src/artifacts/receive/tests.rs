@@ -8,7 +8,7 @@ use tonic::Code;
 use super::*;
 
 /// A server's artifacts.
-struct Site {
+struct AppState {
     dir: tempfile::TempDir,
     receiver: Arc<Receiver>,
     /// Whether an order asks for what is sent.
@@ -21,7 +21,7 @@ struct Sender {
     received: JoinHandle<Result<(), Status>>,
 }
 
-impl Site {
+impl AppState {
     fn new() -> Self {
         Self::with_reserve(0)
     }
@@ -43,7 +43,7 @@ impl Site {
                 if !is_asked.load(Ordering::Relaxed) {
                     return Err(Refusal::NoOrder(generation));
                 }
-                let place = farrier_fleet::fleet::Place::in_pool("train".parse().unwrap());
+                let place = farrier_fleet::fleet::Location::in_pool("train".parse().unwrap());
                 let order = "collect-logs".to_owned();
                 Ok(Record::new(generation, order, 1, place, Timestamp::now()))
             };
@@ -102,7 +102,7 @@ impl Sender {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_stalls_is_cut_off() {
-    let site = Site::new();
+    let site = AppState::new();
     let silent = site.sender("a");
     assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
     let stalled = site.sender("a");
@@ -115,7 +115,7 @@ async fn a_sender_that_stalls_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_trickles_is_cut_off() {
-    let site = Site::new();
+    let site = AppState::new();
     let begin = Instant::now();
     let sender = site.sender("a");
     let content: &'static str = Box::leak("x".repeat(1000).into_boxed_str());
@@ -134,7 +134,7 @@ async fn a_sender_that_trickles_is_cut_off() {
 
 #[tokio::test]
 async fn a_node_has_one_turn_and_all_have_a_few_slots() {
-    let site = Site::new();
+    let site = AppState::new();
     let mut senders = Vec::new();
     for number in 0..AT_A_TIME {
         let sender = site.sender(&format!("n{number}"));
@@ -156,7 +156,7 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
-    let site = Site::new();
+    let site = AppState::new();
     let in_the_way = site.dir.path().join("artifacts/node-a");
     std::fs::write(&in_the_way, "").unwrap();
     assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
@@ -169,7 +169,7 @@ async fn a_store_that_takes_nothing_is_tried_again() {
 /// Withdrawn, revoked or retired: what was begun before that is not kept.
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
-    let site = Site::new();
+    let site = AppState::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
@@ -189,12 +189,12 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
 
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
-    let site = Site::new();
+    let site = AppState::new();
     for _ in 0..PER_ORDER_MAX {
         assert_eq!(site.send("a", "content").await, Ok(()));
     }
     assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
-    let full = Site::with_reserve(u64::MAX);
+    let full = AppState::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
     assert_eq!(full.receiver.expected_bytes.load(Ordering::Relaxed), 0, "the room is given back");
 }
@@ -202,7 +202,7 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
 /// As after a server that was killed between its receipt and its answer.
 #[tokio::test]
 async fn one_that_is_sent_again_replaces_the_one_before() {
-    let site = Site::new();
+    let site = AppState::new();
     for content in ["first", "first", "second"] {
         assert_eq!(site.send("a", content).await, Ok(()));
         assert_eq!(site.stored("a"), [hex(&Sha256::digest(content))]);

@@ -1,12 +1,12 @@
 //! Why a stream ends, and what the node is told of it.
 
-use farrier_wire::form::FormError;
+use farrier_wire::convert::ConvertError;
 use farrier_wire::limits::ORDERS_AHEAD_MAX;
 use tonic::{Code, Status};
 
-use super::super::roster::Cut;
+use super::super::session_registry::DisconnectReason;
 use super::{expired, stranger};
-use crate::brain::TakeError;
+use crate::controller::SubmitError;
 
 /// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub(super) enum End {
     #[error("the node is gone: {0}")]
     Lost(Status),
     #[error("it was cut: {0:?}")]
-    Cut(Cut),
+    DisconnectReason(DisconnectReason),
     #[error("nothing was heard for too long")]
     Idle,
     #[error("the node does not read what it is told")]
@@ -29,9 +29,9 @@ pub(super) enum End {
     )]
     OrdersAhead { said: u64, given: u64 },
     #[error(transparent)]
-    Form(#[from] FormError),
+    Form(#[from] ConvertError),
     #[error(transparent)]
-    Take(#[from] TakeError),
+    Take(#[from] SubmitError),
 }
 
 impl End {
@@ -55,17 +55,23 @@ impl End {
                 _ => return None,
             },
             Self::Left | Self::Unread => return None,
-            Self::Cut(Cut::Displaced) => Status::aborted("the node has opened another stream"),
-            Self::Cut(Cut::Revoked) => Status::permission_denied("the certificate was revoked"),
-            Self::Cut(Cut::Expired) => expired(),
-            Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => stranger(),
-            Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
+            Self::DisconnectReason(DisconnectReason::Displaced) => {
+                Status::aborted("the node has opened another stream")
+            }
+            Self::DisconnectReason(DisconnectReason::Revoked) => {
+                Status::permission_denied("the certificate was revoked")
+            }
+            Self::DisconnectReason(DisconnectReason::Expired) => expired(),
+            Self::DisconnectReason(DisconnectReason::Retired)
+            | Self::Take(SubmitError::Stranger(_)) => stranger(),
+            Self::DisconnectReason(DisconnectReason::Slow | DisconnectReason::Stopping)
+            | Self::Take(SubmitError::Ended) => {
                 Status::unavailable("the server ends or has no time")
             }
-            Self::Cut(Cut::ClockStepped) => {
+            Self::DisconnectReason(DisconnectReason::ClockStepped) => {
                 Status::unavailable("the server's clock was stepped: connect again for the time")
             }
-            Self::Take(TakeError::TooMany(_) | TakeError::LowSpace) => {
+            Self::Take(SubmitError::TooMany(_) | SubmitError::LowSpace) => {
                 Status::resource_exhausted(text)
             }
             Self::Idle => Status::deadline_exceeded(text),

@@ -2,17 +2,17 @@
 
 use std::time::Instant;
 
-use farrier_fleet::fleet::Answer;
-use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
+use farrier_fleet::fleet::OrderStatus;
+use farrier_fleet::fleet::event::{Cordon, Event, NodeInventory, Record};
 use farrier_fleet::health::{Change, Finding};
-use farrier_wire::form::{self, FormError};
+use farrier_wire::convert::{self, ConvertError};
 use farrier_wire::limits::FINDINGS_MAX;
-use farrier_wire::proto::{self, down};
+use farrier_wire::proto::{self, server_message};
 use prost::Message;
 
 use super::super::lanes::{self, LARGE_BYTES, Turn};
 use super::{End, Session, bounded};
-use crate::brain::TakeError;
+use crate::controller::SubmitError;
 
 /// What an inventory takes of the controller's queue, and what an answer or a cordon does.
 const MAKEUP_BYTES: usize = 4 << 10;
@@ -28,23 +28,23 @@ impl Session<'_> {
             return self.acknowledge().await;
         }
         if self.last != Some(said.after) || said.record <= said.after {
-            return self.say(down::What::Resync(proto::Resync {})).await;
+            return self.say(server_message::What::Resync(proto::Resync {})).await;
         }
         // Before it waits for its turn.
         bounded("changes", said.changes.len(), FINDINGS_MAX)?;
         let number = said.record;
         let (changes, bytes, turn) =
-            self.decoded(said, form::changes, |it: &Change| it.finding()).await?;
+            self.decoded(said, convert::changes, |it: &Change| it.finding()).await?;
         self.note_readable().await?;
         let record = self.record(number);
-        let found = Event::Found { node: self.node.clone(), record, changes };
+        let found = Event::FindingsReported { node: self.node.clone(), record, changes };
         match self.report(found, bytes, turn).await {
             // All that are open come in one message, which has its bound.
-            Err(End::Take(TakeError::TooMany(_))) => {
-                return self.say(down::What::Resync(proto::Resync {})).await;
+            Err(End::Take(SubmitError::TooMany(_))) => {
+                return self.say(server_message::What::Resync(proto::Resync {})).await;
             }
             // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => {
+            Err(End::Take(SubmitError::LowSpace)) => {
                 self.note_refused();
                 return Ok(());
             }
@@ -63,14 +63,14 @@ impl Session<'_> {
         bounded("findings", said.open.len(), FINDINGS_MAX)?;
         let number = said.record;
         let (open, bytes, turn) =
-            self.decoded(said, form::open_findings, |it: &Finding| it).await?;
+            self.decoded(said, convert::open_findings, |it: &Finding| it).await?;
         self.open_bytes = bytes;
         self.note_readable().await?;
         let record = self.record(number);
-        let resynced = Event::Resynced { node: self.node.clone(), record, open };
+        let resynced = Event::FindingsSnapshot { node: self.node.clone(), record, open };
         match self.report(resynced, bytes, turn).await {
             // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => {
+            Err(End::Take(SubmitError::LowSpace)) => {
                 self.note_refused();
                 return Ok(());
             }
@@ -89,7 +89,7 @@ impl Session<'_> {
     async fn decoded<M: Message + 'static, T: Send + 'static>(
         &self,
         message: M,
-        decode: fn(M) -> Result<Vec<T>, FormError>,
+        decode: fn(M) -> Result<Vec<T>, ConvertError>,
         finding: fn(&T) -> &Finding,
     ) -> Result<(Vec<T>, usize, Option<Turn>), End> {
         let message_bytes = message.encoded_len();
@@ -98,7 +98,7 @@ impl Session<'_> {
             decode(message)?
         } else {
             let decoded = tokio::task::spawn_blocking(move || decode(message)).await;
-            decoded.map_err(|_| TakeError::Ended)??
+            decoded.map_err(|_| SubmitError::Ended)??
         };
         let logged_bytes = findings.iter().map(|it| finding(it).estimated_bytes()).sum();
         self.charge_bytes(usize::saturating_sub(logged_bytes, message_bytes));
@@ -150,35 +150,40 @@ impl Session<'_> {
         Record { journal: self.journal.clone(), number }
     }
 
-    pub(super) async fn made_of(&mut self, makeup: Makeup) -> Result<(), End> {
-        if self.makeup.as_deref() != Some(&makeup) {
-            let refused = makeup.clone();
-            let seen = Event::Seen { node: self.node.clone(), makeup };
+    pub(super) async fn made_of(&mut self, inventory: NodeInventory) -> Result<(), End> {
+        if self.inventory.as_deref() != Some(&inventory) {
+            let refused = inventory.clone();
+            let seen = Event::InventoryReported { node: self.node.clone(), inventory };
             match self.report(seen, MAKEUP_BYTES, None).await {
-                Err(End::Take(TakeError::LowSpace)) => {
+                Err(End::Take(SubmitError::LowSpace)) => {
                     self.refused_makeup = Some(Box::new(refused));
                     self.note_refused();
                     return Ok(());
                 }
                 other => other?,
             }
-            self.makeup = self.known().await?.makeup;
+            self.inventory = self.known().await?.inventory;
         }
         Ok(())
     }
 
     /// What the scheduler says changes with orders too: whether it is news the brain knows better.
     pub(super) async fn cordoned(&mut self, cordon: Cordon) -> Result<(), End> {
-        let seen = Event::CordonSeen { node: self.node.clone(), cordon };
+        let seen = Event::CordonObserved { node: self.node.clone(), cordon };
         self.report(seen, SMALL_BYTES, None).await
     }
 
-    pub(super) async fn answered(&mut self, said: proto::OrderAnswer) -> Result<(), End> {
-        let (generation, answer) = form::answer(said)?;
-        let accepted = answer == Answer::Accepted;
-        let answered = Event::Answered { node: self.node.clone(), generation, answer };
+    pub(super) async fn answered(&mut self, said: proto::OrderStatus) -> Result<(), End> {
+        let (generation, answer) = convert::answer(said)?;
+        let accepted = answer == OrderStatus::Accepted;
+        let answered =
+            Event::OrderStatusReported { node: self.node.clone(), generation, status: answer };
         self.report(answered, SMALL_BYTES, None).await?;
-        self.say(down::What::AnswerAck(proto::AnswerAck { generation, accepted })).await
+        self.say(server_message::What::OrderStatusAck(proto::OrderStatusAck {
+            generation,
+            accepted,
+        }))
+        .await
     }
 }
 
@@ -186,28 +191,28 @@ impl Session<'_> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use farrier_fleet::fleet::Place;
+    use farrier_fleet::fleet::Location;
     use farrier_fleet::fleet::identity::Actor;
     use farrier_wire::limits::FLIGHT_MAX;
     use tokio::sync::{mpsc, watch};
 
     use super::super::super::quota::NodeQuota;
-    use super::super::Desk;
+    use super::super::SessionContext;
     use super::*;
     use crate::access::Store;
-    use crate::brain::Brain;
     use crate::clock::ClockWatch;
-    use crate::core::Core;
-    use crate::ingest::{ReportQuota, Roster};
+    use crate::controller::Controller;
+    use crate::ingest::{ReportQuota, SessionRegistry};
     use crate::log::sqlite::SqliteLog;
+    use crate::state_machine::StateMachine;
 
     #[tokio::test]
     async fn an_old_snapshot_ends_that_changes_are_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let roster = Arc::new(Roster::new(ReportQuota::default()));
-        let (brain, _ended) = Brain::spawn(
-            Core::open(Box::new(log)).unwrap(),
+        let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
+        let (brain, _ended) = Controller::spawn(
+            StateMachine::open(Box::new(log)).unwrap(),
             Arc::clone(&roster),
             Arc::default(),
             watch::channel(0).0,
@@ -216,16 +221,19 @@ mod tests {
         )
         .unwrap();
         let node: farrier_fleet::fleet::NodeId = "a".parse().unwrap();
-        let place = Place::in_pool("train".parse().unwrap());
-        brain.take(Actor::Server, Event::Enrolled { node: node.clone(), place }).await.unwrap();
-        let desk = Desk {
+        let place = Location::in_pool("train".parse().unwrap());
+        brain
+            .take(Actor::Server, Event::Enrolled { node: node.clone(), location: place })
+            .await
+            .unwrap();
+        let desk = SessionContext {
             brain,
             roster,
             store: Arc::new(Store::open(folder.path()).unwrap()),
             space: Arc::default(),
-            lanes: lanes::Lanes::default(),
+            lanes: lanes::NodeLanes::default(),
             counters: Arc::default(),
-            report_interval_s: 10,
+            heartbeat_interval_s: 10,
         };
         let (out, mut told) = mpsc::channel(16);
         let quota = NodeQuota::new(ReportQuota::default(), Instant::now());
@@ -244,14 +252,14 @@ mod tests {
             out: &out,
             journal: "j".to_owned(),
             last: Some(3),
-            makeup: None,
+            inventory: None,
             told: 0,
         };
-        session.resynced(form::findings_message(2, [])).await.unwrap();
-        let changes = form::changes_message(4, 3, Vec::new()).unwrap();
+        session.resynced(convert::findings_message(2, [])).await.unwrap();
+        let changes = convert::changes_message(4, 3, Vec::new()).unwrap();
         session.changes(changes).await.unwrap();
         let mut acked = || match told.try_recv().unwrap().unwrap().what {
-            Some(down::What::Ack(ack)) => ack.record,
+            Some(server_message::What::Ack(ack)) => ack.record,
             other => panic!("{other:?}"),
         };
         assert_eq!((acked(), acked()), (3, 4));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
 use farrier_wire::limits::FLIGHT_MAX;
-use farrier_wire::proto::{self, Up, down, report, up};
+use farrier_wire::proto::{self, AgentMessage, agent_message, report, server_message};
 use prost::Message;
 
 use super::super::quota::NodeQuota;
@@ -19,10 +19,12 @@ pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
     /// Counts a message, but for what is passed over: nothing of that is logged.
-    pub(super) fn charge(&self, said: &Up) {
+    pub(super) fn charge(&self, said: &AgentMessage) {
         let is_changes = matches!(
             &said.what,
-            Some(up::What::Report(proto::Report { what: Some(report::What::Changes(_)) }))
+            Some(agent_message::What::Report(proto::Report {
+                what: Some(report::What::Changes(_))
+            }))
         );
         if self.passes_over == 0 || !is_changes {
             let bytes = said.encoded_len().saturating_mul(self.byte_cost());
@@ -84,7 +86,7 @@ impl Session<'_> {
                 return Ok(());
             }
             self.passes_over = FLIGHT_MAX;
-            return self.say(down::What::Resync(proto::Resync {})).await;
+            return self.say(server_message::What::Resync(proto::Resync {})).await;
         }
         self.desk.roster.count_throttled();
         if !self.logged.is_over_quota {
@@ -99,15 +101,15 @@ impl Session<'_> {
     pub(super) async fn keep_up(&mut self) -> Result<(), End> {
         if self.logged.is_over_quota && self.quota().is_kept(Instant::now()) {
             self.logged.is_over_quota = false;
-            self.give(Event::QuotaKept { node: self.node.clone() }).await?;
+            self.give(Event::QuotaRestored { node: self.node.clone() }).await?;
         }
         if self.is_refused && !self.desk.space.is_low() {
             self.is_refused = false;
             self.pulse.set_delayed(self.is_throttled);
-            if let Some(makeup) = self.refused_makeup.take() {
-                self.made_of(*makeup).await?;
+            if let Some(inventory) = self.refused_makeup.take() {
+                self.made_of(*inventory).await?;
             }
-            self.say(down::What::Resync(proto::Resync {})).await?;
+            self.say(server_message::What::Resync(proto::Resync {})).await?;
         }
         Ok(())
     }

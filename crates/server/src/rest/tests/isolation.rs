@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use farrier_fleet::fleet::event::{GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::event::{GpuInventory, NodeInventory, Record};
 use farrier_fleet::fleet::reason::samples;
 use farrier_fleet::fleet::state::Symptom;
-use farrier_fleet::fleet::{Order, OrderKind, Policy, Reason, Standing, UnblockedBy, Why};
+use farrier_fleet::fleet::{NodePhase, Order, OrderKind, Policy, Rationale, Reason, UnblockedBy};
 use farrier_fleet::health::{Change, Finding, GpuUuid};
 
 use super::*;
@@ -38,7 +38,7 @@ fn markers(text: &str) -> BTreeSet<String> {
 
 /// Every reason and all that unblocks, each about the fleet, about the rack that is shared and
 /// about the other pool.
-fn cases() -> Vec<Why> {
+fn cases() -> Vec<Rationale> {
     let domains = [Domain::Fleet, domain("rack:shared"), domain("pool:zz-secret")];
     let mut cases = Vec::new();
     for about in domains {
@@ -48,7 +48,7 @@ fn cases() -> Vec<Why> {
         let unblocked_by = samples::unblocked_by_naming(&about, pool, Some(id(FOREIGN[0])));
         let count = reasons.len().max(unblocked_by.len());
         let pairs = reasons.into_iter().cycle().zip(unblocked_by.into_iter().cycle());
-        cases.extend(pairs.take(count).map(|(reason, it)| Why::new(reason, it)));
+        cases.extend(pairs.take(count).map(|(reason, it)| Rationale::new(reason, it)));
     }
     cases
 }
@@ -70,38 +70,40 @@ impl World {
         }
         for name in FOREIGN.into_iter().chain([OWN]) {
             let is_own = name == OWN;
-            let gpu = |at: u32| GpuMakeup {
+            let gpu = |at: u32| GpuInventory {
                 uuid: GpuUuid(format!("{}-{at}", if is_own { "GPU" } else { "ZZ-GPU" })),
                 name: Some(if is_own { "NVIDIA H200" } else { "ZZ-GPU" }.to_owned()),
                 index: Some(at),
                 pci: None,
             };
             let gpus = Some((0..2).map(gpu).collect());
-            let makeup = Makeup { boot: "b".to_owned(), gpus, ..Makeup::default() };
-            world.log(Event::Seen { node: id(name), makeup }).await;
+            let inventory =
+                NodeInventory { boot: "b".to_owned(), gpus, ..NodeInventory::default() };
+            world.log(Event::InventoryReported { node: id(name), inventory }).await;
             let record = Record { journal: "j".to_owned(), number: 1 };
             let changes = vec![Change::Opened(finding(is_own))];
-            world.log(Event::Found { node: id(name), record, changes }).await;
+            world.log(Event::FindingsReported { node: id(name), record, changes }).await;
             let reason = "a look".to_owned();
-            let held = Ask::Hold { node: id(name), reason };
-            world.log(Event::Asked { what: held }).await;
+            let held = OperatorRequest::Hold { node: id(name), reason };
+            world.log(Event::OperatorRequested { request: held }).await;
         }
         let mut policy = Policy::default();
         // One node is enough to blame what it shares.
-        (policy.blame.nodes, policy.blame.share) = (1, 0.01);
+        (policy.common_cause.nodes, policy.common_cause.share) = (1, 0.01);
         policy.pools.insert(FOREIGN_POOL.parse().unwrap(), policy.pools_default.clone());
         world.log(Event::PolicySet { policy: Box::new(policy) }).await;
         let until = world.site().brain.now() + SignedDuration::from_hours(1);
         for name in ["rack:zz-rack", "pool:zz-secret"] {
-            let what = Ask::Freeze { domain: domain(name), until, reason: "work".to_owned() };
-            world.log(Event::Asked { what }).await;
+            let what =
+                OperatorRequest::Freeze { domain: domain(name), until, reason: "work".to_owned() };
+            world.log(Event::OperatorRequested { request: what }).await;
         }
         world
     }
 
     /// Everything that can have this reason has it: a phase, what is deferred, an order, one that
     /// was withdrawn, one that a person wanted, and what is to blame.
-    async fn tell(&self, why: &Why) {
+    async fn tell(&self, why: &Rationale) {
         let reason = || why.reason.clone();
         for name in [OWN, FOREIGN[0]] {
             let node = || id(name);
@@ -115,45 +117,52 @@ impl World {
             let (last, pending) = orders.await.unwrap();
             if let Some(generation) = pending {
                 let why = reason();
-                self.log(Event::Withdrawn { node: node(), generation, why }).await;
+                self.log(Event::OrderCancelled { node: node(), generation, reason: why }).await;
             }
             let order = |generation, what| Order {
                 node: node(),
                 generation,
-                what,
+                kind: what,
                 boot: None,
                 lease_until: self.site().brain.now() + SignedDuration::from_hours(1),
                 reason: reason(),
             };
             let diag = OrderKind::Diag { level: 1, minutes: 0 };
-            self.log(Event::Ordered { order: order(last + 10, diag) }).await;
+            self.log(Event::OrderIssued { order: order(last + 10, diag) }).await;
             let (generation, refused) = (last + 10, reason());
-            self.log(Event::Withdrawn { node: node(), generation, why: refused }).await;
-            self.log(Event::Moved { node: node(), to: Standing::Held, why: why.clone() }).await;
-            self.log(Event::Ordered { order: order(last + 20, OrderKind::Cordon) }).await;
-            self.log(Event::HeldBack { node: node(), why: why.clone() }).await;
+            self.log(Event::OrderCancelled { node: node(), generation, reason: refused }).await;
+            self.log(Event::PhaseChanged {
+                node: node(),
+                to: NodePhase::Held,
+                rationale: why.clone(),
+            })
+            .await;
+            self.log(Event::OrderIssued { order: order(last + 20, OrderKind::Cordon) }).await;
+            self.log(Event::Deferred { node: node(), rationale: why.clone() }).await;
         }
         for (name, nodes) in [
             ("rack:shared", vec![id(OWN), id(FOREIGN[0])]),
             ("rack:zz-rack", vec![id(FOREIGN[1]), id(FOREIGN[2])]),
         ] {
             let (domain, symptom) = (domain(name), Symptom::Network);
-            let absolved = Event::Absolved { domain: domain.clone(), why: why.clone() };
+            let absolved =
+                Event::DomainFaultCleared { domain: domain.clone(), rationale: why.clone() };
             self.log(absolved).await;
-            self.log(Event::Blamed { domain, symptom, nodes, why: why.clone() }).await;
+            self.log(Event::DomainFaultDetected { domain, symptom, nodes, rationale: why.clone() })
+                .await;
         }
     }
 
     /// The order that is pending is withdrawn for this reason: what failed last is shown where
     /// nothing is pending.
-    async fn withdraw(&self, why: &Why) {
+    async fn withdraw(&self, why: &Rationale) {
         let pending = self
             .site()
             .brain
             .look(|state| state.nodes[&id(OWN)].orders.pending().map(|it| it.order.generation));
         let generation = pending.await.unwrap().unwrap();
         let (node, why) = (id(OWN), why.reason.clone());
-        self.log(Event::Withdrawn { node, generation, why }).await;
+        self.log(Event::OrderCancelled { node, generation, reason: why }).await;
     }
 
     /// What a caller gets from a path, also where that is a refusal.
@@ -221,7 +230,7 @@ fn paths(after: u64) -> Vec<String> {
 async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reason() {
     let world = World::two_pools().await;
     let all = NAMES.join(" ") + &samples::FOREIGN_COUNTS.map(|it| format!(" {it}")).concat();
-    let (mut codes, mut shown, mut blamed) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let (mut codes, mut shown, mut domain_faults) = (BTreeSet::new(), BTreeSet::new(), 0);
     for why in cases() {
         let after = world.site().tail.end();
         world.tell(&why).await;
@@ -231,7 +240,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
         for path in paths(after) {
             let seen = world.read(&path, "pool:train").await;
             assert_eq!(markers(&seen), BTreeSet::new(), "{path} for {why:?}: {seen}");
-            blamed += usize::from(path == "/api/v1/blames" && seen.contains(OWN));
+            domain_faults += usize::from(path == "/api/v1/domain-faults" && seen.contains(OWN));
             // Somebody who has the whole fleet sees the markers: they are there.
             if !is_whole(&shown) {
                 shown.extend(markers(&world.read(&path, "fleet").await));
@@ -248,7 +257,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
         assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
     }
     assert!(Reason::CODES.iter().all(|it| codes.contains(*it)), "{codes:?}");
-    assert_eq!(blamed, cases().len(), "what is to blame is shown with the caller's node");
+    assert_eq!(domain_faults, cases().len(), "what is to blame is shown with the caller's node");
     assert_eq!(shown, markers(&all), "a marker that nobody is shown tests nothing");
 }
 
@@ -256,7 +265,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
 #[tokio::test]
 async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
     let world = World::two_pools().await;
-    let why = Why::new(Reason::Repaired, UnblockedBy::Finding);
+    let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
     world.tell(&why).await;
     for (scope, own, other) in
         [("pool:train", OWN, FOREIGN[0]), ("pool:zz-secret", FOREIGN[0], OWN)]
@@ -283,7 +292,7 @@ async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
     let look = world.site().brain.look(|state| state.nodes[&id(OWN)].first_seq);
     let first_seq = look.await.unwrap();
     for (generation, pool) in [(1, FOREIGN_POOL), (2, "train")] {
-        let place = Place::in_pool(pool.parse().unwrap());
+        let place = Location::in_pool(pool.parse().unwrap());
         let at = Timestamp::now();
         let mut record =
             artifacts::Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);

@@ -1,7 +1,7 @@
 //! A fleet: its nodes, and one of them.
 
-use farrier_fleet::fleet::Standing;
-use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::NodePhase;
+use farrier_fleet::fleet::event::NodeInventory;
 use farrier_fleet::health::Subject;
 use farrier_wire::rest::{ConnectionState, NodeDetail, NodeRow};
 use jiff::Timestamp;
@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Times
 fn header(frame: &mut Frame, fleet: &Fleet, now: Timestamp) -> usize {
     let width = frame.width();
     let at = frame.text(0, 0, width, Style::Strong, "farrier top");
-    let out = fleet.nodes.iter().filter(|it| !it.standing.in_service()).count();
+    let out = fleet.nodes.iter().filter(|it| !it.phase.in_service()).count();
     let count = match (fleet.at, fleet.has_more) {
         (None, _) => "nodes not known".to_owned(),
         (Some(_), true) => format!("more than {} nodes", fleet.nodes.len()),
@@ -75,7 +75,7 @@ fn columns(width: usize) -> Vec<(&'static str, usize)> {
             columns.push((heading, wide));
         }
     };
-    take(30, "standing", 12);
+    take(30, "phase", 12);
     take(100, "pool", 10);
     take(120, "rack", 8);
     take(60, "for", 6);
@@ -97,10 +97,10 @@ fn draw_row(
     for (heading, width) in columns {
         let (style, text) = match *heading {
             "node" => (Style::Strong, node.node.to_string()),
-            "standing" => (standing(node.standing), node.standing.words().to_owned()),
-            "pool" => (Style::Plain, node.place.pool.to_string()),
+            "phase" => (phase(node.phase), node.phase.to_string()),
+            "pool" => (Style::Plain, node.location.pool.to_string()),
             "rack" => {
-                let rack = node.place.rack.as_ref().map(ToString::to_string);
+                let rack = node.location.rack.as_ref().map(ToString::to_string);
                 (Style::Plain, rack.unwrap_or_else(|| "-".to_owned()))
             }
             "for" => (Style::Plain, words::ago(node.since, now)),
@@ -132,10 +132,10 @@ fn why(node: &NodeRow) -> String {
     if let Some(order) = &node.order {
         why = format!("{order}: {why}");
     }
-    if let Some(held) = &node.held_back {
+    if let Some(held) = &node.deferred {
         why.push_str(&format!("; held back: {}", held.text));
     }
-    if node.silent_since.is_some() {
+    if node.heartbeat_lost_since.is_some() {
         why = format!("silent; {why}");
     }
     match node.connection.as_ref().map(|it| it.state) {
@@ -147,13 +147,13 @@ fn why(node: &NodeRow) -> String {
     why
 }
 
-fn standing(standing: Standing) -> Style {
-    match standing {
-        Standing::InService => Style::Good,
-        Standing::Joining | Standing::Suspect | Standing::Verifying | Standing::Held => {
+fn phase(phase: NodePhase) -> Style {
+    match phase {
+        NodePhase::InService => Style::Good,
+        NodePhase::Joining | NodePhase::Suspect | NodePhase::Verifying | NodePhase::Held => {
             Style::Caution
         }
-        Standing::Quarantined | Standing::InRepair => Style::Bad,
+        NodePhase::Quarantined | NodePhase::Repairing => Style::Bad,
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     };
     let at = frame.text(row, 0, usize::MAX, Style::Strong, name);
     let at = frame.text(row, at, usize::MAX, Style::Plain, "  ");
-    let at = frame.text(row, at, usize::MAX, standing(node.standing), node.standing.words());
+    let at = frame.text(row, at, usize::MAX, phase(node.phase), &node.phase.to_string());
     let since = format!(" for {}", words::ago(node.since, now));
     frame.text(row, at, usize::MAX, Style::Plain, &since);
     row += 1;
@@ -187,7 +187,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     let mut findings: Vec<FindingNow> = node
         .findings
         .iter()
-        .map(|finding| FindingNow::of(finding, on(node.makeup.as_ref(), &finding.subject)))
+        .map(|finding| FindingNow::of(finding, on(node.inventory.as_ref(), &finding.subject)))
         .collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let room = frame.height().saturating_sub(row + 1);
@@ -204,8 +204,8 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
 }
 
 /// What a finding is about: a GPU by its number, where the node told it.
-fn on(makeup: Option<&Makeup>, subject: &Subject) -> String {
-    let listed = makeup.and_then(|makeup| makeup.gpus.as_ref());
+fn on(inventory: Option<&NodeInventory>, subject: &Subject) -> String {
+    let listed = inventory.and_then(|inventory| inventory.gpus.as_ref());
     let found = subject.gpu().and_then(|uuid| listed?.iter().find(|gpu| gpu.uuid == *uuid));
     match found.and_then(|gpu| gpu.index) {
         Some(index) => format!("GPU {index} {subject}"),
@@ -216,30 +216,30 @@ fn on(makeup: Option<&Makeup>, subject: &Subject) -> String {
 fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
     let unknown = || "not known".to_owned();
     let mut lines = vec![
-        ("pool", node.place.pool.to_string()),
-        ("why", node.why.reason.text.clone()),
-        ("until", node.why.unblocked_by.text.clone()),
+        ("pool", node.location.pool.to_string()),
+        ("why", node.rationale.reason.text.clone()),
+        ("until", node.rationale.unblocked_by.text.clone()),
     ];
-    if let Some(held) = &node.held_back {
+    if let Some(held) = &node.deferred {
         lines
             .push(("held back", format!("{}; until {}", held.reason.text, held.unblocked_by.text)));
     }
     if let Some(order) = &node.order {
-        lines.push(("order", format!("{} until {:.0}", order.what, order.lease_until)));
+        lines.push(("order", format!("{} until {:.0}", order.text, order.lease_until)));
     }
     if let Some(hold) = &node.hold {
         lines.push(("held by", format!("{}: {}", hold.by, hold.reason)));
     }
-    if let Some(since) = node.silent_since {
+    if let Some(since) = node.heartbeat_lost_since {
         lines.push(("silent", format!("nothing was heard since {since:.0}")));
     }
     if let Some(connection) = &node.connection {
         lines.push(("agent", connection.to_string()));
     }
-    match &node.makeup {
-        Some(makeup) => {
-            lines.push(("driver", makeup.driver.clone().unwrap_or_else(unknown)));
-            let gpus = makeup.gpus.as_ref().map(|all| {
+    match &node.inventory {
+        Some(inventory) => {
+            lines.push(("driver", inventory.driver.clone().unwrap_or_else(unknown)));
+            let gpus = inventory.gpus.as_ref().map(|all| {
                 let name = all.first().and_then(|gpu| gpu.name.clone());
                 format!("{} × {}", all.len(), name.unwrap_or_else(|| "a GPU".to_owned()))
             });
@@ -252,7 +252,7 @@ fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use farrier_fleet::fleet::event::GpuMakeup;
+    use farrier_fleet::fleet::event::GpuInventory;
     use farrier_fleet::health::GpuUuid;
 
     use super::*;
@@ -260,10 +260,10 @@ mod tests {
     #[test]
     fn a_finding_names_its_gpu_by_number_where_that_is_known() {
         let uuid = GpuUuid("GPU-1".to_owned());
-        let gpu = GpuMakeup { uuid: uuid.clone(), name: None, index: Some(5), pci: None };
-        let makeup = Makeup { gpus: Some(vec![gpu]), ..Makeup::default() };
-        assert_eq!(on(Some(&makeup), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
+        let gpu = GpuInventory { uuid: uuid.clone(), name: None, index: Some(5), pci: None };
+        let inventory = NodeInventory { gpus: Some(vec![gpu]), ..NodeInventory::default() };
+        assert_eq!(on(Some(&inventory), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
         assert_eq!(on(None, &Subject::Gpu(uuid)), "GPU-1");
-        assert_eq!(on(Some(&makeup), &Subject::Node), "node");
+        assert_eq!(on(Some(&inventory), &Subject::Node), "node");
     }
 }

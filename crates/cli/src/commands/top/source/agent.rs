@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farrier_agent::brain::Held;
+use farrier_agent::monitor::Held;
 use farrier_agent::status::{FindingStatus, GpuStatus, Status};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{FindingKind, GpuUuid, Signal, Subject};

@@ -32,8 +32,8 @@ fn what_asks_for_a_reset_waits_for_one_and_not_for_quiet() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
     engine.observe(at(1), &xid(119, "0000:1c:00", at(1), "a"));
-    let later = engine.observe(at(90_000), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
-    assert!(later.changes.is_empty(), "{:?}", later.changes);
+    let add_seconds = engine.observe(at(90_000), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
+    assert!(add_seconds.changes.is_empty(), "{:?}", add_seconds.changes);
     let finding = engine.findings().next().unwrap();
     assert!(finding.clears.contains("counters start anew"), "{}", finding.clears);
     let reset = engine.observe(at(90_010), &sample(gpu(1), Signal::GpuEccCorrected, 0.0)).changes;

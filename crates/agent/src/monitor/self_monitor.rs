@@ -1,0 +1,314 @@
+//! What the agent knows of itself: clocks, collectors, the log, the disk. All of it are signals like others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Moment, Sample, Signal, Subject};
+use serde::{Deserialize, Serialize};
+
+use super::message::{Collector, ConfigRejected, NvmlUnavailable};
+use crate::config::{Config, Tiers, duration};
+
+/// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
+const STEP_S: f64 = 2.0;
+
+/// So long after a step, and after the start, the wall clock is not believed to make anything old.
+const DOUBT_MS: i64 = 60_000;
+
+/// A collector is overdue after so many periods, and after this at the least: a busy node is late at times.
+const PERIODS: i64 = 3;
+const OVERDUE_MS_MIN: i64 = 3000;
+
+/// A collector as status shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CollectorState {
+    pub name: String,
+    /// How often it looks.
+    pub period_s: f64,
+    /// When it last said something, in seconds before now; none: never.
+    pub age_s: Option<f64>,
+    /// Whether it has said nothing for too long.
+    pub stalled: bool,
+}
+
+/// Why something is not seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoverageLoss {
+    /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
+    pub what: String,
+    pub why: String,
+}
+
+/// Whether the kernel log is read.
+#[derive(Debug)]
+pub(super) enum KernelLogState {
+    /// It has not been tried yet.
+    Untried,
+    /// It is read.
+    Read,
+    /// It cannot be read.
+    Unreadable {
+        /// The reader's words, for `farrier status`.
+        why: String,
+    },
+}
+
+/// Why findings are not written to disk.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    /// The journal could not be opened for writing.
+    #[error("the disk takes nothing")]
+    NotOpen,
+    /// A write failed.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
+/// What is known.
+#[derive(Debug)]
+pub(super) struct SelfMonitor {
+    tiers: Tiers,
+    /// How long NVML may take to answer. One that takes longer is told as a driver that hangs.
+    nvml_deadline_ms: i64,
+    started_ms: i64,
+    last: Option<Moment>,
+    stepped_s: f64,
+    stepped_ms: Option<i64>,
+    heard_ms: BTreeMap<Collector, i64>,
+    /// Those whose thread is no more.
+    pub(super) ended: BTreeSet<Collector>,
+    /// Why NVML says nothing; while that is known its collectors are not also stalled.
+    pub(super) nvml_blind: Option<NvmlUnavailable>,
+    /// It was said to be blind, and not that it is back.
+    pub(super) nvml_is_ill: bool,
+    pub(super) kernel_log: KernelLogState,
+    pub(super) lines_lost: u64,
+    pub(super) writable: Result<(), WriteError>,
+    /// What is wrong with the file, where the one before it is in force.
+    pub(super) config: Result<(), ConfigRejected>,
+    pub(super) sink_good: bool,
+    pub(super) messages_dropped: u64,
+    pub(super) findings_dropped: u64,
+}
+
+impl SelfMonitor {
+    pub(super) fn new(config: &Config, now: Moment) -> Self {
+        let deadline = duration(config.probe.deadline_s);
+        Self {
+            tiers: config.tiers,
+            nvml_deadline_ms: i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX / 2),
+            started_ms: now.steady_ms,
+            last: None,
+            stepped_s: 0.0,
+            stepped_ms: None,
+            heard_ms: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            nvml_blind: Some(NvmlUnavailable::NotYet),
+            nvml_is_ill: false,
+            kernel_log: KernelLogState::Untried,
+            lines_lost: 0,
+            writable: Ok(()),
+            config: Ok(()),
+            sink_good: true,
+            messages_dropped: 0,
+            findings_dropped: 0,
+        }
+    }
+
+    pub(super) fn heard(&mut self, collector: Collector, now: Moment) {
+        self.heard_ms.insert(collector, now.steady_ms);
+    }
+
+    /// Compares the clocks. Gives a step in seconds, where there was one.
+    pub(super) fn compare_clocks(&mut self, now: Moment) -> Option<f64> {
+        let last = self.last.replace(now)?;
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds between two ticks")]
+        let steady_s = (now.steady_ms - last.steady_ms) as f64 / 1000.0;
+        let step_s = now.wall.duration_since(last.wall).as_secs_f64() - steady_s;
+        if step_s.abs() <= STEP_S {
+            return None;
+        }
+        self.stepped_s += step_s.abs();
+        self.stepped_ms = Some(now.steady_ms);
+        Some(step_s)
+    }
+
+    /// Whether the wall clock was set a moment ago, or is not known for long enough.
+    pub(super) fn doubts_clock(&self, now: Moment) -> bool {
+        now.steady_ms - self.stepped_ms.unwrap_or(self.started_ms) < DOUBT_MS
+    }
+
+    /// The signals about the agent.
+    pub(super) fn samples(&self, now: Moment) -> Vec<Sample> {
+        let flag = |flag: bool| Reading::Value(f64::from(u8::from(flag)));
+        #[expect(clippy::cast_precision_loss, reason = "counters far below 2^52")]
+        let count = |count: u64| Reading::Value(count as f64);
+        let stalled = self.stalled(now).count();
+        let mut values = vec![
+            (Signal::AgentKernelLinesLost, count(self.lines_lost)),
+            (Signal::AgentLogWritable, flag(self.writable.is_ok())),
+            (Signal::AgentClockSteps, Reading::Value(self.stepped_s)),
+            (Signal::AgentJobMessagesDropped, count(self.messages_dropped)),
+            (Signal::AgentFindingsDropped, count(self.findings_dropped)),
+            (Signal::AgentCollectorsStalled, count(stalled as u64)),
+            (Signal::AgentConfigGood, flag(self.config.is_ok())),
+            (Signal::AgentSinkGood, flag(self.sink_good)),
+        ];
+        match &self.kernel_log {
+            KernelLogState::Untried => {}
+            KernelLogState::Read => values.push((Signal::AgentKernelLog, flag(true))),
+            KernelLogState::Unreadable { .. } => {
+                values.push((Signal::AgentKernelLog, flag(false)));
+            }
+        }
+        let note = |signal| match &self.config {
+            Err(err) if signal == Signal::AgentConfigGood => Some(err.to_string()),
+            _ => None,
+        };
+        let sample = |(signal, reading)| Sample {
+            subject: Subject::Agent,
+            signal,
+            reading,
+            note: note(signal),
+        };
+        values.into_iter().map(sample).collect()
+    }
+
+    /// Every collector and how long it has said nothing.
+    pub(super) fn collectors(&self, now: Moment) -> Vec<CollectorState> {
+        Collector::ALL.iter().map(|collector| self.collector(*collector, now)).collect()
+    }
+
+    fn collector(&self, collector: Collector, now: Moment) -> CollectorState {
+        let heard = self.heard_ms.get(&collector);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
+        let age_s = heard.map(|heard| (now.steady_ms - heard) as f64 / 1000.0);
+        CollectorState {
+            name: collector.to_string(),
+            period_s: collector.period(&self.tiers).as_secs_f64(),
+            age_s,
+            stalled: self.is_stalled(collector, now),
+        }
+    }
+
+    /// Those that have said nothing for too long.
+    fn stalled(&self, now: Moment) -> impl Iterator<Item = Collector> {
+        Collector::ALL.into_iter().filter(move |collector| self.is_stalled(*collector, now))
+    }
+
+    fn is_stalled(&self, collector: Collector, now: Moment) -> bool {
+        let period = collector.period(&self.tiers);
+        let period_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / PERIODS);
+        let heard = self.heard_ms.get(&collector).copied();
+        let silent_ms = now.steady_ms - heard.unwrap_or(self.started_ms);
+        let deadline_ms = if collector.is_nvml() { self.nvml_deadline_ms } else { 0 };
+        let overdue = silent_ms > (PERIODS * period_ms).max(OVERDUE_MS_MIN) + deadline_ms;
+        let explained = collector.is_nvml() && self.nvml_blind.is_some();
+        (overdue || self.ended.contains(&collector)) && !explained
+    }
+
+    /// Whether NVML and the kernel log are seen.
+    pub(super) fn sees(&self) -> (bool, bool) {
+        (self.nvml_blind.is_none(), matches!(self.kernel_log, KernelLogState::Read))
+    }
+
+    /// What the agent does not see now.
+    pub(super) fn blindness(&self, now: Moment) -> Vec<CoverageLoss> {
+        let mut blind = Vec::new();
+        let mut add =
+            |what: &str, why: String| blind.push(CoverageLoss { what: what.to_owned(), why });
+        if let Some(why) = &self.nvml_blind {
+            add("nvml", format!("NVML: {why}"));
+        }
+        match &self.kernel_log {
+            KernelLogState::Untried => {
+                add("kernel-log", "the kernel log has not been read yet".to_owned());
+            }
+            KernelLogState::Unreadable { why } => add("kernel-log", why.clone()),
+            KernelLogState::Read => {}
+        }
+        if let Err(err) = &self.writable {
+            add("journal", format!("findings cannot be written to disk: {err}"));
+        }
+        let stalled: Vec<String> = self.stalled(now).map(|it| it.to_string()).collect();
+        if !stalled.is_empty() {
+            add("collectors", format!("nothing is heard from {}", stalled.join(", ")));
+        }
+        blind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn at(steady_ms: i64, wall_ms: i64) -> Moment {
+        let wall = Timestamp::from_millisecond(1_800_000_000_000 + wall_ms).unwrap();
+        Moment { steady_ms, wall }
+    }
+
+    fn own() -> SelfMonitor {
+        SelfMonitor::new(&Config::default(), at(0, 0))
+    }
+
+    #[test]
+    fn a_step_of_the_clock_is_seen_either_way_and_drift_is_not() {
+        let mut own = own();
+        assert_eq!(own.compare_clocks(at(0, 0)), None);
+        assert_eq!(own.compare_clocks(at(1000, 1500)), None);
+        assert!(!own.doubts_clock(at(60_000, 60_000)), "it has run for a minute");
+        assert_eq!(own.compare_clocks(at(2000, 3_602_500)), Some(3600.0));
+        assert!(own.doubts_clock(at(61_999, 3_662_500)));
+        assert!(!own.doubts_clock(at(62_000, 3_662_501)));
+        assert_eq!(own.compare_clocks(at(3000, 3500)), Some(-3600.0));
+        let steps = own.samples(at(3000, 3500)).into_iter();
+        let mut steps = steps.filter(|sample| sample.signal == Signal::AgentClockSteps);
+        assert_eq!(steps.next().unwrap().reading, Reading::Value(7200.0));
+    }
+
+    #[test]
+    fn a_collector_is_stalled_after_three_periods_unless_it_is_known_why() {
+        let mut own = own();
+        let stalled = |own: &SelfMonitor, now: Moment| -> Vec<String> {
+            let states = own.collectors(now).into_iter();
+            states.filter(|state| state.stalled).map(|state| state.name).collect()
+        };
+        own.heard(Collector::HostFast, at(5000, 0));
+        assert!(stalled(&own, at(3000, 0)).is_empty());
+        assert!(stalled(&own, at(8000, 0)).is_empty());
+        assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
+        assert_eq!(own.blindness(at(8001, 0)).len(), 3);
+        own.nvml_blind = None;
+        own.heard(Collector::NvmlFast, at(1, 0));
+        // A call that hangs is told of at its deadline, as what it is.
+        assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
+        assert_eq!(stalled(&own, at(8002, 0)), ["nvml-fast", "host-fast"]);
+    }
+
+    #[test]
+    fn the_kernel_log_and_the_check_have_a_pulse_and_a_thread_that_ended_is_stalled() {
+        let mut own = own();
+        own.nvml_blind = None;
+        for collector in Collector::ALL {
+            own.heard(collector, at(1_000_000, 0));
+        }
+        let stalled = |own: &SelfMonitor, now: i64| -> Vec<String> {
+            let states = own.collectors(at(now, 0)).into_iter();
+            states.filter(|state| state.stalled).map(|state| state.name).collect()
+        };
+        assert!(stalled(&own, 1_001_000).is_empty());
+        own.ended.insert(Collector::Check);
+        assert_eq!(stalled(&own, 1_001_000), ["check"]);
+        own.ended.clear();
+        let late = stalled(&own, 1_031_000);
+        assert!(late.contains(&"kernel".to_owned()) && !late.contains(&"check".to_owned()));
+        assert!(stalled(&own, 1_181_000).contains(&"check".to_owned()));
+        let hours = 3 * 3_600_000;
+        assert!(!stalled(&own, 1_000_000 + hours).contains(&"host-rare".to_owned()));
+        let late = stalled(&own, 1_000_000 + hours + 60_000);
+        assert!(["host-rare", "nvml-rare"].iter().all(|name| late.contains(&(*name).to_owned())));
+    }
+}

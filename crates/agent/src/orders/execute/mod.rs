@@ -1,0 +1,132 @@
+//! How an order is carried out: look, ask whether it may be done, do it, look again.
+//!
+//! ```text
+//! observe ─ so already ─> Done
+//!    │ may not ─────────> Refused
+//!    └─ begun on disk ─ act ─ ended on disk ─ observe ─> Done with what was seen, or Failed
+//! ```
+//!
+//! An agent that was started anew comes here with what was begun before. It looks first; what cannot be known to have been done
+//! and must not be done twice is answered as failed.
+
+mod artifact;
+mod collect_logs;
+mod cordon;
+mod drain;
+mod repair;
+mod requested_order;
+mod verify;
+
+use std::fmt;
+
+use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
+
+use super::task::{Abort, Task};
+
+/// How an order ended; an error is a reason why it was not done.
+type Ended = Result<OrderStatus, Abort>;
+
+/// What the configuration of the node must allow before an order is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Permission<'o> {
+    /// Resets of GPUs.
+    Reset,
+    /// Reboots.
+    Reboot,
+    /// Changes of settings.
+    Tune,
+    /// Restarts of this unit.
+    Service(&'o str),
+}
+
+/// How an order kind is carried out.
+type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Ended + 'o>;
+
+/// The row of an order kind.
+pub(super) struct Executor<'o> {
+    /// `None` where the configuration cannot forbid it.
+    pub(super) needs: Option<Permission<'o>>,
+    execute: Execute<'o>,
+}
+
+impl<'o> Executor<'o> {
+    fn new(execute: impl FnOnce(&mut Task<'_>) -> Ended + 'o) -> Self {
+        Self { needs: None, execute: Box::new(execute) }
+    }
+
+    fn needing(needs: Permission<'o>, execute: impl FnOnce(&mut Task<'_>) -> Ended + 'o) -> Self {
+        Self { needs: Some(needs), execute: Box::new(execute) }
+    }
+}
+
+/// The table of order kinds: a new kind adds its row here and its executor beside this file.
+pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
+    match what {
+        OrderKind::Cordon => Executor::new(cordon::cordon),
+        OrderKind::Uncordon => Executor::new(cordon::uncordon),
+        OrderKind::Drain { wait_s } => Executor::new(|task| drain::drain(task, *wait_s)),
+        OrderKind::ResetGpu { gpu } => {
+            Executor::needing(Permission::Reset, |task| repair::reset_gpu(task, gpu))
+        }
+        OrderKind::Reboot => Executor::needing(Permission::Reboot, repair::reboot),
+        OrderKind::RestartService { unit } => {
+            Executor::needing(Permission::Service(unit), |task| repair::restart_service(task, unit))
+        }
+        OrderKind::AcknowledgeRepair { repair } => {
+            Executor::new(|task| repair::acknowledge(task, repair.clone()))
+        }
+        OrderKind::Verify { level } => Executor::new(|task| verify::verify(task, *level)),
+        OrderKind::Diag { level, minutes } => {
+            Executor::new(|task| requested_order::diag(task, *level, *minutes))
+        }
+        OrderKind::Tune { profile } => {
+            Executor::needing(Permission::Tune, |task| requested_order::tune(task, profile))
+        }
+        OrderKind::CollectLogs => Executor::new(|task| collect_logs::collect(task)),
+    }
+}
+
+/// Carries an order out; none: it is not wanted any longer, or the agent ends.
+pub(super) fn carry(task: &mut Task<'_>) -> Option<OrderStatus> {
+    let what = task.order().kind.clone();
+    let ended = (executor(&what).execute)(task);
+    match ended {
+        Ok(answer) => Some(answer),
+        Err(Abort::Unwanted) => None,
+        Err(Abort::Because(why)) if task.begun().is_empty() => {
+            Some(OrderStatus::Refused { reason: why })
+        }
+        Err(Abort::Because(why)) => Some(OrderStatus::Failed { reason: why }),
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "each way to end has this form")]
+fn done(evidence: impl Into<String>) -> Ended {
+    Ok(OrderStatus::Done { evidence: evidence.into() })
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "each way to end has this form")]
+fn failed(why: impl fmt::Display) -> Ended {
+    Ok(OrderStatus::Failed { reason: why.to_string() })
+}
+
+/// The boot that is now. An order that must not outlive a reboot is not begun in another.
+fn boot(task: &Task<'_>) -> Result<String, Abort> {
+    let boot = task.look(|| task.inner.hands.boot())?;
+    match &task.order().boot {
+        Some(meant) if *meant != boot => {
+            Err(Abort::Because(format!("it is for boot {meant}, and this is boot {boot}")))
+        }
+        _ => Ok(boot),
+    }
+}
+
+/// Names, the first few.
+fn listed<T: ToString>(items: &[T]) -> String {
+    const NAMED_MAX: usize = 8;
+    let mut names: Vec<String> = items.iter().take(NAMED_MAX).map(T::to_string).collect();
+    if items.len() > NAMED_MAX {
+        names.push(format!("and {} more", items.len() - NAMED_MAX));
+    }
+    names.join(", ")
+}

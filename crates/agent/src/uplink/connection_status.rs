@@ -1,0 +1,113 @@
+//! What is known of the way to the server, for whoever asks: it is told when it changes, and asked without waiting.
+
+use farrier_fleet::fleet::NodeId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::identity::Opened;
+
+/// Whether the server is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Link {
+    /// There is no server: the agent works alone.
+    Alone,
+    /// Nothing is known yet: the first try is under way.
+    Connecting,
+    /// It is.
+    Connected { since: Timestamp },
+    /// It is not. What is found is kept, and told when they meet again.
+    NotConnected {
+        /// Since when; of an agent that never was connected, since it first failed.
+        since: Timestamp,
+        /// Why the last try failed.
+        why: String,
+        /// Whether it stays so until the node enrols anew.
+        must_enrol: bool,
+    },
+}
+
+/// What an uplink shows of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// Whether the server is told.
+    pub link: Link,
+    /// Under what name; none: the node has not enrolled, or that could not be read.
+    pub node: Option<NodeId>,
+    /// Until when its certificate counts; none: it has none, or that is not known.
+    pub certificate_until: Option<Timestamp>,
+}
+
+/// Tells it.
+#[derive(Debug)]
+pub(super) struct StatusSender(watch::Sender<ConnectionStatus>);
+
+impl StatusSender {
+    pub(super) fn new() -> (Self, watch::Receiver<ConnectionStatus>) {
+        let none = ConnectionStatus { link: Link::Connecting, node: None, certificate_until: None };
+        let (tell, told) = watch::channel(none);
+        (Self(tell), told)
+    }
+
+    /// A name without a certificate.
+    pub(super) fn named(&self, node: &NodeId) {
+        self.0.send_modify(|sight| {
+            sight.node = Some(node.clone());
+            sight.certificate_until = None;
+        });
+    }
+
+    pub(super) fn opened(&self, opened: &Opened) {
+        self.0.send_modify(|sight| {
+            sight.node = Some(opened.identity.node.clone());
+            sight.certificate_until = opened.term.map(|term| term.until);
+        });
+    }
+
+    /// There is nothing to show to a server.
+    pub(super) fn has_nothing(&self) {
+        self.0.send_modify(|sight| (sight.node, sight.certificate_until) = (None, None));
+    }
+
+    pub(super) fn connected(&self, now: Timestamp) {
+        self.0.send_modify(|sight| sight.link = Link::Connected { since: now });
+    }
+
+    pub(super) fn lost(&self, why: &str, is_refused: bool, now: Timestamp) {
+        self.0.send_modify(|sight| {
+            let since = match sight.link {
+                Link::NotConnected { since, .. } => since,
+                _ => now,
+            };
+            let has_ended = sight.certificate_until.is_some_and(|until| until <= now);
+            let must_enrol = is_refused || has_ended;
+            sight.link = Link::NotConnected { since, why: why.to_owned(), must_enrol };
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn since_when_it_is_lost_stays_and_why_is_the_newest() {
+        let (teller, told) = StatusSender::new();
+        assert_eq!(told.borrow().link, Link::Connecting);
+        let (first, second) = (at("2026-11-15T12:00:00Z"), at("2026-11-15T12:01:00Z"));
+        teller.lost("refused", false, first);
+        teller.lost("revoked", true, second);
+        let why = "revoked".to_owned();
+        let link = Link::NotConnected { since: first, why, must_enrol: true };
+        assert_eq!(told.borrow().link, link);
+        teller.connected(second);
+        teller.lost("gone", false, second);
+        let link = Link::NotConnected { since: second, why: "gone".to_owned(), must_enrol: false };
+        assert_eq!(told.borrow().link, link);
+    }
+}

@@ -1,0 +1,385 @@
+//! Reads on in the journal's files, from the record that the server has. Only what is on disk counts; what is missing is said.
+
+use std::fs::File;
+use std::io::{self, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use farrier_fleet::health::Finding;
+
+use crate::journal::{Fold, Record, is_readable, segment};
+
+/// Some records, and most snapshots of a node with nothing wrong.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Where reading goes on.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    segment: u64,
+    offset: u64,
+    /// Records up to this one were given.
+    last: u64,
+}
+
+/// What reading on came to.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// These, in order; empty: there is nothing new.
+    Records(Vec<Record>),
+    /// The journal does not go on from there: a line is damaged, or a file that was not read yet is gone.
+    Gap,
+}
+
+/// Follows a journal.
+#[derive(Debug)]
+pub(super) struct Follower {
+    dir: PathBuf,
+    place: Option<Place>,
+    /// The segment at `place`, open between reads; none where nothing was read there yet.
+    open: Option<OpenSegment>,
+}
+
+/// A segment that is being read. A file that is deleted meanwhile can be read to its end.
+#[derive(Debug)]
+struct OpenSegment {
+    number: u64,
+    reader: BufReader<File>,
+    /// Up to which record the file was on disk when the buffer was filled. What comes after it in
+    /// the buffer may have been cut off and written again since.
+    durable: u64,
+}
+
+impl OpenSegment {
+    fn open(dir: &Path, number: u64, durable: u64) -> io::Result<Self> {
+        let file = File::open(segment::path(dir, number))?;
+        Ok(Self { number, reader: BufReader::with_capacity(BUFFER_BYTES, file), durable })
+    }
+
+    /// Goes to a place of the file, and reads again from there what is not known to have been on
+    /// disk before.
+    fn seek(&mut self, offset: u64, durable: u64) -> io::Result<()> {
+        if self.durable != durable || self.reader.stream_position()? != offset {
+            self.reader.seek(SeekFrom::Start(offset))?;
+            self.durable = durable;
+        }
+        Ok(())
+    }
+}
+
+impl Follower {
+    pub(super) fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), place: None, open: None }
+    }
+
+    /// Closes the file while nothing is read: a deleted segment would keep its disk space.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+    }
+
+    /// Goes on after a record; false: the journal does not reach back to it.
+    pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
+        (self.place, self.open) = (None, None);
+        for number in segment::list(&self.dir)?.into_iter().rev() {
+            let reaches = match first_of(&self.dir, number)? {
+                Some(first) if first.snapshot.is_some() => first.seq <= acked,
+                // The very first one begins with the first record that there ever was.
+                _ => number == 1,
+            };
+            if reaches {
+                self.place = Some(Place { segment: number, offset: 0, last: acked });
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All open findings as of the record `durable`, or of one before it; goes on from there.
+    pub(super) fn resync(&mut self, durable: u64) -> io::Result<(u64, Vec<Finding>)> {
+        let numbers = segment::list(&self.dir)?;
+        let mut from = 0;
+        for (at, number) in numbers.iter().enumerate().rev() {
+            let first = first_of(&self.dir, *number)?;
+            if first.is_some_and(|it| it.snapshot.is_some() && it.seq <= durable) {
+                from = at;
+                break;
+            }
+        }
+        let mut fold = Fold::default();
+        for number in &numbers[from..] {
+            let read = segment::read(&segment::path(&self.dir, *number), |record| {
+                if record.seq <= durable {
+                    fold.apply(&record);
+                }
+            });
+            gone_is_nothing(read.map(|_| ()))?;
+        }
+        let segment = numbers.get(from).copied().unwrap_or(1);
+        self.open = None;
+        self.place = Some(Place { segment, offset: 0, last: fold.seq });
+        Ok((fold.seq, fold.open.into_values().collect()))
+    }
+
+    /// The next records with changes, up to `durable` and to so many bytes of lines, but at least one where there is one.
+    pub(super) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<Read> {
+        let Some(mut place) = self.place else { return Ok(Read::Gap) };
+        let mut records = Vec::new();
+        let mut bytes = 0;
+        while place.last < durable && bytes < bytes_max {
+            let mut open = match self.segment(place.segment, durable) {
+                Ok(open) => open,
+                // Deleted before it was opened: a later one stands for it, where all of it was
+                // read.
+                Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                    let is_empty = segment::list(&self.dir)?.is_empty();
+                    if place.last == 0 && is_empty {
+                        break;
+                    }
+                    if is_empty || !self.resume(place.last)? {
+                        return Ok(Read::Gap);
+                    }
+                    place = self.place.unwrap_or(place);
+                    continue;
+                }
+                Err(err) => return Err(err),
+            };
+            open.seek(place.offset, durable)?;
+            while place.last < durable && bytes < bytes_max {
+                match next(&mut open.reader, &mut place, durable)? {
+                    Next::Record(record, length) => {
+                        bytes += length;
+                        records.push(*record);
+                    }
+                    Next::Passed => (),
+                    Next::End => break,
+                    Next::Gap => return Ok(Read::Gap),
+                }
+            }
+            self.open = Some(open);
+            self.place = Some(place);
+            if place.last >= durable || bytes >= bytes_max {
+                break;
+            }
+            let next = segment::list(&self.dir)?.into_iter().find(|it| *it > place.segment);
+            let Some(next) = next else { break };
+            place = Place { segment: next, offset: 0, ..place };
+        }
+        self.place = Some(place);
+        Ok(Read::Records(records))
+    }
+
+    /// The segment, opened where another one or none was.
+    fn segment(&mut self, number: u64, durable: u64) -> io::Result<OpenSegment> {
+        match self.open.take().filter(|open| open.number == number) {
+            Some(open) => Ok(open),
+            None => OpenSegment::open(&self.dir, number, durable),
+        }
+    }
+}
+
+/// What the next line of a segment came to.
+enum Next {
+    /// A record with changes, and the length of its line.
+    Record(Box<Record>, u64),
+    /// One that was given before, or has no changes.
+    Passed,
+    /// There is no whole line, or its record is not on disk yet.
+    End,
+    /// The line is damaged, or records before it are missing.
+    Gap,
+}
+
+/// Reads a line, and moves on behind it unless it is to be read again.
+fn next(reader: &mut BufReader<File>, place: &mut Place, durable: u64) -> io::Result<Next> {
+    let mut line = Vec::new();
+    let length = segment::read_line(reader, &mut line)?;
+    if length == 0 || line.last() != Some(&b'\n') {
+        return Ok(Next::End);
+    }
+    let Some(record) = parse(&line) else { return Ok(Next::Gap) };
+    let is_snapshot = record.snapshot.is_some();
+    if is_snapshot && record.seq > place.last {
+        return Ok(Next::Gap);
+    }
+    if !is_snapshot && record.seq > durable {
+        return Ok(Next::End);
+    }
+    place.offset += length;
+    if is_snapshot || record.seq <= place.last {
+        return Ok(Next::Passed);
+    }
+    place.last = record.seq;
+    let has_changes = !record.changes.is_empty();
+    Ok(if has_changes { Next::Record(Box::new(record), length) } else { Next::Passed })
+}
+
+fn parse(line: &[u8]) -> Option<Record> {
+    serde_json::from_slice::<Record>(line).ok().filter(|record| is_readable(record.v))
+}
+
+/// The first record of a segment; none: there is none, or it is damaged.
+fn first_of(dir: &Path, number: u64) -> io::Result<Option<Record>> {
+    let file = match File::open(segment::path(dir, number)) {
+        Ok(file) => file,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(err) => return Err(err),
+    };
+    let mut line = Vec::new();
+    segment::read_line(&mut BufReader::with_capacity(BUFFER_BYTES, file), &mut line)?;
+    Ok(parse(&line))
+}
+
+/// A segment that was deleted since it was listed has a later one that stands for it.
+fn gone_is_nothing(read: io::Result<()>) -> io::Result<()> {
+    match read {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::Change;
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::config::Retention;
+    use crate::failpoint::Failpoint;
+    use crate::journal::Journal;
+    use crate::journal::tests::finding;
+
+    const ALL: u64 = u64::MAX;
+
+    struct World {
+        folder: tempfile::TempDir,
+        journal: Journal,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let retention = Retention { days: 90, bytes: 1 << 20 };
+            let journal = Journal::open(folder.path(), retention).unwrap();
+            Self { folder, journal }
+        }
+
+        fn note(&mut self, id: u64) -> u64 {
+            let changes = vec![Change::Opened(finding(id, 1))];
+            let at = Timestamp::UNIX_EPOCH;
+            self.journal.note(at, "boot", None, changes, Vec::new(), Vec::new());
+            self.journal.flush(at, &Failpoint::default()).unwrap();
+            self.journal.durable().seq
+        }
+
+        fn follower(&self) -> Follower {
+            Follower::new(self.folder.path())
+        }
+    }
+
+    fn numbers(read: Read) -> Vec<u64> {
+        match read {
+            Read::Records(records) => records.iter().map(|it| it.seq).collect(),
+            Read::Gap => panic!("a gap"),
+        }
+    }
+
+    #[test]
+    fn it_goes_on_where_it_was_and_gives_nothing_before_it_is_on_disk() {
+        let mut world = World::new();
+        let mut follower = world.follower();
+        assert_eq!(follower.resync(0).unwrap(), (0, Vec::new()));
+        assert!(numbers(follower.read(0, ALL).unwrap()).is_empty());
+        for id in 1..=3 {
+            world.note(id);
+        }
+        assert_eq!(
+            numbers(follower.read(2, ALL).unwrap()),
+            [1, 2],
+            "the third is not said to be on disk"
+        );
+        assert_eq!(numbers(follower.read(3, ALL).unwrap()), [3]);
+        assert!(numbers(follower.read(3, ALL).unwrap()).is_empty());
+        let mut other = world.follower();
+        assert!(other.resume(1).unwrap());
+        assert_eq!(numbers(other.read(3, 1).unwrap()), [2], "so many bytes, and at least one");
+        assert_eq!(numbers(other.read(3, 1).unwrap()), [3]);
+    }
+
+    #[test]
+    fn it_follows_into_new_segments_and_says_what_it_missed() {
+        let mut world = World::new();
+        let mut follower = world.follower();
+        let mut late = world.follower();
+        follower.resync(0).unwrap();
+        late.resync(0).unwrap();
+        let mut got = Vec::new();
+        let mut last = 0;
+        for id in 1..=2000 {
+            last = world.note(id);
+            got.extend(numbers(follower.read(last, ALL).unwrap()));
+        }
+        assert_eq!(got, (1..=last).collect::<Vec<_>>());
+        let segments = segment::list(world.folder.path()).unwrap();
+        assert!(segments[0] > 1, "{segments:?}");
+        assert!(matches!(late.read(last, ALL).unwrap(), Read::Gap), "the first were deleted");
+        assert!(!late.resume(5).unwrap());
+        let (record, open) = late.resync(last).unwrap();
+        assert_eq!((record, open.len()), (last, 2000));
+        let next = world.note(9999);
+        assert_eq!(numbers(late.read(next, ALL).unwrap()), [next]);
+        assert!(late.resume(last).unwrap());
+        assert_eq!(numbers(late.read(next, ALL).unwrap()), [next]);
+    }
+
+    #[test]
+    fn a_damaged_line_is_a_gap() {
+        let mut world = World::new();
+        for id in 1..=3 {
+            world.note(id);
+        }
+        let path = segment::path(world.folder.path(), 1);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        std::fs::write(&path, format!("{}\n???\n{}\n", lines[0], lines[2])).unwrap();
+        let mut follower = world.follower();
+        assert!(follower.resume(0).unwrap());
+        assert!(matches!(follower.read(3, ALL).unwrap(), Read::Gap));
+        assert_eq!(follower.resync(3).unwrap().0, 3);
+    }
+
+    #[test]
+    fn a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end() {
+        let mut world = World::new();
+        for id in 1..=3 {
+            world.note(id);
+        }
+        let [mut follower, mut closed] = [world.follower(), world.follower()];
+        for follower in [&mut follower, &mut closed] {
+            assert!(follower.resume(0).unwrap());
+            assert_eq!(numbers(follower.read(3, 1).unwrap()), [1]);
+        }
+        closed.close();
+        std::fs::remove_file(segment::path(world.folder.path(), 1)).unwrap();
+        assert_eq!(numbers(follower.read(3, 1).unwrap()), [2], "the file is open");
+        assert_eq!(numbers(follower.read(3, 1).unwrap()), [3]);
+        assert!(matches!(closed.read(3, 1).unwrap(), Read::Gap), "the rest of it is gone");
+    }
+
+    #[test]
+    fn what_was_cut_off_and_written_again_is_read_as_it_is_now() {
+        let mut world = World::new();
+        world.note(1);
+        let path = segment::path(world.folder.path(), 1);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        // A write that failed: its record is not on disk, and the file is cut before it is written
+        // again.
+        let failed = whole.replace("\"seq\":1", "\"seq\":2").replace("Xid 1", "Xid 77");
+        std::fs::write(&path, format!("{whole}{failed}")).unwrap();
+        let mut follower = world.follower();
+        assert!(follower.resume(0).unwrap());
+        assert_eq!(numbers(follower.read(1, ALL).unwrap()), [1]);
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(world.note(2), 2);
+        let Read::Records(records) = follower.read(2, ALL).unwrap() else { panic!("a gap") };
+        let details: Vec<_> = records.iter().map(|it| &it.changes[0].finding().detail).collect();
+        assert_eq!(details, ["Xid 2"]);
+    }
+}

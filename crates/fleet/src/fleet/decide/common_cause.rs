@@ -1,0 +1,141 @@
+//! Several nodes of one rack, switch or NVLink domain that show the same have one cause, and it is not in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::fleet::event::Event;
+use crate::fleet::identity::{Domain, NodeId};
+use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
+use crate::fleet::state::{FleetState, Node, Symptom};
+
+/// What is to blame once the verdicts are in the log.
+pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
+
+/// Blames what the nodes that changed share, and absolves what is no longer to blame.
+pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Vec<Event> {
+    let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
+    let mut touched: BTreeSet<Domain> =
+        nodes.flat_map(|node| node.location.domains()).filter(Domain::fails_as_one).collect();
+    // Nodes may have left what is blamed, and nothing of it is changed then.
+    touched.extend(state.domain_faults.keys().cloned());
+    let mut events = Vec::new();
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for domain in touched {
+        match state.domain_faults.get(&domain) {
+            None => suspects.extend(common(state, &domain, now)),
+            Some(blame) if !is_common(state, &domain, blame.symptom) => {
+                let (symptom, of) = (blame.symptom, domain.clone());
+                let reason = Reason::NoCommonSymptom { domain: of, symptom };
+                let why = Rationale::new(reason, UnblockedBy::SymptomReturn);
+                suspects.extend(common(state, &domain, now));
+                events.push(Event::DomainFaultCleared { domain, rationale: why });
+            }
+            Some(_) => {}
+        }
+    }
+    // What explains most nodes explains best, and of two that explain the same the one of which more is ill; what is explained accuses nobody else.
+    suspects.sort_by(|a, b| {
+        let by_nodes = b.nodes.len().cmp(&a.nodes.len());
+        by_nodes.then(b.share.total_cmp(&a.share)).then_with(|| a.domain.cmp(&b.domain))
+    });
+    let mut explained: BTreeSet<(Symptom, NodeId)> = BTreeSet::new();
+    for (domain, blame) in &state.domain_faults {
+        explained
+            .extend(shown(state, domain, blame.symptom).into_keys().map(|id| (blame.symptom, id)));
+    }
+    for suspect in suspects {
+        let shown: Vec<_> = suspect.nodes.iter().map(|id| (suspect.symptom, id.clone())).collect();
+        if shown.iter().any(|it| !explained.contains(it)) {
+            explained.extend(shown);
+            events.push(blamed(state, suspect));
+        }
+    }
+    events
+}
+
+/// A domain that may be to blame.
+struct Suspect {
+    domain: Domain,
+    symptom: Symptom,
+    nodes: Vec<NodeId>,
+    /// Of its nodes.
+    share: f64,
+}
+
+/// The blame that holds after these verdicts.
+pub(super) fn in_force(state: &FleetState, verdicts: &[Event]) -> ActiveFaults {
+    let mut found: ActiveFaults =
+        state.domain_faults.iter().map(|(domain, blame)| (domain.clone(), blame.symptom)).collect();
+    for verdict in verdicts {
+        match verdict {
+            Event::DomainFaultDetected { domain, symptom, .. } => {
+                found.insert(domain.clone(), *symptom);
+            }
+            Event::DomainFaultCleared { domain, .. } => {
+                found.remove(domain);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The domain that is to blame for all that speaks against the node, if one is.
+pub(super) fn culprit<'a>(
+    node: &Node,
+    codes: &[String],
+    in_force: &'a ActiveFaults,
+) -> Option<(&'a Domain, Symptom)> {
+    let domains = node.location.domains();
+    in_force.iter().find_map(|(domain, symptom)| {
+        let explained = |code: &String| Symptom::from_code(code) == Some(*symptom);
+        let is_lost = node.liveness.heartbeat_loss().is_some();
+        let silent = codes.is_empty() && *symptom == Symptom::HeartbeatLost && is_lost;
+        let all = silent || (!codes.is_empty() && codes.iter().all(explained));
+        (domains.contains(domain) && all).then_some((domain, *symptom))
+    })
+}
+
+fn shown(state: &FleetState, domain: &Domain, symptom: Symptom) -> BTreeMap<NodeId, Timestamp> {
+    state.symptoms.get(domain).and_then(|all| all.get(&symptom)).cloned().unwrap_or_default()
+}
+
+/// Whether so many nodes show it still that one cause is likely. The share is half of what it takes to blame: no coming and going.
+fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
+    let policy = &state.policy.common_cause;
+    let count = u32::try_from(shown(state, domain, symptom).len()).unwrap_or(u32::MAX);
+    let members = state.domain_counts.get(domain).map_or(0, |tally| tally.members);
+    count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
+}
+
+/// The symptom that enough nodes of the domain began to show within the window, with the nodes.
+fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect> {
+    let policy = &state.policy.common_cause;
+    let members = state.domain_counts.get(domain)?.members;
+    let from = now - SignedDuration::from_secs(i64::from(policy.window_s));
+    for (symptom, nodes) in state.symptoms.get(domain)? {
+        let lately = nodes.iter().filter(|(_, at)| **at >= from).map(|(id, _)| id.clone());
+        let nodes: Vec<NodeId> = lately.collect();
+        let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let share = f64::from(count) / f64::from(members.max(1));
+        if count >= policy.nodes && share >= policy.share {
+            return Some(Suspect { domain: domain.clone(), symptom: *symptom, nodes, share });
+        }
+    }
+    None
+}
+
+fn blamed(state: &FleetState, suspect: Suspect) -> Event {
+    let Suspect { domain, symptom, nodes, .. } = suspect;
+    let members = state.domain_counts.get(&domain).map_or(0, |tally| tally.members);
+    let shown = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+    let reason = Reason::CommonSymptom {
+        domain: domain.clone(),
+        symptom,
+        window_s: state.policy.common_cause.window_s,
+        counts: Some(SymptomCounts { nodes: shown, members }),
+    };
+    let why = Rationale::new(reason, UnblockedBy::FewerSymptoms { symptom });
+    Event::DomainFaultDetected { domain, symptom, nodes, rationale: why }
+}

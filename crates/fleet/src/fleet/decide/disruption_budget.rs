@@ -1,0 +1,44 @@
+//! How many nodes may be out of service at once. Nothing here keeps a node from coming back.
+
+use std::collections::BTreeMap;
+
+use crate::fleet::identity::Domain;
+use crate::fleet::reason::{BudgetCounts, Rationale, Reason, UnblockedBy};
+use crate::fleet::state::{DomainCounts, FleetState, Node};
+
+/// What is left to take, with what this decision took already.
+pub(super) struct BudgetUsage<'a> {
+    state: &'a FleetState,
+    taken: BTreeMap<Domain, u32>,
+}
+
+impl<'a> BudgetUsage<'a> {
+    pub(super) fn new(state: &'a FleetState) -> Self {
+        Self { state, taken: BTreeMap::new() }
+    }
+
+    /// Why the node may not be taken out of service now; none where it may.
+    pub(super) fn quarantine_blocker(&self, node: &Node) -> Option<Rationale> {
+        let tight = node.location.domains().into_iter().find_map(|domain| {
+            let breaker = self.state.policy.disruption_budgets.get(&domain.kind())?;
+            let DomainCounts { members, out } =
+                self.state.domain_counts.get(&domain).copied().unwrap_or_default();
+            let out = out.saturating_add(self.taken.get(&domain).copied().unwrap_or_default());
+            let limit = breaker.limit(members);
+            (out >= limit).then_some((domain, out, members, limit))
+        });
+        let (domain, out, members, limit) = tight?;
+        let counts = Some(BudgetCounts { out, members, limit });
+        let reason = Reason::DisruptionBudget { domain: domain.clone(), counts };
+        Some(Rationale::new(reason, UnblockedBy::BudgetSlot { domain }))
+    }
+
+    /// Counts a node that the last event took out of service.
+    pub(super) fn count(&mut self, counted_before: bool, node: &Node) {
+        if !counted_before && node.is_out_of_service() {
+            for domain in node.location.domains() {
+                *self.taken.entry(domain).or_default() += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Where a node stands next. A way back to service leads through proof, whatever took the node out.
+
+use super::DecisionContext;
+use super::common_cause;
+use super::disruption_budget::BudgetUsage;
+use super::health_assessment::Impact;
+use crate::fleet::event::Event;
+use crate::fleet::order::VerificationLevel;
+use crate::fleet::policy::Autonomy;
+use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
+use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling};
+
+/// The next change of the node's standing; or why it does not change though it should.
+pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+    if let Some(step) = held(context) {
+        return Some(step);
+    }
+    match context.node.phase() {
+        NodePhase::Joining => joining(context, budget),
+        NodePhase::InService => in_service(context, budget),
+        NodePhase::Suspect => suspect(context, budget),
+        NodePhase::Quarantined => quarantined(context),
+        NodePhase::Repairing => in_repair(context),
+        NodePhase::Verifying => verifying(context),
+        NodePhase::Held => released(context),
+    }
+}
+
+/// A person, or another tool, keeps the node out: whatever it is, we leave it alone.
+fn held(context: &DecisionContext<'_>) -> Option<Event> {
+    let phase = context.node.phase();
+    if let Some(hold) = context.node.requests.hold.as_ref().filter(|_| phase != NodePhase::Held) {
+        let why = Rationale::new(hold.as_reason(), UnblockedBy::Release);
+        return Some(context.phase_changed(NodePhase::Held, why));
+    }
+    if let Some(why) = certificate_revoked(context).filter(|_| phase != NodePhase::Held) {
+        return Some(context.phase_changed(NodePhase::Held, why));
+    }
+    let takes_work = phase.in_service() || phase == NodePhase::Joining;
+    let external = context.node.scheduling.external_cordon().filter(|_| takes_work)?;
+    Some(context.phase_changed(NodePhase::Held, cordoned(external, false)))
+}
+
+/// A node whose certificates were revoked may not speak: whatever it was, nobody knows what it is now, and no order reaches it.
+fn certificate_revoked(context: &DecisionContext<'_>) -> Option<Rationale> {
+    let since = context.node.liveness.certificate_revoked_at()?;
+    let (pool, node) = (context.node.location.pool.clone(), context.id.clone());
+    let reason = Reason::CertificateRevoked { since };
+    Some(Rationale::new(reason, UnblockedBy::Enrolment { pool, node }))
+}
+
+fn cordoned(external: &ExternalCordon, verified: bool) -> Rationale {
+    let (owner, reason) = (bounded(&external.owner), bounded(&external.reason));
+    let reason = Reason::ExternalCordon { owner, reason, verified };
+    Rationale::new(reason, UnblockedBy::ExternalUncordon)
+}
+
+fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+    if context.assessment.weight == Impact::Unfit {
+        return Some(
+            context
+                .quarantine_blocker(budget)
+                .map_or_else(|| context.quarantine(), |why| context.deferred(why)),
+        );
+    }
+    // Our own cordon goes first; a pool that only observes leaves it where it is.
+    let is_ours = context.node.scheduling.is_cordoned_by_farrier();
+    let cordoned = is_ours && context.pool.autonomy != Autonomy::Observe;
+    let proven = context.proven() && context.assessment.weight == Impact::None && !cordoned;
+    proven.then(|| context.in_service(Reason::Verified { joining: true }))
+}
+
+fn in_service(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+    match context.assessment.weight {
+        Impact::None => None,
+        Impact::Unfit if context.quarantine_blocker(budget).is_none() => Some(context.quarantine()),
+        Impact::Unfit | Impact::Suspect => {
+            let why = context.assessed(UnblockedBy::ConditionChange);
+            Some(context.phase_changed(NodePhase::Suspect, why))
+        }
+    }
+}
+
+fn suspect(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
+    if context.assessment.weight == Impact::None {
+        return Some(context.in_service(Reason::FindingsCleared { verifying: false }));
+    }
+    let silent = context.node.heartbeat_deadline(context.pool).is_some_and(|at| at <= context.now);
+    let lasts = context.node.phase.deadline(context.pool.suspect_timeout_s) <= context.now;
+    if context.assessment.weight < Impact::Unfit && !silent && !lasts {
+        return None;
+    }
+    match context.quarantine_blocker(budget) {
+        Some(why) => Some(context.deferred(why)),
+        None => Some(context.quarantine()),
+    }
+}
+
+fn quarantined(context: &DecisionContext<'_>) -> Option<Event> {
+    if context.node.repairs.unverified().is_some() {
+        return Some(context.verify(Reason::Repaired));
+    }
+    if context.assessment.weight == Impact::None {
+        return Some(context.verify(Reason::FindingsCleared { verifying: true }));
+    }
+    let why = || context.assessed(UnblockedBy::Repair);
+    context.is_drained().then(|| context.phase_changed(NodePhase::Repairing, why()))
+}
+
+fn in_repair(context: &DecisionContext<'_>) -> Option<Event> {
+    match (context.node.repairs.unverified().is_some(), context.assessment.weight) {
+        (true, _) => Some(context.verify(Reason::Repaired)),
+        (false, Impact::None) => Some(context.verify(Reason::FindingsCleared { verifying: true })),
+        (false, _) if context.is_drained() => None,
+        (false, _) => Some(
+            context.phase_changed(NodePhase::Quarantined, context.assessed(UnblockedBy::Drain)),
+        ),
+    }
+}
+
+fn verifying(context: &DecisionContext<'_>) -> Option<Event> {
+    if let Some(failed) = context.node.verification.results().find(|it| !it.passed) {
+        let (level, evidence) = (failed.level, bounded(failed.evidence));
+        let reason = Reason::VerificationFailed { level, evidence, findings: Vec::new() };
+        return Some(context.fail_verification(Rationale::new(reason, UnblockedBy::Repair)));
+    }
+    let settled = context.node.phase.deadline(context.pool.settle_s) <= context.now;
+    if context.assessment.weight == Impact::Unfit && settled {
+        return Some(context.fail_verification(context.assessed(UnblockedBy::Repair)));
+    }
+    if context.assessment.weight != Impact::None || !context.proven() {
+        return None;
+    }
+    if context.node.scheduling == Scheduling::Schedulable {
+        return Some(context.in_service(Reason::Verified { joining: false }));
+    }
+    let external = context.node.scheduling.external_cordon()?;
+    Some(context.phase_changed(NodePhase::Held, cordoned(external, true)))
+}
+
+fn released(context: &DecisionContext<'_>) -> Option<Event> {
+    if context.node.requests.hold.is_some() {
+        return None;
+    }
+    // Who held it may have let go meanwhile, and then it is held for this.
+    if let Some(why) = certificate_revoked(context) {
+        return (*context.node.phase.rationale() != why)
+            .then(|| context.phase_changed(NodePhase::Held, why));
+    }
+    if context.node.scheduling.external_cordon().is_some() {
+        return None;
+    }
+    Some(context.verify(Reason::HoldEnded))
+}
+
+impl DecisionContext<'_> {
+    fn phase_changed(&self, to: NodePhase, why: Rationale) -> Event {
+        Event::PhaseChanged { node: self.id.clone(), to, rationale: why }
+    }
+
+    fn in_service(&self, reason: Reason) -> Event {
+        self.phase_changed(NodePhase::InService, Rationale::new(reason, UnblockedBy::Finding))
+    }
+
+    fn verify(&self, reason: Reason) -> Event {
+        self.phase_changed(
+            NodePhase::Verifying,
+            Rationale::new(reason, UnblockedBy::VerificationResult),
+        )
+    }
+
+    fn assessed(&self, unblocked_by: UnblockedBy) -> Rationale {
+        Rationale::new(self.assessment.reason(), unblocked_by)
+    }
+
+    fn quarantine(&self) -> Event {
+        self.phase_changed(
+            NodePhase::Quarantined,
+            self.assessed(UnblockedBy::RepairAndVerification),
+        )
+    }
+
+    /// Back to repair; by way of the quarantine where work may still run.
+    fn fail_verification(&self, why: Rationale) -> Event {
+        let to = if self.is_drained() { NodePhase::Repairing } else { NodePhase::Quarantined };
+        self.phase_changed(to, why)
+    }
+
+    /// Whether no work runs there, and none comes.
+    fn is_drained(&self) -> bool {
+        self.node.scheduling.is_drained()
+    }
+
+    /// Why a node that should be taken out of service is not.
+    fn quarantine_blocker(&self, budget: &BudgetUsage<'_>) -> Option<Rationale> {
+        if self.pool.autonomy == Autonomy::Observe {
+            let cause = Box::new(self.assessment.reason());
+            let reason = Reason::QuarantineNotAllowed { cause };
+            return Some(Rationale::new(reason, UnblockedBy::PolicyOrHold));
+        }
+        if let Some((domain, symptom)) =
+            common_cause::culprit(self.node, &self.assessment.codes, self.blamed)
+        {
+            let domain = domain.clone();
+            let unblocked_by = UnblockedBy::DomainRepair { domain: domain.clone() };
+            let reason = Reason::FailureDomainFault { domain, symptom, cause: None };
+            return Some(Rationale::new(reason, unblocked_by));
+        }
+        budget.quarantine_blocker(self.node)
+    }
+
+    /// What its pool asks for, and what it failed before.
+    pub(super) fn required_levels(&self) -> impl Iterator<Item = VerificationLevel> {
+        let required = self
+            .node
+            .verification
+            .required()
+            .filter(|it| !self.pool.required_verifications.contains(it));
+        self.pool.required_verifications.iter().copied().chain(required)
+    }
+
+    pub(super) fn has_passed(&self, level: VerificationLevel) -> bool {
+        self.node.verification.has_passed(level)
+    }
+
+    /// Whether it passed all that it has to.
+    pub(super) fn proven(&self) -> bool {
+        self.required_levels().all(|level| self.has_passed(level))
+    }
+}

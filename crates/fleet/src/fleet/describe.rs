@@ -1,0 +1,238 @@
+//! Renders log entries as English, one line each.
+
+use farrier_facts::text::first_sentence;
+
+use super::access::AccessChange;
+use super::event::{Cordon, Event, OperatorRequest};
+use super::order::OrderStatus;
+use super::reason::Rationale;
+use super::state::FaultKey;
+use crate::health::{Change, Finding};
+
+/// The kind of every event, as in JSON.
+pub const KINDS: [&str; 27] = [
+    "enrolled",
+    "location-changed",
+    "retired",
+    "inventory-reported",
+    "heartbeat-lost",
+    "heartbeat-restored",
+    "findings-reported",
+    "findings-snapshot",
+    "cordon-observed",
+    "order-status-reported",
+    "order-generation-observed",
+    "operator-requested",
+    "policy-set",
+    "access-changed",
+    "tick",
+    "clock-stepped",
+    "controller-resumed",
+    "quota-exceeded",
+    "quota-restored",
+    "reports-unreadable",
+    "reports-readable",
+    "phase-changed",
+    "order-issued",
+    "order-cancelled",
+    "deferred",
+    "domain-fault-detected",
+    "domain-fault-cleared",
+];
+
+impl Event {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Enrolled { .. } => "enrolled",
+            Self::LocationChanged { .. } => "location-changed",
+            Self::Retired { .. } => "retired",
+            Self::InventoryReported { .. } => "inventory-reported",
+            Self::HeartbeatLost { .. } => "heartbeat-lost",
+            Self::HeartbeatRestored { .. } => "heartbeat-restored",
+            Self::FindingsReported { .. } => "findings-reported",
+            Self::FindingsSnapshot { .. } => "findings-snapshot",
+            Self::CordonObserved { .. } => "cordon-observed",
+            Self::OrderStatusReported { .. } => "order-status-reported",
+            Self::OrderGenerationObserved { .. } => "order-generation-observed",
+            Self::OperatorRequested { .. } => "operator-requested",
+            Self::PolicySet { .. } => "policy-set",
+            Self::AccessChanged { .. } => "access-changed",
+            Self::Tick => "tick",
+            Self::ClockStepped { .. } => "clock-stepped",
+            Self::ControllerResumed { .. } => "controller-resumed",
+            Self::QuotaExceeded { .. } => "quota-exceeded",
+            Self::QuotaRestored { .. } => "quota-restored",
+            Self::ReportsUnreadable { .. } => "reports-unreadable",
+            Self::ReportsReadable { .. } => "reports-readable",
+            Self::PhaseChanged { .. } => "phase-changed",
+            Self::OrderIssued { .. } => "order-issued",
+            Self::OrderCancelled { .. } => "order-cancelled",
+            Self::Deferred { .. } => "deferred",
+            Self::DomainFaultDetected { .. } => "domain-fault-detected",
+            Self::DomainFaultCleared { .. } => "domain-fault-cleared",
+        }
+    }
+
+    /// The node it is about, including operator requests and certificate changes.
+    pub fn subject(&self) -> Option<&super::NodeId> {
+        match self {
+            Self::OperatorRequested { request } => request.node(),
+            Self::AccessChanged {
+                change:
+                    AccessChange::CertificateRevoked { node } | AccessChange::NodeEnrolled { node, .. },
+                ..
+            } => Some(node),
+            _ => self.node(),
+        }
+    }
+
+    /// One line that does not repeat the name of the node.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Enrolled { location, .. } => format!("joined pool {}", location.pool),
+            Self::LocationChanged { location, .. } => {
+                let last = location.domains().pop().map(|it| it.to_string()).unwrap_or_default();
+                format!("moved to pool {}, {last}", location.pool)
+            }
+            Self::Retired { reason, .. } => format!("retired: {reason}"),
+            Self::InventoryReported { inventory, .. } => {
+                let driver = inventory.driver.as_deref().unwrap_or("unknown");
+                let gpus = inventory.gpus.as_ref();
+                let gpus = gpus
+                    .map_or_else(|| "an unknown number of".to_owned(), |it| it.len().to_string());
+                format!("reports {gpus} GPUs, driver {driver}")
+            }
+            Self::HeartbeatLost { since, .. } => format!("heartbeat lost, last at {since:.0}"),
+            Self::HeartbeatRestored { .. } => "heartbeat restored".to_owned(),
+            Self::FindingsReported { changes, .. } => {
+                changes.iter().map(describe_change).collect::<Vec<_>>().join("; ")
+            }
+            Self::FindingsSnapshot { open, .. } => match open.as_slice() {
+                [] => "no open findings".to_owned(),
+                open => {
+                    let each: Vec<String> = open.iter().map(describe_finding).collect();
+                    format!("open findings: {}", each.join("; "))
+                }
+            },
+            Self::CordonObserved { cordon, .. } => match cordon {
+                Cordon::Unknown => "cordon state unknown".to_owned(),
+                Cordon::None => "not cordoned".to_owned(),
+                Cordon::ByFarrier => "cordoned by farrier".to_owned(),
+                Cordon::External { owner, reason } => format!("cordoned by {owner}: {reason}"),
+            },
+            Self::OrderStatusReported { generation, status, .. } => match status {
+                OrderStatus::Accepted => format!("order {generation} accepted"),
+                OrderStatus::Done { evidence } => format!("order {generation} done: {evidence}"),
+                OrderStatus::Failed { reason } => format!("order {generation} failed: {reason}"),
+                OrderStatus::Refused { reason } => format!("order {generation} refused: {reason}"),
+            },
+            Self::OrderGenerationObserved { generation, .. } => {
+                format!("already received orders up to {generation}, which the log does not have")
+            }
+            Self::OperatorRequested { request } => describe_request(request),
+            Self::PolicySet { .. } => "policy changed".to_owned(),
+            Self::AccessChanged { change, .. } => describe_access(change),
+            Self::Tick => "timers checked".to_owned(),
+            Self::ClockStepped { from, to } => {
+                format!(
+                    "server clock stepped from {from:.0} to {to:.0}; timers keep their remaining time"
+                )
+            }
+            Self::ControllerResumed { last_ran } => {
+                format!("controller resumed; time since {last_ran:.0} counts towards no timeout")
+            }
+            Self::QuotaExceeded { .. } => "over its report quota; its reports wait".to_owned(),
+            Self::QuotaRestored { .. } => "within its report quota again".to_owned(),
+            Self::ReportsUnreadable { .. } => {
+                "reports findings that this server cannot read".to_owned()
+            }
+            Self::ReportsReadable { .. } => "its findings are readable again".to_owned(),
+            Self::PhaseChanged { to, rationale, .. } => format!("is {to}: {}", rationale.reason),
+            Self::OrderIssued { order } => {
+                format!("order {} issued: {}", order.generation, order.kind)
+            }
+            Self::OrderCancelled { generation, reason, .. } => {
+                format!("order {generation} cancelled: {reason}")
+            }
+            Self::Deferred { rationale, .. } => {
+                let Rationale { reason, unblocked_by } = rationale;
+                format!("deferred: {reason}; unblocked by: {unblocked_by}")
+            }
+            Self::DomainFaultDetected { domain, rationale, .. } => {
+                format!("fault of {domain}: {}", rationale.reason)
+            }
+            Self::DomainFaultCleared { domain, rationale } => {
+                format!("fault of {domain} cleared: {}", rationale.reason)
+            }
+        }
+    }
+}
+
+impl OperatorRequest {
+    /// The node that it is about.
+    pub fn node(&self) -> Option<&super::NodeId> {
+        match self {
+            Self::Hold { node, .. }
+            | Self::Release { node }
+            | Self::Repaired { node, .. }
+            | Self::Approve { node }
+            | Self::Verify { node, .. }
+            | Self::RunOrder { node, .. } => Some(node),
+            Self::Freeze { .. } | Self::Unfreeze { .. } => None,
+        }
+    }
+}
+
+fn describe_change(change: &Change) -> String {
+    let finding = change.finding();
+    match change {
+        Change::Opened(_) => format!("{} {}", finding.severity, describe_finding(finding)),
+        Change::Updated(_) => {
+            format!("seen {} times: {}", finding.count, describe_finding(finding))
+        }
+        Change::Cleared(_) => format!("cleared: {}", describe_finding(finding)),
+    }
+}
+
+/// Code, subject and first sentence. The remedy is in the finding.
+fn describe_finding(finding: &Finding) -> String {
+    format!("{}: {}", FaultKey::of(finding), first_sentence(&finding.text))
+}
+
+fn describe_request(request: &OperatorRequest) -> String {
+    match request {
+        OperatorRequest::Hold { reason, .. } => format!("hold: {reason}"),
+        OperatorRequest::Release { .. } => "release the hold".to_owned(),
+        OperatorRequest::Repaired { repair, .. } => format!("repaired: {repair}"),
+        OperatorRequest::Approve { .. } => "approve the waiting repair".to_owned(),
+        OperatorRequest::Freeze { domain, until, reason } => {
+            format!("freeze {domain} until {until:.0}: {reason}")
+        }
+        OperatorRequest::Unfreeze { domain } => format!("unfreeze {domain}"),
+        OperatorRequest::Verify { level, .. } => format!("verify {level}"),
+        OperatorRequest::RunOrder { order, .. } => format!("run {order}"),
+    }
+}
+
+fn describe_access(change: &AccessChange) -> String {
+    match change {
+        AccessChange::JoinTokenCreated { token, pool, uses, .. } => {
+            format!("created token {token}: {uses} nodes may join pool {pool}")
+        }
+        AccessChange::UserAdded { token, name, role, scope, .. } => {
+            format!("added user {name}, {role} of {scope} (token {token})")
+        }
+        AccessChange::TokenRevoked { token, name: None } => format!("revoked token {token}"),
+        AccessChange::TokenRevoked { token, name: Some(name) } => {
+            format!("revoked token {token} of {name}")
+        }
+        AccessChange::NodeEnrolled { token, generation, .. } => {
+            format!(
+                "enrolled with token {token}; certificates before generation {generation} are invalid"
+            )
+        }
+        AccessChange::CertificateRevoked { .. } => {
+            "certificate revoked; out of service until it enrols again".to_owned()
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Whether an event tells the log something that it does not know: by the truth, at the moment of the commit.
+
+use std::collections::HashMap;
+
+use farrier_fleet::fleet::decide::affects_service;
+use farrier_fleet::fleet::event::{Event, OperatorRequest, Record};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::state::{Freeze, Hold, Liveness, Node, RepairAttempt};
+use farrier_fleet::fleet::{FleetState, NodeId, NodePhase, OrderStatus};
+use farrier_fleet::health::{Change, Finding, Severity};
+use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
+
+/// Estimated bytes of a node's open findings. One report has [`LOGGED_BYTES_MAX`] at most, so that
+/// a change that comes after a report of all of them is not refused.
+const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
+
+/// What an event is to the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It belongs there.
+    News,
+    /// It is there, or changes nothing.
+    Known,
+    /// It is about a node that nobody knows.
+    Stranger(NodeId),
+    /// The node would have more open findings than a report of all of them holds.
+    TooMany(NodeId),
+    /// It changes no decision, and there is little disk space left.
+    LowValue,
+}
+
+/// Whether a report changes nothing that is decided by: no finding that is critical or affects service, not the node's boot or its GPUs.
+/// Another text or count of a finding that is known decides nothing.
+pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
+    let matters = |it: &Finding| it.severity >= Severity::Critical || affects_service(it);
+    let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
+    match event {
+        Event::FindingsReported { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
+            let known = node.findings().get(&it.id);
+            // What it was before counts, too: it may have become less, or be over.
+            let counts = matters(it) || known.is_some_and(matters);
+            counts && !known.is_some_and(|known| decides_alike(known, it))
+        }),
+        Event::FindingsSnapshot { open, .. } => {
+            let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
+            let is_known = |it: &Finding| {
+                node.findings().get(&it.id).is_some_and(|known| decides_alike(known, it))
+            };
+            let is_there =
+                |it: &Finding| open.get(&it.id).is_some_and(|now| decides_alike(now, it));
+            open.values().all(|it| !matters(it) || is_known(it))
+                && node.findings().values().all(|it| !matters(it) || is_there(it))
+        }
+        Event::InventoryReported { inventory, .. } => {
+            node.reported_inventory().is_some_and(|known| {
+                known.boot == inventory.boot
+                    && known.gpus == inventory.gpus
+                    && known.driver == inventory.driver
+            })
+        }
+        _ => false,
+    }
+}
+
+/// Whether every decision is the same with either.
+fn decides_alike(one: &Finding, other: &Finding) -> bool {
+    let key = |it: &Finding| (it.kind, it.severity, it.action, it.is_open());
+    key(one) == key(other)
+        && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
+}
+
+/// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
+pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
+    match event {
+        Event::OperatorRequested { request } => return judge_request(state, by, request),
+        Event::PolicySet { policy } => return news_if(state.policy != **policy),
+        Event::AccessChanged { number, .. } => return news_if(*number > state.access),
+        _ => {}
+    }
+    if let Event::Enrolled { node, .. } = event {
+        // Who is there does not begin anew by asking twice at once.
+        let is_there = state.nodes.contains_key(node);
+        return if is_there { Verdict::Known } else { Verdict::News };
+    }
+    let (Event::LocationChanged { node: id, .. }
+    | Event::Retired { node: id, .. }
+    | Event::InventoryReported { node: id, .. }
+    | Event::HeartbeatLost { node: id, .. }
+    | Event::HeartbeatRestored { node: id }
+    | Event::FindingsReported { node: id, .. }
+    | Event::FindingsSnapshot { node: id, .. }
+    | Event::CordonObserved { node: id, .. }
+    | Event::OrderStatusReported { node: id, .. }
+    | Event::QuotaExceeded { node: id }
+    | Event::QuotaRestored { node: id }
+    | Event::ReportsUnreadable { node: id }
+    | Event::ReportsReadable { node: id }
+    | Event::OrderGenerationObserved { node: id, .. }) = event
+    else {
+        return Verdict::News;
+    };
+    let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
+    if let Event::FindingsReported { changes, .. } = event {
+        let opened = changes.iter().filter(|it| it.finding().is_open()).count();
+        let bytes = || {
+            let changed = changes.iter().map(Change::finding);
+            changed.chain(node.findings().values()).map(Finding::estimated_bytes).sum::<usize>()
+        };
+        if node.findings().len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
+            return Verdict::TooMany(id.clone());
+        }
+    }
+    let is_news = match event {
+        Event::LocationChanged { location, .. } => node.location != *location,
+        Event::InventoryReported { inventory, .. } => {
+            node.reported_inventory().is_none_or(|it| **it != *inventory)
+        }
+        Event::HeartbeatLost { .. } => node.liveness.heartbeat_loss().is_none(),
+        Event::HeartbeatRestored { .. } => node.liveness != Liveness::Connected,
+        Event::FindingsReported { record, .. } => !node.reports.has(record),
+        Event::FindingsSnapshot { record, open, .. } => {
+            !is_older(node, record) && {
+                let same = |it: &Record| it == record;
+                let as_it_was = open.len() == node.findings().len()
+                    && open.iter().all(|it| node.findings().get(&it.id) == Some(it));
+                !(node.reports.record().is_some_and(same) && as_it_was)
+            }
+        }
+        Event::QuotaExceeded { .. } => node.reports.over_quota_since().is_none(),
+        Event::QuotaRestored { .. } => node.reports.over_quota_since().is_some(),
+        Event::ReportsUnreadable { .. } => node.reports.unreadable_since().is_none(),
+        Event::ReportsReadable { .. } => node.reports.unreadable_since().is_some(),
+        Event::CordonObserved { cordon, .. } => node.scheduling.cordon() != *cordon,
+        Event::OrderGenerationObserved { generation, .. } => *generation > node.orders.generation(),
+        Event::OrderStatusReported { generation, status, .. } => {
+            let pending = node.orders.pending().filter(|it| it.order.generation == *generation);
+            pending.is_some_and(|it| !(it.accepted && *status == OrderStatus::Accepted))
+        }
+        _ => true,
+    };
+    news_if(is_news)
+}
+
+fn news_if(is_news: bool) -> Verdict {
+    if is_news { Verdict::News } else { Verdict::Known }
+}
+
+/// Whoever asks again, because an answer was lost, changes nothing.
+fn judge_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Verdict {
+    let of = |id: &NodeId, is_news: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
+        Some(node) => news_if(is_news(node)),
+        None => Verdict::Stranger(id.clone()),
+    };
+    match request {
+        OperatorRequest::Hold { node, reason } => of(node, &|it| {
+            let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
+            !it.requests.hold.as_ref().is_some_and(same)
+        }),
+        OperatorRequest::Release { node } => of(node, &|it| it.requests.hold.is_some()),
+        OperatorRequest::Repaired { node, repair } => of(node, &|it| {
+            let last = it.repairs.unverified();
+            let same = matches!(last, Some(RepairAttempt::ByHand { what: last }) if last == repair);
+            !(same && it.phase() != NodePhase::InService)
+        }),
+        OperatorRequest::Approve { node } => of(node, &|it| !it.repairs.is_approved()),
+        OperatorRequest::Verify { node, level } => {
+            of(node, &|it| it.verification.result(*level).is_some())
+        }
+        OperatorRequest::RunOrder { node, order } => of(node, &|it| {
+            it.requests
+                .requested_order
+                .as_ref()
+                .is_none_or(|requested_order| requested_order.order != *order)
+        }),
+        OperatorRequest::Freeze { domain, until, reason } => {
+            let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
+            news_if(!state.freezes.get(domain).is_some_and(same))
+        }
+        OperatorRequest::Unfreeze { domain } => news_if(state.freezes.contains_key(domain)),
+    }
+}
+
+/// Whether the log has something later of the same journal.
+fn is_older(node: &Node, record: &Record) -> bool {
+    let last = node.reports.record().filter(|it| it.journal == record.journal);
+    last.is_some_and(|last| record.number < last.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::event::{Cordon, NodeInventory};
+    use farrier_fleet::fleet::{
+        AccessChange, Domain, Entry, LOGIC_VERSION, Location, VerificationLevel,
+    };
+    use farrier_wire::convert;
+    use farrier_wire::limits::EVIDENCE_MAX;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn node() -> NodeId {
+        "a".parse().unwrap()
+    }
+
+    fn record(journal: &str, number: u64) -> Record {
+        Record { journal: journal.to_owned(), number }
+    }
+
+    fn found(journal: &str, number: u64) -> Event {
+        Event::FindingsReported {
+            node: node(),
+            record: record(journal, number),
+            changes: Vec::new(),
+        }
+    }
+
+    fn resynced(journal: &str, number: u64) -> Event {
+        Event::FindingsSnapshot { node: node(), record: record(journal, number), open: Vec::new() }
+    }
+
+    fn ann() -> Actor {
+        Actor::User("ann".to_owned())
+    }
+
+    fn judged(state: &FleetState, event: &Event) -> Verdict {
+        judge(state, &ann(), event)
+    }
+
+    /// A fleet in which these have happened.
+    fn after(events: Vec<Event>) -> FleetState {
+        let mut state = FleetState::default();
+        for (seq, event) in (1..).zip(events) {
+            let at = Timestamp::UNIX_EPOCH;
+            state.apply(&Entry { seq, batch: seq, at, by: ann(), logic: LOGIC_VERSION, event });
+        }
+        state
+    }
+
+    fn enrolled() -> Event {
+        Event::Enrolled { node: node(), location: Location::in_pool("train".parse().unwrap()) }
+    }
+
+    #[test]
+    fn a_stranger_has_no_news_but_that_it_joins() {
+        let empty = FleetState::default();
+        assert_eq!(judged(&empty, &found("j", 1)), Verdict::Stranger(node()));
+        assert_eq!(judged(&empty, &enrolled()), Verdict::News);
+        assert_eq!(judged(&after(vec![enrolled()]), &enrolled()), Verdict::Known);
+        assert_eq!(judged(&empty, &Event::Tick), Verdict::News);
+    }
+
+    #[test]
+    fn what_was_said_is_no_news() {
+        let seen =
+            || Event::InventoryReported { node: node(), inventory: NodeInventory::default() };
+        let heard = || Event::HeartbeatRestored { node: node() };
+        let silent = || Event::HeartbeatLost { node: node(), since: Timestamp::UNIX_EPOCH };
+        let cordon = || Event::CordonObserved { node: node(), cordon: Cordon::ByFarrier };
+        let orders = || Event::OrderGenerationObserved { node: node(), generation: 7 };
+        let before = after(vec![enrolled()]);
+        let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3), orders()]);
+        for event in [seen(), silent(), cordon(), found("j", 3), orders()] {
+            assert_eq!(judged(&before, &event), Verdict::News, "{event:?}");
+            assert_eq!(judged(&state, &event), Verdict::Known, "{event:?}");
+        }
+        assert_eq!(judged(&before, &heard()), Verdict::Known);
+        assert_eq!(judged(&state, &heard()), Verdict::News);
+    }
+
+    #[test]
+    fn another_text_of_a_known_finding_is_of_low_value() {
+        let finding = |id: u64, text: &str, action: &str| -> Finding {
+            serde_json::from_value(serde_json::json!({
+                "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
+                "severity": "fatal", "text": text, "action": action, "rule_action": action,
+                "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+                "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "",
+            }))
+            .unwrap()
+        };
+        let record = |number| Record { journal: "j".to_owned(), number };
+        let found = |number, finding| {
+            let changes = vec![Change::Updated(finding)];
+            Event::FindingsReported { node: node(), record: record(number), changes }
+        };
+        let resynced = |open| Event::FindingsSnapshot { node: node(), record: record(9), open };
+        let state = after(vec![enrolled(), found(1, finding(1, "one", "reset-gpu"))]);
+        for (event, is_low) in [
+            (found(2, finding(1, "two", "reset-gpu")), true),
+            (found(2, finding(1, "two", "reboot-node")), false),
+            (found(2, finding(2, "one", "reset-gpu")), false),
+            (resynced(vec![finding(1, "two", "reset-gpu")]), true),
+            (resynced(vec![finding(1, "two", "reboot-node")]), false),
+            (resynced(Vec::new()), false),
+        ] {
+            assert_eq!(is_low_value(&state, &event), is_low, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn records_count_up_in_each_journal() {
+        let state = after(vec![enrolled(), found("j", 3)]);
+        for (event, verdict) in [
+            (found("j", 2), Verdict::Known),
+            (found("j", 4), Verdict::News),
+            (found("k", 1), Verdict::News),
+            (resynced("j", 2), Verdict::Known),
+            (resynced("j", 3), Verdict::Known),
+            (resynced("j", 4), Verdict::News),
+            (resynced("k", 0), Verdict::News),
+        ] {
+            assert_eq!(judged(&state, &event), verdict, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_order_that_waits_is_answered() {
+        let state = after(vec![enrolled()]);
+        let answer = Event::OrderStatusReported {
+            node: node(),
+            generation: 1,
+            status: OrderStatus::Accepted,
+        };
+        assert_eq!(judged(&state, &answer), Verdict::Known);
+    }
+
+    #[test]
+    fn whoever_asks_twice_is_heard_once() {
+        let domain: Domain = "rack:r1".parse().unwrap();
+        let until = Timestamp::UNIX_EPOCH;
+        let reason = || "a look".to_owned();
+        let asks = [
+            OperatorRequest::Hold { node: node(), reason: reason() },
+            OperatorRequest::Repaired { node: node(), repair: reason() },
+            OperatorRequest::Approve { node: node() },
+            OperatorRequest::Freeze { domain: domain.clone(), until, reason: reason() },
+        ];
+        for what in asks {
+            let ask = || Event::OperatorRequested { request: what.clone() };
+            assert_eq!(judged(&after(vec![enrolled()]), &ask()), Verdict::News, "{what:?}");
+            let twice = after(vec![enrolled(), ask()]);
+            assert_eq!(judged(&twice, &ask()), Verdict::Known, "{what:?}");
+        }
+        // What undoes something that is not there; and what nobody can do to a stranger.
+        let idle = [
+            OperatorRequest::Release { node: node() },
+            OperatorRequest::Unfreeze { domain },
+            OperatorRequest::Verify { node: node(), level: VerificationLevel::V0 },
+        ];
+        for what in idle {
+            let ask = Event::OperatorRequested { request: what };
+            assert_eq!(judged(&after(vec![enrolled()]), &ask), Verdict::Known, "{ask:?}");
+        }
+        let hold = Event::OperatorRequested {
+            request: OperatorRequest::Hold { node: node(), reason: reason() },
+        };
+        assert_eq!(judged(&FleetState::default(), &hold), Verdict::Stranger(node()));
+        // Another person's hold is another.
+        let by_ann = after(vec![enrolled(), hold.clone()]);
+        assert_eq!(judge(&by_ann, &Actor::User("bob".to_owned()), &hold), Verdict::News);
+    }
+
+    #[test]
+    fn a_policy_that_is_in_force_and_a_change_that_is_logged_are_known() {
+        let policy = || Event::PolicySet { policy: Box::default() };
+        assert_eq!(judged(&FleetState::default(), &policy()), Verdict::Known);
+        let what = AccessChange::CertificateRevoked { node: node() };
+        let change = |number| Event::AccessChanged {
+            number,
+            at: Timestamp::UNIX_EPOCH,
+            change: what.clone(),
+        };
+        let state = after(vec![change(3)]);
+        assert_eq!(judged(&state, &change(3)), Verdict::Known);
+        assert_eq!(judged(&state, &change(4)), Verdict::News);
+    }
+
+    #[test]
+    fn a_node_has_no_more_open_findings_than_one_message_can_tell() {
+        let opened = |ids: std::ops::Range<u64>| {
+            let finding = |id| {
+                serde_json::from_value(serde_json::json!({
+                    "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
+                    "severity": "info", "text": "", "action": "ignore", "rule_action": "ignore",
+                    "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+                    "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "",
+                }))
+            };
+            ids.map(|id| Change::Opened(finding(id).unwrap())).collect::<Vec<_>>()
+        };
+        let said = |number, ids| Event::FindingsReported {
+            node: node(),
+            record: record("j", number),
+            changes: opened(ids),
+        };
+        let state = after(vec![
+            Event::Enrolled { node: node(), location: Location::in_pool("train".parse().unwrap()) },
+            said(1, 0..FINDINGS_MAX as u64),
+        ]);
+        assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
+        assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
+        // Fewer, but large.
+        let mut large = opened(0..1500);
+        for change in &mut large {
+            let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
+            it.text = "x".repeat(6000);
+        }
+        let event =
+            Event::FindingsReported { node: node(), record: record("j", 1), changes: large };
+        assert_eq!(judged(&after(vec![enrolled()]), &event), Verdict::TooMany(node()));
+    }
+
+    #[test]
+    fn what_fits_into_one_report_is_not_asked_for_again_with_the_next_change() {
+        let finding = |id: u64, evidence: usize| -> Finding {
+            let check =
+                serde_json::json!({ "check": { "text": "", "at": "2026-11-15T00:00:00Z" } });
+            serde_json::from_value(serde_json::json!({
+                "id": id, "code": "", "detail": "", "subject": "node", "kind": "fault",
+                "severity": "info", "text": "", "action": "ignore", "rule_action": "ignore",
+                "action_by": "rule", "evidence": vec![check; evidence],
+                "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z",
+                "count": 1, "clears": "",
+            }))
+            .unwrap()
+        };
+        // As much evidence as there may be, each as small as it can be: what the estimate is furthest from.
+        let each = finding(99, EVIDENCE_MAX).estimated_bytes();
+        let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
+        let open = convert::open_findings(convert::findings_message(1, open)).unwrap();
+        assert!(open.iter().all(|it| it.evidence.len() == EVIDENCE_MAX), "all fit into one report");
+        let snapshot = Event::FindingsSnapshot { node: node(), record: record("j", 1), open };
+        let state = after(vec![enrolled(), snapshot]);
+        // And a change that has as much.
+        let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
+        let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
+        let next = Event::FindingsReported { node: node(), record: record("j", 2), changes };
+        assert_eq!(judged(&state, &next), Verdict::News);
+    }
+
+    #[test]
+    fn what_changes_a_decision_is_logged_when_disk_space_is_low() {
+        let finding = |id: u64, severity: &str, action: &str, cleared: bool| {
+            let mut finding = serde_json::json!({
+                "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
+                "severity": severity, "text": "", "action": action, "rule_action": action,
+                "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+                "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "",
+            });
+            if cleared {
+                finding["cleared"] =
+                    serde_json::json!({ "at": "2026-11-15T00:00:00Z", "why": "over" });
+            }
+            serde_json::from_value::<Finding>(finding).unwrap()
+        };
+        let said = |number, change: Change| Event::FindingsReported {
+            node: node(),
+            record: record("j", number),
+            changes: vec![change],
+        };
+        let doubtful = finding(1, "warning", "reset-gpu", false);
+        let fatal = finding(2, "fatal", "reboot-node", false);
+        let state = after(vec![
+            enrolled(),
+            said(1, Change::Opened(doubtful.clone())),
+            said(2, Change::Opened(fatal.clone())),
+        ]);
+        let low = |event: &Event| is_low_value(&state, event);
+        assert!(low(&said(3, Change::Opened(finding(3, "warning", "ignore", false)))));
+        for change in [
+            Change::Opened(finding(3, "warning", "reset-gpu", false)),
+            Change::Cleared(finding(1, "warning", "reset-gpu", true)),
+            Change::Updated(finding(2, "warning", "ignore", false)),
+        ] {
+            assert!(!low(&said(3, change.clone())), "{change:?}");
+        }
+        let open = |findings: &[&Finding]| Event::FindingsSnapshot {
+            node: node(),
+            record: record("j", 9),
+            open: findings.iter().map(|it| (*it).clone()).collect(),
+        };
+        assert!(low(&open(&[&doubtful, &fatal, &finding(3, "warning", "ignore", false)])));
+        assert!(!low(&open(&[&fatal])), "a doubt that is over");
+        assert!(!low(&open(&[&doubtful])), "a fault that is over");
+    }
+}

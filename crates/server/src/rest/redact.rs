@@ -1,0 +1,110 @@
+//! What of the log a caller sees: what is about nodes of theirs, and of what is about many the part that is theirs.
+//!
+//! It goes by where a node stands now: whoever has it sees what happened to it since it enrolled. Nodes that were retired stand nowhere, and
+//! are seen by those who see the fleet, also after another node got their name.
+
+use farrier_fleet::fleet::event::OperatorRequest;
+use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
+
+use super::caller::Caller;
+use super::extent::Extent;
+use super::failure::Failure;
+use crate::controller::Controller;
+
+/// The entries that the caller sees, as they see them.
+pub(super) async fn cut(
+    brain: &Controller,
+    caller: &Caller,
+    entries: Vec<Entry>,
+) -> Result<Vec<Entry>, Failure> {
+    if caller.is_fleet_wide() {
+        let sees =
+            |it: &Entry| caller.sees_access() || !matches!(it.event, Event::AccessChanged { .. });
+        return Ok(entries.into_iter().filter(sees).collect());
+    }
+    let extent = if entries.iter().any(|it| is_of_domains(&it.event)) {
+        Extent::count(brain, caller).await?
+    } else {
+        Extent::uncounted(caller)
+    };
+    let caller = caller.clone();
+    let seen = brain.look(move |state| {
+        let eyes = Redactor { state, caller: &caller, extent: &extent };
+        entries.into_iter().filter_map(|entry| eyes.seen(entry)).collect()
+    });
+    Ok(seen.await?)
+}
+
+/// Whether it depends on where the caller has nodes who sees what of it.
+fn is_of_domains(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::PolicySet { .. }
+            | Event::DomainFaultCleared { .. }
+            | Event::OperatorRequested {
+                request: OperatorRequest::Freeze { .. } | OperatorRequest::Unfreeze { .. }
+            }
+    )
+}
+
+/// The caller's, for one look.
+struct Redactor<'s> {
+    state: &'s FleetState,
+    caller: &'s Caller,
+    /// Counted where one of the entries is of domains.
+    extent: &'s Extent,
+}
+
+impl Redactor<'_> {
+    fn seen(&self, mut entry: Entry) -> Option<Entry> {
+        let seq = entry.seq;
+        let is_seen = match &mut entry.event {
+            Event::AccessChanged { .. } => false,
+            Event::Tick | Event::ClockStepped { .. } | Event::ControllerResumed { .. } => true,
+            Event::PolicySet { policy } => {
+                **policy = policy_of(self.extent, policy);
+                true
+            }
+            Event::DomainFaultDetected { nodes, rationale, .. } => {
+                nodes.retain(|id| self.is_ours(id, seq));
+                *rationale = rationale.redacted(self.caller.scope());
+                !nodes.is_empty()
+            }
+            Event::Deferred { node, rationale } | Event::PhaseChanged { node, rationale, .. } => {
+                *rationale = rationale.redacted(self.caller.scope());
+                self.is_ours(node, seq)
+            }
+            Event::OrderCancelled { node, reason, .. } => {
+                *reason = reason.redacted(self.caller.scope());
+                self.is_ours(node, seq)
+            }
+            Event::OrderIssued { order } => {
+                order.reason = order.reason.redacted(self.caller.scope());
+                self.is_ours(&order.node, seq)
+            }
+            Event::DomainFaultCleared { domain, rationale } => {
+                *rationale = rationale.redacted(self.caller.scope());
+                self.extent.touches(domain)
+            }
+            Event::OperatorRequested {
+                request:
+                    OperatorRequest::Freeze { domain, .. } | OperatorRequest::Unfreeze { domain },
+            } => self.extent.touches(domain),
+            event => event.subject().is_some_and(|id| self.is_ours(id, seq)),
+        };
+        is_seen.then_some(entry)
+    }
+
+    /// An entry from before the node enrolled is about another node of that name, whose owner may have been another.
+    fn is_ours(&self, id: &NodeId, seq: u64) -> bool {
+        let node = self.state.nodes.get(id);
+        node.is_some_and(|it| self.caller.sees(&it.location) && seq >= it.first_seq)
+    }
+}
+
+/// A policy without the pools of others.
+pub(super) fn policy_of(extent: &Extent, policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));
+    policy
+}

@@ -1,0 +1,186 @@
+//! A finding as a message and back: texts are moved, nothing is read twice. What must be there is
+//! refused where it is missing.
+
+use farrier_fleet::health::finding::{ActionBy, Cleared, InBoot};
+use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
+use jiff::Timestamp;
+
+use super::ConvertError;
+use super::evidence::{evidence, evidence_message};
+use super::findings::{known, unknown};
+use crate::proto;
+use crate::proto::subject::What;
+
+/// Reads a finding, without its bounds.
+pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertError> {
+    let own_severity = message.own_severity.map(severity).transpose()?;
+    let evidence = message.evidence.into_iter().map(evidence).collect::<Result<_, _>>()?;
+    Ok(Finding {
+        id: required("id", message.id)?,
+        code: required("code", message.code)?,
+        detail: message.detail,
+        subject: subject(required("subject", message.subject)?)?,
+        kind: match known("kind", message.kind)? {
+            proto::FindingKind::Fault => FindingKind::Fault,
+            proto::FindingKind::Advice => FindingKind::Advice,
+            proto::FindingKind::Unspecified => return Err(unknown("kind", message.kind)),
+        },
+        severity: severity(message.severity)?,
+        own_severity,
+        text: required("text", message.text)?,
+        action: action(message.action)?,
+        remedy: message.remedy,
+        rule_action: action(message.rule_action)?,
+        action_by: match known("action_by", message.action_by)? {
+            proto::ActionBy::Rule => ActionBy::Rule,
+            proto::ActionBy::Driver => ActionBy::Driver,
+            proto::ActionBy::Unspecified => return Err(unknown("action_by", message.action_by)),
+        },
+        evidence,
+        first_seen: time("first_seen_ns", message.first_seen_ns)?,
+        last_seen: time("last_seen_ns", message.last_seen_ns)?,
+        opened_in: message.opened_in.map(in_boot).transpose()?,
+        last_in: message.last_in.map(in_boot).transpose()?,
+        count: required("count", message.count)?,
+        clears: required("clears", message.clears)?,
+        cleared: message.cleared.map(cleared).transpose()?,
+    })
+}
+
+/// Writes a finding.
+pub(super) fn message_of(finding: Finding) -> proto::Finding {
+    let in_boot =
+        |it: InBoot| proto::BootMoment { boot: Some(it.boot), steady_ms: Some(it.steady_ms) };
+    let cleared =
+        |it: Cleared| proto::Cleared { at_ns: Some(nanoseconds(it.at)), why: Some(it.why) };
+    proto::Finding {
+        id: Some(finding.id),
+        code: Some(finding.code),
+        detail: finding.detail,
+        subject: Some(subject_message(finding.subject)),
+        kind: match finding.kind {
+            FindingKind::Fault => proto::FindingKind::Fault,
+            FindingKind::Advice => proto::FindingKind::Advice,
+        }
+        .into(),
+        severity: severity_message(finding.severity).into(),
+        own_severity: finding.own_severity.map(|it| severity_message(it).into()),
+        text: Some(finding.text),
+        action: action_message(finding.action).into(),
+        remedy: finding.remedy,
+        rule_action: action_message(finding.rule_action).into(),
+        action_by: match finding.action_by {
+            ActionBy::Rule => proto::ActionBy::Rule,
+            ActionBy::Driver => proto::ActionBy::Driver,
+        }
+        .into(),
+        evidence: finding.evidence.into_iter().map(evidence_message).collect(),
+        first_seen_ns: Some(nanoseconds(finding.first_seen)),
+        last_seen_ns: Some(nanoseconds(finding.last_seen)),
+        opened_in: finding.opened_in.map(in_boot),
+        last_in: finding.last_in.map(in_boot),
+        count: Some(finding.count),
+        clears: Some(finding.clears),
+        cleared: finding.cleared.map(cleared),
+    }
+}
+
+/// What has to be there.
+pub(super) fn required<T>(what: &'static str, value: Option<T>) -> Result<T, ConvertError> {
+    value.ok_or(ConvertError::Missing(what))
+}
+
+pub(super) fn time(what: &'static str, value: Option<i64>) -> Result<Timestamp, ConvertError> {
+    let value = required(what, value)?;
+    Timestamp::from_nanosecond(value.into()).map_err(|err| ConvertError::Time { what, err })
+}
+
+/// A clock that is set before 1677 or after 2262 counts as one that is set to the end of that time:
+/// the finding is worth more than its date.
+pub(super) fn nanoseconds(at: Timestamp) -> i64 {
+    let end = if at < Timestamp::UNIX_EPOCH { i64::MIN } else { i64::MAX };
+    i64::try_from(at.as_nanosecond()).unwrap_or(end)
+}
+
+fn in_boot(message: proto::BootMoment) -> Result<InBoot, ConvertError> {
+    let boot = required("boot", message.boot)?;
+    Ok(InBoot { boot, steady_ms: required("steady_ms", message.steady_ms)? })
+}
+
+fn cleared(message: proto::Cleared) -> Result<Cleared, ConvertError> {
+    Ok(Cleared { at: time("at_ns", message.at_ns)?, why: required("why", message.why)? })
+}
+
+fn subject(message: proto::Subject) -> Result<Subject, ConvertError> {
+    Ok(match required("subject", message.what)? {
+        What::Node(_) => Subject::Node,
+        What::Agent(_) => Subject::Agent,
+        What::Gpu(gpu) => Subject::Gpu(GpuUuid(gpu)),
+        What::Link(proto::Link { gpu, link }) => {
+            let gpu = GpuUuid(required("gpu", gpu)?);
+            Subject::Link { gpu, link: required("link", link)? }
+        }
+        What::Nic(proto::NicPort { device, port }) => {
+            Subject::Nic { device: required("device", device)?, port: required("port", port)? }
+        }
+        What::Pci(address) => Subject::Pci(address),
+    })
+}
+
+fn subject_message(subject: Subject) -> proto::Subject {
+    let what = match subject {
+        Subject::Node => What::Node(proto::Empty {}),
+        Subject::Agent => What::Agent(proto::Empty {}),
+        Subject::Gpu(gpu) => What::Gpu(gpu.0),
+        Subject::Link { gpu, link } => {
+            What::Link(proto::Link { gpu: Some(gpu.0), link: Some(link) })
+        }
+        Subject::Nic { device, port } => {
+            What::Nic(proto::NicPort { device: Some(device), port: Some(port) })
+        }
+        Subject::Pci(address) => What::Pci(address),
+    };
+    proto::Subject { what: Some(what) }
+}
+
+fn severity(value: i32) -> Result<Severity, ConvertError> {
+    Ok(match known("severity", value)? {
+        proto::Severity::Info => Severity::Info,
+        proto::Severity::Warning => Severity::Warning,
+        proto::Severity::Critical => Severity::Critical,
+        proto::Severity::Fatal => Severity::Fatal,
+        proto::Severity::Unspecified => return Err(unknown("severity", value)),
+    })
+}
+
+fn severity_message(severity: Severity) -> proto::Severity {
+    match severity {
+        Severity::Info => proto::Severity::Info,
+        Severity::Warning => proto::Severity::Warning,
+        Severity::Critical => proto::Severity::Critical,
+        Severity::Fatal => proto::Severity::Fatal,
+    }
+}
+
+fn action(value: i32) -> Result<Action, ConvertError> {
+    Ok(match known("action", value)? {
+        proto::Action::Ignore => Action::Ignore,
+        proto::Action::RestartApp => Action::RestartApp,
+        proto::Action::Investigate => Action::Investigate,
+        proto::Action::ResetGpu => Action::ResetGpu,
+        proto::Action::RebootNode => Action::RebootNode,
+        proto::Action::DrainAndReplace => Action::DrainAndReplace,
+        proto::Action::Unspecified => return Err(unknown("action", value)),
+    })
+}
+
+fn action_message(action: Action) -> proto::Action {
+    match action {
+        Action::Ignore => proto::Action::Ignore,
+        Action::RestartApp => proto::Action::RestartApp,
+        Action::Investigate => proto::Action::Investigate,
+        Action::ResetGpu => proto::Action::ResetGpu,
+        Action::RebootNode => proto::Action::RebootNode,
+        Action::DrainAndReplace => proto::Action::DrainAndReplace,
+    }
+}

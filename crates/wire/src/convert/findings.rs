@@ -1,0 +1,191 @@
+//! Reports of findings: how many and how much one may have. Each finding is decoded and encoded by
+//! itself, so that a report is refused at the first one that does not fit.
+
+use std::cmp::Reverse;
+
+use farrier_fleet::health::{Change, Evidence, Finding, SERVER_FINDING_ID, Subject};
+use prost::Message;
+use prost::bytes::Bytes;
+
+use super::finding::{from_message, message_of};
+use super::{ConvertError, within};
+use crate::limits::{
+    EVIDENCE_MAX, FINDINGS_BYTES_MAX, FINDINGS_MAX, LOGGED_BYTES_MAX, NAME_BYTES_MAX,
+    TEXT_BYTES_MAX,
+};
+use crate::proto;
+
+/// Reads the changes of a record.
+pub fn changes(message: proto::Changes) -> Result<Vec<Change>, ConvertError> {
+    let what = "changes";
+    within_bytes(what, &message.changes)?;
+    let mut logged = 0;
+    let each = message.changes.into_iter().map(|encoded| {
+        let proto::Change { kind, finding } = proto::Change::decode(encoded)?;
+        let finding = from_message(finding.ok_or(ConvertError::Missing("finding"))?)?;
+        bounded(&finding, &mut logged)?;
+        let is_open = finding.is_open();
+        let id = finding.id;
+        let change = match known("change", kind)? {
+            proto::ChangeKind::Opened => Change::Opened(finding),
+            proto::ChangeKind::Updated => Change::Updated(finding),
+            proto::ChangeKind::Cleared => Change::Cleared(finding),
+            proto::ChangeKind::Unspecified => return Err(unknown("change", kind)),
+        };
+        if is_open == matches!(change, Change::Cleared(_)) {
+            return Err(ConvertError::Contradiction(id));
+        }
+        Ok(change)
+    });
+    each.collect()
+}
+
+/// Reads all open findings.
+pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, ConvertError> {
+    within_bytes("findings", &message.open)?;
+    let mut logged = 0;
+    let each = message.open.into_iter().map(|encoded| {
+        let finding = from_message(proto::Finding::decode(encoded)?)?;
+        bounded(&finding, &mut logged)?;
+        if finding.is_open() { Ok(finding) } else { Err(ConvertError::Contradiction(finding.id)) }
+    });
+    each.collect()
+}
+
+/// Writes the changes of a record; refuses them where they are too many to be reported at once.
+pub fn changes_message(
+    record: u64,
+    after: u64,
+    changes: Vec<Change>,
+) -> Result<proto::Changes, ConvertError> {
+    let mut logged = 0;
+    let each = changes.into_iter().map(|change| {
+        let (kind, finding) = match change {
+            Change::Opened(finding) => (proto::ChangeKind::Opened, finding),
+            Change::Updated(finding) => (proto::ChangeKind::Updated, finding),
+            Change::Cleared(finding) => (proto::ChangeKind::Cleared, finding),
+        };
+        bounded(&finding, &mut logged)?;
+        let change = proto::Change { kind: kind.into(), finding: Some(message_of(finding)) };
+        Ok(change.encode_to_vec().into())
+    });
+    let changes: Vec<Bytes> = each.collect::<Result<_, ConvertError>>()?;
+    within_bytes("changes", &changes)?;
+    Ok(proto::Changes { record, after, changes })
+}
+
+/// Writes all open findings. Where they are too many first their evidence goes, then the least
+/// severe.
+pub fn findings_message(
+    record: u64,
+    findings: impl IntoIterator<Item = Finding>,
+) -> proto::Findings {
+    let mut findings: Vec<Finding> = findings.into_iter().collect();
+    if let Some(open) = all_encoded(&findings) {
+        return proto::Findings { record, open };
+    }
+    findings.sort_by_key(|finding| (Reverse(finding.severity), finding.id));
+    let (mut open, mut bytes, mut logged) = (Vec::new(), 0, 0);
+    for mut finding in findings.into_iter().take(FINDINGS_MAX) {
+        finding.evidence.clear();
+        // One that cannot be reported alone is not reported at all.
+        if bounded(&finding, &mut 0).is_err() {
+            continue;
+        }
+        let is_logged = bounded(&finding, &mut logged).is_ok();
+        let encoded = Bytes::from(message_of(finding).encode_to_vec());
+        bytes += field_bytes(&encoded);
+        if !is_logged || bytes > FINDINGS_BYTES_MAX {
+            break;
+        }
+        open.push(encoded);
+    }
+    proto::Findings { record, open }
+}
+
+/// All of them with their evidence; none: they are too many.
+fn all_encoded(findings: &[Finding]) -> Option<Vec<Bytes>> {
+    let mut logged = 0;
+    let each = findings.iter().map(|finding| {
+        bounded(finding, &mut logged).ok()?;
+        Some(message_of(finding.clone()).encode_to_vec().into())
+    });
+    let open: Vec<Bytes> = each.collect::<Option<_>>()?;
+    within_bytes("findings", &open).is_ok().then_some(open)
+}
+
+/// How many there are, and how large they are, before one of them is read.
+fn within_bytes(what: &'static str, encoded: &[Bytes]) -> Result<(), ConvertError> {
+    within(what, encoded.len(), FINDINGS_MAX)?;
+    within(what, encoded.iter().map(field_bytes).sum(), FINDINGS_BYTES_MAX)
+}
+
+/// With the tag and the length before it.
+fn field_bytes(encoded: &Bytes) -> usize {
+    1 + prost::length_delimiter_len(encoded.len()) + encoded.len()
+}
+
+/// Checks the values of a finding. `logged` is what it and those before it are estimated to take of
+/// the log.
+fn bounded(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
+    let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
+    let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);
+    if finding.id >= SERVER_FINDING_ID {
+        return Err(ConvertError::ReservedId(finding.id));
+    }
+    name("code", &finding.code)?;
+    text("detail", &finding.detail)?;
+    text("text", &finding.text)?;
+    text("clears", &finding.clears)?;
+    text("remedy", finding.remedy.as_deref().unwrap_or_default())?;
+    text("cleared", finding.cleared.as_ref().map_or("", |it| &it.why))?;
+    for moment in [&finding.opened_in, &finding.last_in].into_iter().flatten() {
+        name("boot", &moment.boot)?;
+    }
+    match &finding.subject {
+        Subject::Gpu(gpu) | Subject::Link { gpu, .. } => name("subject", &gpu.0)?,
+        Subject::Nic { device, .. } => name("subject", device)?,
+        Subject::Pci(address) => name("subject", address)?,
+        Subject::Node | Subject::Agent => (),
+    }
+    within("evidence", finding.evidence.len(), EVIDENCE_MAX)?;
+    finding.evidence.iter().try_for_each(bounded_evidence)?;
+    *logged += finding.estimated_bytes();
+    within("findings", *logged, LOGGED_BYTES_MAX)
+}
+
+fn bounded_evidence(evidence: &Evidence) -> Result<(), ConvertError> {
+    let text = |text: &str| within("evidence", text.len(), TEXT_BYTES_MAX);
+    let finite = |number: f64| {
+        if number.is_finite() { Ok(()) } else { Err(ConvertError::NotFinite("evidence")) }
+    };
+    match evidence {
+        Evidence::Signal { text: seen, measure, value, limit, note, .. } => {
+            text(seen)?;
+            text(measure)?;
+            text(note.as_deref().unwrap_or_default())?;
+            text(&value.why_unreadable().map(ToString::to_string).unwrap_or_default())?;
+            finite(value.value().copied().unwrap_or_default())?;
+            finite(*limit)
+        }
+        Evidence::Kernel { text: meaning, line, process, .. } => {
+            text(meaning)?;
+            text(line)?;
+            text(process.as_deref().unwrap_or_default())
+        }
+        Evidence::Nvml { xid, text: meaning, .. } => {
+            within("evidence", xid.gpu.0.len(), NAME_BYTES_MAX)?;
+            text(meaning)
+        }
+        Evidence::Check { text: wrong, .. } => text(wrong),
+    }
+}
+
+/// A value of an enumeration, where it is known here.
+pub(super) fn known<T: TryFrom<i32>>(what: &'static str, value: i32) -> Result<T, ConvertError> {
+    T::try_from(value).map_err(|_| unknown(what, value))
+}
+
+pub(super) fn unknown(what: &'static str, value: i32) -> ConvertError {
+    ConvertError::UnknownValue { what, value }
+}
