@@ -3,10 +3,11 @@
 use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory, OperatorRequest, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, DisruptionBudget};
+use farrier_fleet::fleet::reason::RepairsAttempted;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{
-    Domain, Event, NodeId, NodePhase, OrderKind, OrderStatus, Policy, VerificationLevel,
+    Domain, Event, NodeId, NodePhase, OrderKind, OrderStatus, Policy, Reason, VerificationLevel,
 };
 use farrier_fleet::health::{Action, GpuUuid, Severity};
 
@@ -84,7 +85,9 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
     assert_eq!(repairs.len(), 2, "a reset, then a reboot: {repairs:?}");
     assert_eq!(repairs[1], OrderKind::Reboot);
     let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
-    assert!(why.reason.to_string().contains("did not help"), "{why:?}");
+    let is_last =
+        matches!(why.reason, Reason::NeedsRepair { attempted: RepairsAttempted::All, .. });
+    assert!(is_last, "{why:?}");
     world.act(&Act::Repaired(0));
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
@@ -125,7 +128,7 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
         world.state.nodes[&node(0)].phase.deferred().cloned().unwrap().reason.to_string()
     };
     assert!(
-        text(&world).contains("what could be ordered was, and did not help"),
+        text(&world).contains("all automatic repairs were attempted without success"),
         "{}",
         text(&world)
     );
@@ -235,7 +238,7 @@ fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     let why = world.state.nodes[&id].phase.rationale().clone();
     assert_eq!(phase(&world, &id), NodePhase::Held);
     assert!(
-        why.reason.to_string().starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
+        why.reason.to_string().starts_with("its certificate was revoked at 2026-11-15T00:00:00Z"),
         "{why:?}"
     );
     assert!(
@@ -272,7 +275,7 @@ fn the_breaker_keeps_the_rest_in_service_and_says_so() {
     let why = world.state.nodes[&node(1)].phase.deferred().cloned().unwrap();
     assert_eq!(
         why.reason.to_string(),
-        "1 of 12 nodes of the fleet are out of service, and 1 may be"
+        "disruption budget of the fleet used up: 1 of 12 nodes are out of service, 1 allowed"
     );
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
@@ -318,7 +321,9 @@ fn a_rack_is_blamed_and_its_nodes_stay() {
     assert_eq!(phase(&world, &node(3)), NodePhase::Suspect);
     let why = world.state.nodes[&node(3)].phase.deferred().cloned().unwrap();
     assert!(
-        why.reason.to_string().contains("is to blame for faults of the network, and not the node"),
+        why.reason
+            .to_string()
+            .contains("has a fault (network faults); the node itself is not the cause"),
         "{why:?}"
     );
     for index in 0..4 {
@@ -345,8 +350,11 @@ fn a_node_that_was_mended_does_not_wait_for_a_person_but_for_what_is_to_blame() 
     world.everybody_answers();
     assert_eq!(phase(&world, &id), NodePhase::Repairing);
     let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
-    assert!(why.reason.to_string().ends_with("rack r0 is to blame, and not the node"), "{why:?}");
-    assert_eq!(why.unblocked_by.to_string(), "rack r0 is mended");
+    assert!(
+        why.reason.to_string().ends_with("rack r0 has a fault, the node itself is not the cause"),
+        "{why:?}"
+    );
+    assert_eq!(why.unblocked_by.to_string(), "rack r0 is repaired");
     for index in 0..4 {
         world.act(&Act::Clear(index, 1));
     }
@@ -388,7 +396,7 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
     world.everybody_answers();
     assert_eq!(
         world.state.nodes[&id].phase.deferred().cloned().unwrap().reason.to_string(),
-        "a reboot waits for approval"
+        "`reboot` needs approval"
     );
     let until = world.now + jiff::SignedDuration::from_hours(1);
     let freeze =
@@ -446,9 +454,11 @@ fn a_repair_waits_for_the_window_and_taking_out_does_not() {
     world.everybody_answers();
     assert_eq!((phase(&world, &id), order(&world, &id)), (NodePhase::Repairing, None));
     let why = world.state.nodes[&id].phase.deferred().cloned().unwrap();
-    assert_eq!(why.reason.to_string(), "`reboot` waits for a window of pool train");
+    assert_eq!(why.reason.to_string(), "`reboot` waits for a repair window of pool train");
     assert!(
-        why.unblocked_by.to_string().ends_with("or a person approves it (`farrier fleet approve`)"),
+        why.unblocked_by
+            .to_string()
+            .ends_with("or an approver approves it (`farrier fleet approve`)"),
         "{why:?}"
     );
     world.act(&Act::Wait(3600));

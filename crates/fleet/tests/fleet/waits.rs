@@ -64,8 +64,8 @@ fn a_proof_that_fails_without_a_finding_leads_to_a_repair_and_then_to_a_person()
     }
     assert_eq!((phase(&world, 3), order(&world, 3)), (NodePhase::Repairing, None));
     let why = deferred(&world, 3);
-    assert!(why.starts_with("it did not pass V0 (coherence): no: "), "{why}");
-    assert!(why.contains("a person repairs it and says so"), "{why}");
+    assert!(why.starts_with("verification V0 (coherence) failed: no: "), "{why}");
+    assert!(why.contains("an operator repairs the node and reports it"), "{why}");
     let orders = world
         .log
         .iter()
@@ -85,7 +85,10 @@ fn who_joins_and_fails_a_proof_is_tried_again() {
     not_passed(&mut world, 2);
     assert_eq!((phase(&world, 2), order(&world, 2)), (NodePhase::Joining, None));
     let why = deferred(&world, 2);
-    assert!(why.starts_with("it did not pass V0 (coherence): no; until it passes: "), "{why}");
+    assert!(
+        why.starts_with("verification V0 (coherence) failed: no; until the next attempt, at "),
+        "{why}"
+    );
     for _ in 0..8 {
         world.act(&Act::Wait(3840));
         not_passed(&mut world, 2);
@@ -114,7 +117,7 @@ fn whoever_joins_broken_is_taken_out_only_as_far_as_the_breaker_and_the_pool_all
         }
         let out = world.state.nodes.values().filter(|it| it.phase() == NodePhase::Quarantined);
         assert_eq!(out.count(), usize::from(autonomy == Autonomy::Repair), "{autonomy:?}");
-        let words = if autonomy == Autonomy::Observe { "only observes" } else { "may be" };
+        let words = if autonomy == Autonomy::Observe { "only observes" } else { "used up" };
         assert!(deferred(&world, NODES - 1).contains(words), "{}", deferred(&world, NODES - 1));
     }
 }
@@ -256,7 +259,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     world.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&world, 1), Some(tune.clone()));
     let given = world.state.nodes[&node(1)].orders.pending().cloned().unwrap().order;
-    assert_eq!(given.reason.to_string(), "ann asked for it");
+    assert_eq!(given.reason.to_string(), "requested by ann");
     assert!(given.boot.is_some(), "a change is for this boot");
     world.act(&Act::OrderStatus(1, true));
     assert_eq!(order(&world, 1), None, "once");

@@ -162,6 +162,7 @@ mod tests {
         /// Something
         /// small.
         Small {
+            /// Number of items.
             count: u32,
             name: Option<String>,
         }
@@ -184,7 +185,7 @@ mod tests {
         let small = &all["Small"];
         assert_eq!(small["required"], json!(["count"]));
         assert_eq!(small["description"], "Something small.");
-        assert_eq!(small["properties"]["count"]["description"], "How many.");
+        assert_eq!(small["properties"]["count"]["description"], "Number of items.");
         assert_eq!(small["additionalProperties"], false);
         assert!(serde_json::from_value::<Small>(json!({ "count": 1, "more": 1 })).is_err());
     }

@@ -206,7 +206,7 @@ impl Schema for Policy {
                     "type": "object", "additionalProperties": pool, "maxProperties": 10_000,
                     "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" },
                 },
-                "blame": {
+                "common_cause": {
                     "type": "object", "additionalProperties": false,
                     "properties": {
                         "nodes": count(2), "share": share,
@@ -270,7 +270,7 @@ mod tests {
         let policy = serde_json::to_value(Policy::default()).unwrap();
         let shape = Policy::shape(&mut Schemas::default());
         assert_eq!(fields(&policy), fields(&shape["properties"]));
-        for part in ["blame", "lemon"] {
+        for part in ["common_cause", "lemon"] {
             assert_eq!(fields(&policy[part]), fields(&shape["properties"][part]["properties"]));
         }
         let pool = PoolPolicy::shape(&mut Schemas::default());
