@@ -32,6 +32,7 @@ pub(super) enum JournalRecord {
     /// An order will be carried out.
     Accepted(Box<ActiveOrder>),
     /// Something is about to be changed.
+    #[serde(alias = "begun")]
     Started {
         /// By which order.
         generation: u64,

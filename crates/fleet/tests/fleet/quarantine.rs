@@ -139,7 +139,7 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
     world.act(&Act::Clear(0, 3));
     world.act(&fault(4));
     assert_eq!(repaired(&mut world, 0), None);
-    let spent = "`reboot` was done 3 times since it was last in service, for other faults";
+    let spent = "`reboot` already ran 3 times since the node was last in service";
     assert!(text(&world).contains(spent), "{}", text(&world));
     // A person's repair begins anew.
     world.act(&Act::Repaired(0));
