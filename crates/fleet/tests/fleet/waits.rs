@@ -347,8 +347,7 @@ fn logs_are_collected_under_work_and_never_delay_a_cordon() {
 fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases_end() {
     let mut world = World::new();
     world.everybody_answers();
-    let none = [(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) })];
-    world.set_policy(Policy { disruption_budgets: none.into(), ..Policy::default() });
+    world.set_policy(zero_budget());
     world.act(&reboot(1));
     let waits = deferred(&world, 1);
     assert!(phase(&world, 1).in_service() && !waits.is_empty(), "{waits}");
@@ -367,6 +366,47 @@ fn a_node_that_the_budget_keeps_in_service_has_its_logs_collected_and_its_leases
     assert_eq!((order(&world, 1), deferred(&world, 1)), (None, waits));
     let ended = world.state.nodes[&node(1)].requests.results.last().cloned().unwrap();
     assert!(matches!(ended.cancelled, Some(Reason::OrderExpired { .. })), "{ended:?}");
+    world.replay();
+}
+
+/// A policy under which no node may be taken out of service.
+fn zero_budget() -> Policy {
+    let none = [(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) })];
+    Policy { disruption_budgets: none.into(), ..Policy::default() }
+}
+
+#[test]
+fn a_joining_node_that_the_budget_keeps_from_quarantine_is_cordoned_and_sends_logs() {
+    let mut world = World::new();
+    let mut policy = zero_budget();
+    policy.pools_default.cordon_joining = true;
+    world.set_policy(policy);
+    world.act(&reboot(1));
+    // The verification that was ordered before the fault.
+    world.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Joining, Some(OrderKind::Cordon)));
+    ask_of(&mut world, 1, &OrderKind::CollectLogs);
+    assert_eq!(order(&world, 1), Some(OrderKind::Cordon), "the cordon comes first");
+    world.act(&Act::OrderStatus(1, true));
+    assert_eq!(order(&world, 1), Some(OrderKind::CollectLogs));
+    world.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Joining, None));
+    assert!(deferred(&world, 1).contains("used up"), "{}", deferred(&world, 1));
+    world.replay();
+}
+
+#[test]
+fn a_suspect_node_that_the_budget_keeps_in_service_is_verified_on_request() {
+    let mut world = World::new();
+    world.everybody_answers();
+    world.set_policy(zero_budget());
+    world.act(&reboot(1));
+    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Suspect, None));
+    let level = VerificationLevel::V1;
+    world.ask(OperatorRequest::Verify { node: node(1), level });
+    assert_eq!(order(&world, 1), Some(OrderKind::Verify { level }));
+    world.act(&Act::OrderStatus(1, true));
+    assert_eq!((phase(&world, 1), order(&world, 1)), (NodePhase::Suspect, None));
     world.replay();
 }
 

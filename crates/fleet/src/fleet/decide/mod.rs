@@ -30,7 +30,10 @@ pub use health_assessment::affects_service;
 ///
 /// 3: a node that the disruption budget keeps in service has its logs collected when an operator asks
 /// for them, and its orders expire.
-pub const LOGIC_VERSION: u32 = 3;
+///
+/// 4: a joining node that the disruption budget keeps from quarantine is cordoned where its pool has
+/// `cordon_joining`, and a requested verification of a suspect node that stays in service runs.
+pub const LOGIC_VERSION: u32 = 4;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;
@@ -99,7 +102,7 @@ impl DecisionContext<'_> {
     /// First where it stands, then what is overdue, then what to order. What is not done is said once.
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
-            Some(Event::Deferred { node, rationale }) => orders::step_in_any_phase(self)
+            Some(Event::Deferred { node, rationale }) => orders::step_while_deferred(self)
                 .or(Some(Event::Deferred { node, rationale: rationale })),
             other => other.or_else(|| orders::step(self)),
         };

@@ -35,16 +35,19 @@ pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     }
 }
 
-/// What does not depend on the node's standing: the end of a lease, and what an operator asked for
-/// on any node. A node that the disruption budget keeps in service needs these too.
-pub(super) fn step_in_any_phase(context: &DecisionContext<'_>) -> Option<Event> {
-    if let Some(pending) = context.node.orders.pending() {
-        return cancellation(context, pending);
-    }
-    let requested_order =
-        requested_order(context).filter(|it| it.order.spec().node == NodeUse::Any)?;
-    let step = requested_order_step(context, requested_order);
-    matches!(step, Event::OrderIssued { .. }).then_some(step)
+/// The next order of a node whose phase change is deferred: it stays in service or joining, so it is
+/// not repaired or verified for return to service. Its orders still expire, a pool with
+/// `cordon_joining` still gets its cordon, and operator requests still run.
+pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event> {
+    step(context).filter(|event| match event {
+        Event::OrderCancelled { .. } => true,
+        Event::OrderIssued { order } => match order.kind {
+            OrderKind::Cordon => true,
+            OrderKind::Verify { .. } => context.node.phase().in_service(),
+            ref other => other.is_operator_requested(),
+        },
+        _ => false,
+    })
 }
 
 /// That the pending order is not waited for any longer.
