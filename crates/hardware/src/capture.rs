@@ -1,8 +1,8 @@
-//! Keeps what was read on a node, so that it can be judged elsewhere and become a fixture.
+//! Stores a node's reads on disk, to be checked elsewhere or used as a test fixture.
 //!
 //! ```text
-//! DIR/capture.json   what each read came to, when, by which version
-//! DIR/nvml.json      what NVML said
+//! DIR/capture.json   outcome of each read, date, farrier version
+//! DIR/nvml.json      the NVML reading
 //! DIR/root/...       the files that were read
 //! ```
 
@@ -18,28 +18,28 @@ use serde::{Deserialize, Serialize};
 use crate::python::PythonChoice;
 use crate::root::Root;
 
-/// The version of the form.
+/// Format version.
 const VERSION: u32 = 1;
 
 const INDEX: &str = "capture.json";
 const NVML: &str = "nvml.json";
 const FILES: &str = "root";
 
-/// What each read came to, by path.
+/// The outcome of each read, by path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Files that were read; their bytes lie below `root/`.
+    /// Files that were read; their contents are below `root/`.
     pub files: BTreeMap<String, Reading<()>>,
-    /// Links, as written.
+    /// Symlink targets as written.
     pub links: BTreeMap<String, Reading<String>>,
-    /// Names in folders.
+    /// Directory listings.
     pub listings: BTreeMap<String, Reading<Vec<String>>>,
-    /// Whether something is there.
+    /// Existence checks.
     pub exists: BTreeMap<String, Reading<bool>>,
-    /// What was taken out of files that are too large or too private to keep.
+    /// Values extracted from files that are too large or too private to store.
     pub extracts: BTreeMap<String, Reading<serde_json::Value>>,
-    /// Only while a node is read.
+    /// File contents, held only while the node is read.
     #[serde(skip)]
     contents: BTreeMap<String, Vec<u8>>,
 }
@@ -53,7 +53,7 @@ impl Record {
     }
 }
 
-/// `capture.json`.
+/// The contents of `capture.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Index {
@@ -64,64 +64,50 @@ struct Index {
     reads: Record,
 }
 
-/// Why a capture could not be written or read.
+/// Why a capture failed to be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The folder has something in it.
     #[error("`{0}` is not empty")]
     NotEmpty(PathBuf),
-    /// A path that a node gave cannot be kept below a folder.
-    #[error("failed to keep `{0}`: not a plain absolute path")]
+    /// A recorded path that cannot be stored below a directory.
+    #[error("failed to store `{0}`: not a plain absolute path")]
     OddPath(String),
-    /// A file could not be written or read.
     #[error("failed to {what} `{}`", path.display())]
     Io {
         /// `write` or `read`.
         what: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A file of the capture does not read.
     #[error("failed to parse `{}`", path.display())]
     Parse {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: serde_json::Error,
     },
-    /// Written by a later version.
-    #[error("`{}` is of version {version}; this farrier reads version {VERSION}", path.display())]
-    Version {
-        /// Which.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
+    /// The capture was written by another version.
+    #[error("`{}` has format version {version}; this farrier reads version {VERSION}", path.display())]
+    Version { path: PathBuf, version: u32 },
 }
 
-/// A node that was captured.
+/// A captured node.
 #[derive(Debug)]
 pub struct Captured {
-    /// Its files.
     pub root: Root,
-    /// What NVML said.
     pub nvml: NvmlReading,
     /// The Python that was active.
     pub python: PythonChoice,
-    /// The day on which it was read.
+    /// The day of the capture.
     pub captured: Date,
 }
 
-/// Whether a folder holds a capture.
+/// Whether a directory holds a capture.
 pub fn is_capture(folder: &Path) -> bool {
     folder.join(INDEX).is_file()
 }
 
-/// Writes a capture into an empty or a new folder.
+/// Writes a capture into an empty or new directory.
 pub fn write(
     folder: &Path,
     root: &Root,
@@ -148,7 +134,7 @@ pub fn write(
         reads: record,
     };
     write_json(&folder.join(NVML), nvml)?;
-    // Last: a folder with an index is a whole capture.
+    // Written last: a directory with an index is a complete capture.
     write_json(&folder.join(INDEX), &index)
 }
 
@@ -167,7 +153,6 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
     fs::write(path, bytes).map_err(io)
 }
 
-/// Opens a capture.
 pub fn open(folder: &Path) -> Result<Captured, CaptureError> {
     #[derive(Deserialize)]
     struct Version {
@@ -184,7 +169,7 @@ pub fn open(folder: &Path) -> Result<Captured, CaptureError> {
     Ok(Captured { root, nvml, python: index.python, captured: index.captured })
 }
 
-/// Reads what NVML said from a file.
+/// Reads an NVML reading from a file.
 pub fn read_nvml(path: &Path) -> Result<NvmlReading, CaptureError> {
     read_json(path)
 }

@@ -1,4 +1,4 @@
-//! What one look shows of the faults around the GPUs: ports that are down, Xids of this boot.
+//! One-shot view of faults around the GPUs: ports that are down, Xids of this boot.
 
 use farrier_facts::node::{HostNow, PortNow, Reading};
 
@@ -6,7 +6,6 @@ use crate::host::nics;
 use crate::kmsg;
 use crate::root::Root;
 
-/// Reads it all.
 pub(crate) fn read(root: &Root) -> HostNow {
     HostNow { ports: ports(root), xid_lines: xid_lines(root) }
 }
@@ -15,7 +14,7 @@ fn ports(root: &Root) -> Reading<Vec<PortNow>> {
     nics::look(root)
 }
 
-/// Lines that name an Xid; what else the kernel prints may be private and is not kept.
+/// Lines that name an Xid. Other kernel messages may be private and are not captured.
 fn xid_lines(root: &Root) -> Reading<Vec<String>> {
     root.extract_log("/dev/kmsg", |log| {
         kmsg::lines(&log, |line| memchr::memmem::find(line, b"Xid").is_some())

@@ -1,4 +1,4 @@
-//! NVIDIA devices on PCI: the count that holds with or without a driver.
+//! NVIDIA devices on the PCI bus: a count that does not depend on the driver.
 
 use farrier_facts::node::{PciDevice, Reading};
 
@@ -13,7 +13,7 @@ pub(crate) fn read(root: &Root) -> Reading<Vec<PciDevice>> {
         for address in addresses {
             match root.word(&format!("{DEVICES}/{address}/vendor")) {
                 Reading::Value(vendor) if vendor == NVIDIA => {}
-                // A device that went away while we looked is not ours to count.
+                // A device that disappeared meanwhile is not counted.
                 Reading::Value(_) | Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             }

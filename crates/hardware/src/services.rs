@@ -1,4 +1,4 @@
-//! Services, from the files that systemd reads and the cgroups that it makes.
+//! Services, from systemd's unit files and cgroups.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use farrier_facts::node::{ReadError, Reading, ServiceObservation};
 
 use crate::root::Root;
 
-/// The services that a GPU node needs or may need.
+/// Services that a GPU node needs or may need.
 pub(crate) const NAMES: [&str; 4] =
     ["nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm"];
 
-/// Where units are, in the order in which systemd looks.
+/// Unit directories in systemd's lookup order.
 pub(crate) const UNIT_FOLDERS: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -18,7 +18,7 @@ pub(crate) const UNIT_FOLDERS: [&str; 4] = [
     "/lib/systemd/system",
 ];
 
-/// Where systemd puts a service's processes: version 2, then version 1 of cgroups.
+/// systemd's cgroup for services: cgroup v2, then v1.
 const SLICES: [&str; 2] = ["/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"];
 
 pub(crate) fn read(root: &Root) -> BTreeMap<String, ServiceObservation> {
@@ -32,13 +32,13 @@ fn service(root: &Root, name: &str, enabled: &Reading<Vec<String>>) -> ServiceOb
     ServiceObservation {
         unit: any(UNIT_FOLDERS.iter().map(|folder| root.exists(&format!("{folder}/{unit}")))),
         enabled: enabled.as_ref().map(|units| units.contains(&unit)),
-        // What is not a link is not masked.
+        // A unit file that is not a link is not masked.
         masked: Reading::Value(target.value().is_some_and(|target| target == "/dev/null")),
         running: running(root, &unit),
     }
 }
 
-/// True where one is; unreadable where one of the others could have been.
+/// True if any reading is true; unreadable if none is true and one could not be read.
 fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
     let mut unreadable = None;
     for reading in readings {
@@ -51,7 +51,7 @@ fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
     unreadable.map_or(Reading::Value(false), Reading::Unreadable)
 }
 
-/// The units that some target wants at boot.
+/// Units that some target wants or requires at boot.
 fn enabled_units(root: &Root) -> Reading<Vec<String>> {
     let folder = "/etc/systemd/system";
     root.list(folder).and_then(|names| {

@@ -1,4 +1,4 @@
-//! Everything that a check asks, once.
+//! One NVML snapshot for a node check.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
@@ -12,11 +12,11 @@ use super::ffi::{self, Device};
 use super::probe::Line;
 use super::watch::DriverCall;
 
-/// No node has more GPUs; a count beyond it is nonsense from a broken library.
+/// Sanity limit: a larger device count comes from a broken library.
 pub(super) const DEVICES_MAX: u32 = 1024;
 
-/// Loads the library and asks it everything. `say` hears of each call before it is made, and of each GPU that was read:
-/// a later call may never return.
+/// Loads the library and reads everything. `emit` is called before each NVML call and after each
+/// GPU, because a later call may never return.
 pub fn read(path: &OsStr, say: &mut dyn FnMut(&Line)) -> NvmlReading {
     let say = RefCell::new(say);
     let about: Cell<Option<u32>> = Cell::new(None);
@@ -45,7 +45,7 @@ pub fn read(path: &OsStr, say: &mut dyn FnMut(&Line)) -> NvmlReading {
 }
 
 impl Caller<'_> {
-    /// What is said of no GPU in particular.
+    /// Values that belong to no particular GPU.
     fn system(&mut self) -> Nvml {
         let driver_version = self.system_text("nvmlSystemGetDriverVersion");
         let library_version = self.system_text("nvmlSystemGetNVMLVersion");
@@ -185,7 +185,7 @@ impl Caller<'_> {
         };
         let called =
             call!(self, ffi::DeviceFields, "nvmlDeviceGetFieldValues", device, 1, &raw mut field);
-        // The call succeeds also where the field does not. The value is an `unsigned int`.
+        // The call can succeed while the field itself fails. The value is an `unsigned int`.
         outcome(called, || ()).and_then(|()| {
             let [a, b, c, d, ..] = field.value;
             outcome(Ok(field.nvml_return), || u32::from_ne_bytes([a, b, c, d]))

@@ -1,4 +1,4 @@
-//! What one look shows of a GPU's faults.
+//! One-shot view of a GPU's faults.
 
 use std::ffi::c_uint;
 
@@ -20,7 +20,7 @@ impl Caller<'_> {
         }
     }
 
-    /// The number of a field, of a link or another part of the device.
+    /// The value of a field, for the device or one of its links (`scope`).
     fn field(&mut self, device: Device, id: c_uint, scope: c_uint) -> Reading<f64> {
         let mut asked: [FieldValue; 1] = [fields::field(id, scope)];
         let called = fields::ask(self, device, &mut asked);
@@ -35,7 +35,7 @@ impl Caller<'_> {
         let mut called =
             call!(self, ffi::DeviceLong, "nvmlDeviceGetCurrentClocksEventReasons", device, out);
         if called.is_err() {
-            // Older libraries know it by another name.
+            // The name in older libraries.
             let name = call!(
                 self,
                 ffi::DeviceLong,
@@ -75,7 +75,7 @@ impl Caller<'_> {
         present(called, || rates.gpu)
     }
 
-    /// Which links are up, and which are down although something is at their other end.
+    /// Which links are up, and which are down although a remote device is connected.
     fn links(&mut self, device: Device) -> Reading<LinksNow> {
         let count = match self.field(device, fields::LINK_COUNT, 0) {
             Reading::Value(count) => whole(count).min(u64::from(LINKS_MAX)),
@@ -111,7 +111,7 @@ impl Caller<'_> {
     }
 }
 
-/// What a call came to; one that an older library lacks gives nothing to judge.
+/// Converts a call's outcome. A function that an older library lacks is absent.
 fn present<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Err(_) | Ok(ffi::FUNCTION_NOT_FOUND) => Reading::Absent,
@@ -122,7 +122,7 @@ fn present<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "counts of a card are small and never below nought"
+    reason = "GPU counters are small and never negative"
 )]
 fn whole(number: f64) -> u64 {
     number.max(0.0) as u64

@@ -1,18 +1,22 @@
-//! A probe has no life of its own: one that hangs in a library must not outlive the process that asked it.
+//! Parent-death handling for probe children: a child that hangs in a library must not outlive the
+//! process that spawned it.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Asks the kernel to kill this process when its parent ends, however that ends. Says whether the parent is still there:
-/// one that ended before is not told of. A process that is stuck in the kernel goes when it leaves the kernel.
+/// Asks the kernel to kill this process when its parent exits (`PR_SET_PDEATHSIG`), and returns
+/// whether the parent is still alive: a parent that exited earlier sends no signal. A process stuck
+/// in the kernel dies only when it leaves the kernel.
 ///
-/// The kernel goes by the thread that started this process, so that it has to live as long as the answers are wanted.
+/// The signal is tied to the thread that spawned this process, so that thread must live as long as
+/// results are needed.
 pub fn end_with_parent(output: &impl AsFd) -> bool {
-    // SAFETY: the call takes two numbers and no pointers.
+    // SAFETY: the call takes two integers and no pointers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let mut poll = libc::pollfd { fd: output.as_fd().as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one live structure is passed, and its number is one; the output is open while it is borrowed.
+    // SAFETY: `poll` is one live structure and the count is one; the descriptor is open while
+    // borrowed.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    // A pipe that nobody reads any more is an error without being asked for.
+    // `POLLERR` on a pipe without readers is reported even if not requested.
     ready <= 0 || poll.revents & libc::POLLERR == 0
 }
 
@@ -23,12 +27,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_without_a_reader_is_that_of_a_parent_that_ended() {
+    fn pipe_without_reader_means_parent_exited() {
         let (reader, writer) = io::pipe().unwrap();
         assert!(end_with_parent(&writer));
         drop(reader);
         assert!(!end_with_parent(&writer));
-        // SAFETY: the call takes two numbers and no pointers. The test's own process is not to end with its parent.
+        // SAFETY: the call takes two integers and no pointers. It resets the signal for the test
+        // process itself.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
     }
 }

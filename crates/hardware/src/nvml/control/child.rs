@@ -1,4 +1,4 @@
-//! The child as its parent sees it.
+//! Parent side of the control child.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,52 +11,42 @@ use farrier_facts::tune::{GpuControl, GpusSeen, Value};
 
 use super::{Answer, Request, SetError};
 
-/// Why a setting of a GPU was not changed.
+/// Why a GPU setting was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// The card or the driver refused.
     #[error("NVML refused: {0}")]
     Refused(SetError),
-    /// NVML answers no more; whether it was changed is not known.
-    #[error("NVML is lost: {0}")]
+    /// NVML stopped answering; whether the change took effect is unknown.
+    #[error("lost contact with NVML: {0}")]
     Lost(ProbeError),
 }
 
-/// Why the child that asks NVML gives no answer.
+/// Why the control child returned no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// Nothing is to be asked.
+    /// Disabled, with the reason.
     #[error("{0}")]
     NotAsked(String),
-    /// There is no command to start it by.
-    #[error("there is no probe")]
+    #[error("no probe command")]
     NoCommand,
-    /// The system did not start it.
-    #[error("the NVML probe did not start: {0}")]
+    #[error("failed to start the NVML probe: {0}")]
     NotStarted(String),
-    /// It was started without a pipe.
-    #[error("the NVML probe has no output")]
+    #[error("the NVML probe has no stdout pipe")]
     NoOutput,
-    /// The request cannot be written.
+    /// The request could not be serialised.
     #[error("{0}")]
     Request(String),
-    /// It found no NVML that answers.
+    /// The child found no working NVML.
     #[error("{0}")]
     Silent(String),
-    /// What it wrote is no answer.
-    #[error("the NVML probe wrote what does not read")]
+    #[error("malformed output from the NVML probe")]
     Malformed,
-    /// What it wrote answers another request.
-    #[error("the probe answered {0}")]
+    /// The response does not match the request.
+    #[error("unexpected response from the NVML probe: {0}")]
     OtherAnswer(String),
-    /// No answer in time.
     #[error("{}", ReadError::Deadline { limit_s: *limit_s })]
-    Late {
-        /// The limit.
-        limit_s: u64,
-    },
-    /// It ended.
-    #[error("the NVML probe ended without an answer")]
+    Late { limit_s: u64 },
+    #[error("the NVML probe exited without a response")]
     Ended,
 }
 
@@ -70,20 +60,20 @@ impl From<ProbeError> for ReadError {
     }
 }
 
-/// How long it is given to let NVML go once nobody asks any more.
+/// How long the child may take to shut NVML down once its input is closed.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long the kernel is given to end what was killed.
+/// How long the kernel may take to end a killed process.
 const KILLED: Duration = Duration::from_millis(200);
-/// How often its end is looked for.
+/// How often to check whether the child has exited.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long NVML is given.
+/// Timeouts for NVML requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// To answer what is. The first answer holds `nvmlInit` and all GPUs, which take seconds each where nothing keeps the
-    /// driver initialised.
+    /// For reads. The first one includes `nvmlInit` and all GPUs, which take seconds each if
+    /// nothing keeps the driver initialised.
     pub read: Duration,
-    /// To change a setting: turning MIG on or off resets the GPU on some cards.
+    /// For changes: switching MIG resets the GPU on some cards.
     pub change: Duration,
 }
 
@@ -94,19 +84,19 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// The same for all.
+    /// The same timeout for reads and changes.
     pub fn of(limit: Duration) -> Self {
         Self { read: limit, change: limit }
     }
 }
 
-/// Settings of GPUs, by a child that is started when it is first asked.
+/// GPU settings, accessed through a child that starts on first use.
 #[derive(Debug)]
 pub struct Controls {
     command: Option<Command>,
     patience: Patience,
     child: Option<Running>,
-    /// Why nobody answers any more.
+    /// Why the child is unusable. Once set, every request fails.
     lost: Option<ProbeError>,
 }
 
@@ -115,7 +105,7 @@ struct Running {
     child: Option<Child>,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// It owes an answer, so that it will not read that its input has ended.
+    /// A response is overdue, so the child will not notice that its input was closed.
     is_late: bool,
 }
 
@@ -123,7 +113,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.input = None;
         let Some(mut child) = self.child.take() else { return };
-        // Its end is that of its input, after it has let NVML go.
+        // It exits when its input is closed, after shutting NVML down.
         if !self.is_late && ends_within(&mut child, FAREWELL) {
             return;
         }
@@ -131,7 +121,8 @@ impl Drop for Running {
         if ends_within(&mut child, KILLED) {
             return;
         }
-        // One that is stuck in the driver dies when the driver lets it; somebody has to wait, or it stays a zombie.
+        // A child stuck in the driver dies once the driver lets go of it. Reap it in the
+        // background, or it stays a zombie.
         std::thread::spawn(move || child.wait());
     }
 }
@@ -147,13 +138,13 @@ fn ends_within(child: &mut Child, limit: Duration) -> bool {
 }
 
 impl Controls {
-    /// By this command, each answer in time.
+    /// Uses this command to start the child.
     pub fn by(command: Command, patience: Patience) -> Self {
         Self { command: Some(command), patience, child: None, lost: None }
     }
 
-    /// Of a node, by `farrier probe control`. Below another root only a library that somebody named is asked: this
-    /// machine's own would speak of other GPUs.
+    /// For a node, through `farrier probe control`. Below another root only an explicitly named
+    /// library is used: this machine's own would report other GPUs.
     pub fn of_node(
         program: &Path,
         library: Option<&Path>,
@@ -161,7 +152,7 @@ impl Controls {
         patience: Patience,
     ) -> Self {
         if library.is_none() && !is_this_machine {
-            return Self::none("NVML was not asked: another root was given without a library");
+            return Self::none("NVML is disabled: another root was given without a library");
         }
         let mut command = Command::new(program);
         command.args(["probe", "control", "--library"]);
@@ -169,7 +160,7 @@ impl Controls {
         Self::by(command, patience)
     }
 
-    /// Nobody to ask, and why.
+    /// Disabled, with the reason.
     pub fn none(why: impl Into<String>) -> Self {
         Self {
             command: None,
@@ -179,7 +170,7 @@ impl Controls {
         }
     }
 
-    /// All settings of all GPUs.
+    /// Reads all settings of all GPUs.
     pub fn list(&mut self) -> GpusSeen {
         match self.ask(&Request::List) {
             Ok(Answer::Gpus(seen)) => seen,
@@ -188,12 +179,12 @@ impl Controls {
         }
     }
 
-    /// One setting.
+    /// Reads one setting.
     pub fn get(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
         self.value(&Request::Get { uuid: uuid.to_owned(), control })
     }
 
-    /// What counts now of one that waits for a reset.
+    /// Reads the value in force for a setting that takes effect at the next reset.
     pub fn in_force(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
         self.value(&Request::InForce { uuid: uuid.to_owned(), control })
     }
@@ -206,7 +197,7 @@ impl Controls {
         }
     }
 
-    /// Changes one.
+    /// Changes one setting.
     pub fn set(
         &mut self,
         uuid: &str,
@@ -243,7 +234,7 @@ impl Controls {
             serde_json::to_vec(request).map_err(|err| ProbeError::Request(err.to_string()))?;
         text.push(b'\n');
         if let Some(input) = &mut running.input {
-            // One that has ended already has said why in its last line.
+            // A child that already exited gave the reason in its last line.
             let _ = input.write_all(&text);
         }
         let limit = match request {
@@ -272,7 +263,7 @@ impl Controls {
         let input = child.stdin.take();
         let output = child.stdout.take().ok_or(ProbeError::NoOutput)?;
         let (sender, lines) = channel();
-        // The thread ends with the child's output; it is not waited for.
+        // The thread ends with the child's output and is not joined.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let Ok(line) = line else { return };
@@ -301,7 +292,7 @@ mod tests {
         Controls::by(command, Patience::of(Duration::from_secs(300)))
     }
 
-    /// Whether a process is there, also as one that nobody has waited for.
+    /// Whether a process exists, zombies included.
     fn is_there(pid: u32) -> bool {
         Path::new(&format!("/proc/{pid}")).exists()
     }
@@ -311,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn none_is_left_behind_as_a_zombie() {
+    fn no_zombie_is_left_behind() {
         let mut controls = shell("while read line; do echo '{\"refused\":\"no-such-gpu\"}'; done");
         let _ = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
         let answers = pid(&controls);
         drop(controls);
         assert!(!is_there(answers));
-        // One that does not end with its input is killed, and waited for.
+        // A child that does not exit when its input is closed is killed and reaped.
         let mut command = Command::new("sh");
         command.args(["-c", "read line; echo '\"done\"'; exec sleep 900"]);
         let mut controls = Controls::by(command, Patience::of(Duration::from_secs(300)));
@@ -329,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_given_longer_than_a_look() {
+    fn changes_have_their_own_timeout() {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; sleep 0.2; echo '\"done\"'; read line; exec sleep 900"]);
         let patience =
@@ -340,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_dies_is_lost_and_stays_lost() {
+    fn dead_child_stays_lost() {
         let mut controls = shell("read line; exit 1");
         let lost = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
         assert!(matches!(lost, Err(ControlError::Lost(_))), "{lost:?}");
@@ -349,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_not_a_loss() {
+    fn refusal_keeps_the_child() {
         let why = SetError::Call(NvmlStatus::NO_PERMISSION.into());
         assert!(why.is_permission());
         let refusal = Answer::Refused(why.clone());
@@ -364,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_is_not_waited_for() {
+    fn silent_child_times_out() {
         let mut command = Command::new("sh");
         command.args(["-c", "exec sleep 900"]);
         let mut controls = Controls::by(command, Patience::of(Duration::from_millis(50)));

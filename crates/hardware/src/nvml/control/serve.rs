@@ -1,4 +1,4 @@
-//! The child: answers a line with a line until there are no more.
+//! Child side: answers one line per request until its input ends.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
@@ -8,7 +8,7 @@ use crate::nvml::ffi;
 
 use super::{Answer, Request};
 
-/// Answers requests until the input ends or the library cannot be asked.
+/// Serves requests until the input ends or NVML becomes unavailable.
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let mut before = |_: &str| {};
     let mut caller = match Caller::load(library, &mut before) {

@@ -1,4 +1,4 @@
-//! The child as a process: pipes, a deadline, and the file in which it names its calls.
+//! The probe child as an OS process: pipes, deadlines, and the file with its current call.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,21 +13,19 @@ use super::NOTICE;
 use super::note::{self, COMPLAINT_BYTES, DriverCall, NOTE_BYTES};
 use super::prober::{Asked, Children, Prober, StartError};
 
-/// The answer of 64 GPUs with 36 links each has about 300 kB.
+/// The response for 64 GPUs with 36 links each is about 300 kB.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-/// Starts processes.
 pub(super) struct Processes {
     pub(super) command: Box<dyn FnMut() -> Command + Send>,
 }
 
-/// A running child.
 pub(super) struct Process {
     child: Child,
     requests: Option<ChildStdin>,
     answers: ChildStdout,
     note: File,
-    /// What was read beyond the last line.
+    /// Bytes read beyond the last line.
     read: Vec<u8>,
 }
 
@@ -38,9 +36,10 @@ impl Children for Processes {
         let note = note::file().map_err(StartError::Spawn)?;
         let stderr = Stdio::from(note.try_clone().map_err(StartError::Spawn)?);
         let mut command = (self.command)();
-        // Nothing of ours is inherited: a child that never ends must not keep our reader's pipe open.
+        // Inherit no descriptors: a child that never exits must not keep our caller's pipe open.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
-        // What a terminal sends to its foreground is for the parent, which then lets the child go.
+        // A separate process group: terminal signals go to the parent only, which then stops the
+        // child.
         let spawned = command.process_group(0).spawn();
         let mut child = spawned.map_err(StartError::Spawn)?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
@@ -86,7 +85,7 @@ impl Prober for Process {
     }
 
     fn idle(&mut self, limit: Duration) -> bool {
-        // Without an event to wait for, only the end of the child is told.
+        // With no requested events, `poll` reports only the hang-up when the child exits.
         wait(&self.answers, 0, limit)
     }
 
@@ -95,7 +94,7 @@ impl Prober for Process {
         match self.note.read_at(&mut note, 0) {
             Ok(count) => DriverCall::of(String::from_utf8_lossy(&note[..count]).trim()),
             Err(err) => {
-                let name = format!("a call whose name does not read: {err}").into();
+                let name = format!("an unknown call (failed to read its name: {err})").into();
                 DriverCall { name, gpu: None }
             }
         }
@@ -121,18 +120,18 @@ impl Prober for Process {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(status.to_string()),
             Ok(None) => None,
-            // Somebody else took it.
+            // The child was reaped elsewhere.
             Err(err) => Some(err.to_string()),
         }
     }
 }
 
-/// Waits for `events` or the other end's close. Whether there was any of it.
+/// Waits for `events` or a hang-up. Returns whether either happened.
 fn wait(pipe: &ChildStdout, events: libc::c_short, limit: Duration) -> bool {
     let mut poll = libc::pollfd { fd: pipe.as_raw_fd(), events, revents: 0 };
-    // Rounded up: a wait of less than a millisecond would be none, over and over.
+    // Rounded up: a timeout below one millisecond would become a busy loop.
     let limit_ms = i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: one live structure is passed, and its number is one; the pipe is open while it is borrowed.
+    // SAFETY: `poll` is one live structure and the count is one; the pipe is open while borrowed.
     let ready = unsafe { libc::poll(&raw mut poll, 1, limit_ms) };
     ready > 0 && poll.revents != 0
 }
@@ -154,7 +153,7 @@ mod tests {
         child.ask("fast\n", deadline, &AtomicBool::new(false))
     }
 
-    /// Waits for the end of a child that is known to end.
+    /// Waits for the exit of a child that is about to exit.
     fn end_of(child: &mut Process) -> String {
         loop {
             if let Some(how) = child.ended() {
@@ -164,11 +163,11 @@ mod tests {
         }
     }
 
-    /// Ends a hang; a child that is not to be waited for lives longer.
+    /// Longer than any test should run; children that must not be waited for sleep longer.
     const LONG: Duration = Duration::from_secs(300);
 
     #[test]
-    fn a_line_is_answered_by_a_line() {
+    fn each_request_gets_one_line() {
         let mut child = shell("while read -r word; do echo \"said $word\"; done");
         for _ in 0..3 {
             assert_eq!(ask(&mut child, LONG), Asked::Line(b"said fast\n".to_vec()));
@@ -179,11 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_names_the_call_and_leaves_no_zombie() {
-        // A shell cannot write at an offset; it writes the complaint, and the name is the initial one.
+    fn timeout_names_the_call_and_leaves_no_zombie() {
+        // A shell cannot write at an offset, so it writes only stderr and the call stays the
+        // initial one.
         let mut child = shell("read -r word; echo 'something is odd' >&2; exec sleep 900");
         assert_eq!(ask(&mut child, Duration::from_millis(300)), Asked::Late);
-        assert_eq!(child.during().to_string(), "its start");
+        assert_eq!(child.during().to_string(), "startup");
         child.note.write_all_at(b"nvmlDeviceGetName\t3", 0).unwrap();
         assert_eq!(child.during().gpu, Some(3));
         assert_eq!(child.during().to_string(), "nvmlDeviceGetName of GPU 3");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_noticed_while_idle_and_when_asked() {
+    fn exit_is_detected_while_idle_and_on_request() {
         let mut child = shell("exit 3");
         while !child.idle(LONG) {}
         assert_eq!(ask(&mut child, LONG), Asked::Ended);
@@ -204,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_line_is_babble() {
+    fn more_than_one_line_is_malformed() {
         let mut child = shell("read -r word; printf 'one\\ntwo\\n'; exec sleep 900");
-        // The two lines may come in one piece or in two.
+        // The two lines may arrive in one read or in two.
         let first = ask(&mut child, LONG);
         if first != Asked::Babble {
             assert_eq!(first, Asked::Line(b"one\n".to_vec()));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_bounded() {
+    fn stderr_is_bounded() {
         let script = "head -c 1000000 /dev/zero | tr '\\0' x >&2; read -r word; echo done";
         let mut child = shell(script);
         assert_eq!(ask(&mut child, LONG), Asked::Line(b"done\n".to_vec()));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_the_wait() {
+    fn stop_interrupts_the_wait() {
         let mut child = shell("exec sleep 900");
         assert_eq!(child.ask("fast\n", LONG, &AtomicBool::new(true)), Asked::Stopped);
         child.kill();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_start_is_said_so() {
+    fn spawn_failure_is_reported() {
         let mut none = Processes { command: Box::new(|| Command::new("/nonexistent/farrier")) };
         assert!(matches!(none.start(), Err(StartError::Spawn(_))));
     }

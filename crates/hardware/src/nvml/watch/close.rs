@@ -1,4 +1,4 @@
-//! What only somebody who looks on wants to know of a GPU: no rule does, and the agent does not ask.
+//! GPU values for a person watching. No rule uses them and the agent does not read them.
 
 use std::ffi::c_uint;
 
@@ -11,34 +11,32 @@ use crate::nvml::ffi::{self, ProcessShareSample};
 
 use super::reader::Reader;
 
-/// Samples that are taken at a time: the driver keeps a hundred or so of each GPU.
+/// Samples per call. The driver keeps about a hundred per GPU.
 const SAMPLES_MAX: usize = 512;
 
-/// What a process had of a GPU's time.
+/// A process's share of a GPU's time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessShare {
-    /// Which.
     pub pid: u32,
-    /// Per cent of the time in which a kernel of it ran.
+    /// Share of time in which one of its kernels ran.
     pub sm_percent: u32,
-    /// Per cent of the time in which it read or wrote memory.
+    /// Share of time in which it accessed memory.
     pub memory_percent: u32,
 }
 
-/// A closer look at a GPU.
+/// Values that are read in interactive mode only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloseLook {
-    /// The GPU.
     pub gpu: GpuUuid,
     /// `P0` is the fastest.
     pub performance_state: Reading<u32>,
-    /// Of the fastest that the fan can.
+    /// Relative to the fan's maximum speed.
     pub fan_percent: Reading<u32>,
-    /// NVML's number: 0 default, 2 prohibited, 3 one process alone.
+    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
     pub compute_mode: Reading<u32>,
-    /// 1 where it drives a display.
+    /// 1 if the GPU drives a display.
     pub display_active: Reading<u32>,
-    /// What processes had of it since the look before; those that had nothing are not listed.
+    /// Utilization per process since the previous sample. Idle processes are not listed.
     pub shares: Reading<Vec<ProcessShare>>,
 }
 
@@ -69,7 +67,7 @@ impl Reader<'_, '_> {
         );
         match called {
             Ok(ffi::SUCCESS) => {}
-            // Nobody had anything of it.
+            // No process used the GPU.
             Ok(ffi::NOT_FOUND) => return Reading::Value(Vec::new()),
             Ok(ffi::NOT_SUPPORTED) | Err(_) => return Reading::Absent,
             Ok(code) => return Reading::Unreadable(ReadError::nvml(code)),
@@ -104,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_samples_of_a_process_the_newest_counts() {
+    fn newest_sample_per_process_wins() {
         let sample = |pid, timestamp_us, sm| ProcessShareSample {
             pid,
             timestamp_us,

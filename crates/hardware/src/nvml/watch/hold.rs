@@ -1,12 +1,13 @@
-//! Keeps the child from NVML for a while: a GPU that some process has open cannot be reset, and a module not be unloaded.
+//! Pauses the probe: a GPU cannot be reset, nor the driver module unloaded, while a process has it
+//! open.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often a child that should go is looked at.
+/// How often to check whether an exiting child is gone.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Word between the one who wants NVML left alone and the one who watches.
+/// Synchronises a task that needs NVML unused with the watch thread.
 #[derive(Debug, Default)]
 pub struct Hold {
     state: Mutex<State>,
@@ -15,22 +16,24 @@ pub struct Hold {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many want it.
+    /// Number of outstanding pause requests.
     wanted: u32,
-    /// Whether it is so: no child is there. None: nobody has looked since it was wanted.
+    /// Whether no child is running; `None` until the watch thread has checked since the last
+    /// request.
     is_free: Option<bool>,
 }
 
-/// While this lives no child is started.
+/// No child is started while this guard lives.
 #[derive(Debug)]
 pub struct Held {
     hold: Arc<Hold>,
 }
 
 impl Hold {
-    /// Waits until the child is gone, but no longer than `patience`; none: it is not, and goes on.
+    /// Waits up to `timeout` for the child to exit. `None` if it did not; monitoring then
+    /// continues.
     pub fn take(hold: &Arc<Self>, patience: Duration) -> Option<Held> {
-        // Lets go again, whatever comes of it.
+        // Dropping the guard withdraws the request, whatever the outcome.
         let taken = Held { hold: Arc::clone(hold) };
         let mut state = hold.lock();
         state.wanted += 1;
@@ -48,12 +51,12 @@ impl Hold {
         self.lock().wanted > 0
     }
 
-    /// Says whether no child is there, and waits for so long or until it may be started again.
+    /// Publishes whether no child is running, then waits up to `limit` or until the pause ends.
     pub(super) fn keep(&self, is_free: bool, limit: Duration) {
         let mut state = self.lock();
         state.is_free = Some(is_free);
         self.changed.notify_all();
-        // One that is on its way out takes moments.
+        // An exiting child takes only moments.
         let limit = if is_free { limit } else { limit.min(AGAIN) };
         drop(self.changed.wait_timeout_while(state, limit, |state| state.wanted > 0));
     }
@@ -77,9 +80,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_held_when_the_child_is_gone_and_no_longer_than_it_is_wanted() {
+    fn pause_starts_when_the_child_exits_and_ends_with_the_guard() {
         let hold = Arc::new(Hold::default());
-        assert!(Hold::take(&hold, Duration::from_millis(5)).is_none(), "nobody watches");
+        assert!(Hold::take(&hold, Duration::from_millis(5)).is_none(), "no watch thread");
         assert!(!hold.is_wanted());
         let watcher = {
             let hold = Arc::clone(&hold);
@@ -87,7 +90,7 @@ mod tests {
                 while !hold.is_wanted() {
                     std::thread::yield_now();
                 }
-                // It takes a while to go.
+                // The child takes a while to exit.
                 hold.keep(false, Duration::from_secs(300));
                 hold.keep(true, Duration::from_secs(300));
             })

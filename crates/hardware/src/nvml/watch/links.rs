@@ -13,14 +13,14 @@ use super::fields;
 use super::reader::{Reader, Trouble, reading};
 use super::wire::Values;
 
-/// `NVML_NVLINK_MAX_LINKS` of the newest header; more is nonsense.
+/// `NVML_NVLINK_MAX_LINKS` of the newest header, used as a sanity limit.
 pub(in crate::nvml) const LINKS_MAX: u32 = 36;
 
 /// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
 const VERSION: c_uint = 166;
 const VERSION_5: f64 = 7.0;
 
-/// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: what NVLink 5 has in place of 162.
+/// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: replaces field 162 on NVLink 5.
 const RECOVERY_5: c_uint = 215;
 
 /// `NVML_FI_DEV_NVLINK_GET_STATE`: 0 is down, 1 up, 2 asleep.
@@ -29,14 +29,13 @@ pub(in crate::nvml) const STATE: c_uint = 165;
 /// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`
 pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 
-/// The links of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Links {
     count: u32,
     is_fifth: bool,
 }
 
-/// Fields whose scope is the link's number. From 206 on the part has to have NVLink 5.
+/// Fields whose scope is the link index. Fields from 206 on require NVLink 5.
 const FIELDS: [(c_uint, Signal); 12] = [
     (STATE, Signal::LinkActive),
     (164, Signal::LinkSpeed),
@@ -53,7 +52,7 @@ const FIELDS: [(c_uint, Signal); 12] = [
 ];
 
 impl Reader<'_, '_> {
-    /// Reads all links. A part without any has nothing to say about them.
+    /// Reads all links. A GPU without links reports nothing.
     pub(super) fn nvlinks(&mut self) -> Result<(), Trouble> {
         let Links { count, is_fifth } = match self.links_of()? {
             Ok(links) => links,
@@ -62,7 +61,7 @@ impl Reader<'_, '_> {
                 return Ok(());
             }
         };
-        // One that was spoken of before their number was known, and that is not there.
+        // Links that were reported before the count was known and do not exist.
         self.speak_of(count..self.gpu.links_said, &Reading::Absent);
         self.gpu.links_said = count;
         let wanted: Vec<(c_uint, Signal)> = FIELDS
@@ -94,10 +93,10 @@ impl Reader<'_, '_> {
             }
             found.push((link, values));
         }
-        // What no link has, the part does not have.
+        // A signal that no link has is unsupported on this GPU.
         for (_, signal) in wanted {
             let number = signal as u8;
-            // A link may yet come up.
+            // A link may still come up.
             let is_lasting = signal != Signal::LinkActive;
             if is_lasting && found.iter().all(|(_, values)| values.absent.contains(&number)) {
                 self.gpu.absent.insert(signal);
@@ -107,8 +106,8 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Whether a link is up. One that is down is a fault where it was up before, or where it is known what is at its
-    /// other end: without a bridge the links of a card in a PCIe slot lead nowhere.
+    /// Whether a link is up. A link that is down is a fault only if it was up before or has a
+    /// remote device: without a bridge, the links of a PCIe card are not connected.
     fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, Trouble> {
         let bit = 1 << link;
         if active == Reading::Value(1.0) {
@@ -141,15 +140,15 @@ impl Reader<'_, '_> {
         Ok(active)
     }
 
-    /// How many links there are cannot be read, so that none is: those that are known, or the first for all of them
-    /// where none is. Silence would look like links that are well, or like a part without any.
+    /// Marks links unreadable because their count cannot be read: those known so far, or link 0 if
+    /// none is. Reporting nothing would look like healthy links, or like a GPU without any.
     fn unreadable_links(&mut self, why: ReadError) {
         self.gpu.links_said = self.gpu.links_said.max(1);
         let why = ReadError::LinkCount { err: Box::new(why) };
         self.speak_of(0..self.gpu.links_said, &Reading::Unreadable(why));
     }
 
-    /// Says the same of some links.
+    /// Reports the same reading for a range of links.
     fn speak_of(&mut self, links: Range<u32>, reading: &Reading<f64>) {
         for link in links {
             let mut values = Values::default();
@@ -162,7 +161,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Which links the part has, or why that cannot be read now.
+    /// The GPU's links, or why they cannot be read now.
     fn links_of(&mut self) -> Result<Result<Links, ReadError>, Trouble> {
         if let Some(links) = self.gpu.links {
             return Ok(Ok(links));
@@ -174,7 +173,7 @@ impl Reader<'_, '_> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "it is clamped to a small number"
+            reason = "clamped to a small range"
         )]
         let count = match reading(called, count.1)? {
             Reading::Value(count) => count.clamp(0.0, f64::from(LINKS_MAX)) as u32,
@@ -190,7 +189,7 @@ impl Reader<'_, '_> {
 
 fn in_our_unit(signal: Signal, value: f64) -> f64 {
     match signal {
-        // A link that sleeps (2) is up.
+        // A sleeping link (2) counts as up.
         Signal::LinkActive => f64::from(u8::from(value > 0.0)),
         Signal::LinkEffectiveBer | Signal::LinkSymbolBer => fields::bit_error_rate(value),
         _ => value,

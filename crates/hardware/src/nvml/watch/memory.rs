@@ -1,4 +1,4 @@
-//! A GPU's memory: how much of it is used, and how worn it is.
+//! GPU memory: usage and wear.
 
 use farrier_fleet::health::signal::Signal;
 
@@ -83,7 +83,7 @@ impl Reader<'_, '_> {
             self.device,
             &raw mut memory
         );
-        // An H200's driver writes the flag over the version; bindings have it after.
+        // An H200's driver writes the flag over the version; bindings expect it after.
         let [first, second] = memory.words;
         let flag = if first == version { second } else { first };
         self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)

@@ -1,16 +1,17 @@
-//! NVML, watched for as long as the agent runs.
+//! Continuous NVML monitoring for as long as the agent runs.
 //!
 //! ```text
-//! run ─ supervisor ─ one line: `fast` ─────> farrier probe watch ─ serve ─ session ─> libnvidia-ml.so.1
-//!          │     <── one line: JSON ────────        │
-//!          │                                        └ names the call that comes next in a file of 64 bytes
-//!          └─> ProbeSaid: reports, hangs, deaths
+//! run ─ supervisor ─ request line: `fast` ──> farrier probe watch ─ serve ─ session ─> libnvidia-ml.so.1
+//!          │     <── response line: JSON ──────      │
+//!          │                                         └ writes its current call into a shared 64-byte file
+//!          └─> ProbeEvent: reports, hangs, exits
 //! ```
 //!
-//! The parent asks and waits for no longer than a deadline. A child that does not answer is killed and left
-//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, or at once when the driver's
-//! module appears, and no more than two
-//! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
+//! The parent sends a request and waits until a deadline. A child that does not answer is killed
+//! and abandoned: one that is stuck in the kernel does not exit. A replacement starts after a
+//! back-off, or at once when the driver module appears; at most two children are alive. The
+//! replacement skips the GPU of the hung call for a few minutes. The parent reads the name of the
+//! call only after a failure, so it costs no wake-up.
 
 mod child;
 mod close;
@@ -45,73 +46,68 @@ pub use hold::{Held, Hold};
 pub(super) use note::DriverCall;
 pub use serve::serve;
 
-/// What a process holds a context for.
+/// Why a process holds a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessKind {
-    /// CUDA.
     Compute,
-    /// OpenGL, Vulkan.
+    /// OpenGL or Vulkan.
     Graphics,
-    /// CUDA through the multi-process service.
+    /// CUDA through the Multi-Process Service.
     Mps,
 }
 
-/// A process with a context on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// The GPU.
     pub gpu: GpuUuid,
-    /// Its number.
     pub pid: u32,
-    /// What it holds the context for.
     pub kind: ProcessKind,
-    /// Memory that it uses there; absent where the driver does not say.
+    /// GPU memory in use; absent if the driver does not report it.
     pub used_bytes: Reading<u64>,
-    /// The instance of a partitioned GPU.
+    /// The MIG instance, if the GPU is partitioned.
     pub gpu_instance: Option<u32>,
 }
 
-/// What an answered request came to.
+/// The result of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeReport {
-    /// Which request.
     pub tier: Tier,
-    /// The GPUs, where they were counted anew.
+    /// The GPUs, if this request counted them.
     pub inventory: Option<Vec<GpuIdentity>>,
-    /// Values.
     pub samples: Vec<Sample>,
-    /// What runs on all GPUs, where that was asked. `gpu.processes` says of which GPU it could not be read.
+    /// Processes on all GPUs, if requested. `gpu.processes` tells for which GPU the read failed.
     pub processes: Option<Vec<GpuProcess>>,
-    /// Xids that NVML told of.
+    /// Xids reported by NVML.
     pub xids: Vec<(GpuUuid, u64)>,
-    /// Processor time of the child since its last answer.
+    /// CPU time of the child since its last response.
     pub cpu_us: u64,
-    /// The driver's version, with an inventory.
+    /// The driver version; comes with an inventory.
     pub driver: Option<String>,
-    /// The newest CUDA of the driver as NVML numbers it, with an inventory, where somebody looks on.
+    /// The newest CUDA version that the driver supports, in NVML's encoding. Comes with an
+    /// inventory, in interactive mode only.
     pub cuda: Option<u32>,
-    /// A closer look, where somebody looks on.
+    /// Additional values, in interactive mode only.
     pub close: Vec<CloseLook>,
 }
 
-/// How often NVML is asked, and for what.
+/// How often NVML is polled, and for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// As an agent asks, for months.
+    /// The agent's own rate.
     #[default]
     Agent,
-    /// As somebody looks on: what moves with this period, processes and activity every few, and what only people want to
-    /// see. What costs tens of milliseconds is left out.
+    /// For a person watching: fast values at this interval, processes and activity every few
+    /// intervals, plus values that only people look at. Calls that take tens of milliseconds are
+    /// left out.
     Watched(Duration),
 }
 
-/// Processes and links are looked at no more often than this, however fast somebody wants to see: the kernel's own
-/// files are read for each.
+/// Lower bound of the medium interval in interactive mode: each medium request also reads kernel
+/// files per process and link.
 const WATCHED_MEDIUM_MIN: Duration = Duration::from_secs(2);
 
 impl Pace {
-    /// The time between two requests.
+    /// Interval between two requests.
     pub(crate) fn period(self, tier: Tier) -> Duration {
         match (self, tier) {
             (Self::Watched(interval), Tier::Fast) => interval,
@@ -126,7 +122,7 @@ impl Pace {
 }
 
 impl ProbeReport {
-    /// A report of the parent's own.
+    /// A report that the parent makes itself, without a response.
     fn of_node(samples: Vec<Sample>) -> Self {
         Self {
             tier: Tier::Fast,
@@ -142,67 +138,61 @@ impl ProbeReport {
     }
 }
 
-/// What the watching side is told.
+/// An event for the consumer of [`run`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProbeSaid {
-    /// An answer; or, of the parent's own, what is known of the node and no longer known of its GPUs.
+    /// A response; or the parent's own report on the node, after which GPU values may be
+    /// unreadable.
     Report(ProbeReport),
     /// A call has not returned.
     Hung {
-        /// In which call, and of which GPU.
+        /// The call and its GPU.
         during: String,
-        /// How long was waited.
         after: Duration,
-        /// Children that were left behind and still live, with this one.
+        /// Abandoned children that are still alive, this one included.
         stuck: u32,
     },
-    /// The child ended, or what it wrote does not read.
+    /// The child exited or wrote malformed output.
     Died {
-        /// How, and in which call.
+        /// Exit status and current call.
         why: String,
     },
-    /// There is no library.
     NoLibrary {
-        /// What the loader says.
+        /// The loader's message.
         why: String,
     },
-    /// The library does not work with this driver, or there is none.
-    Refused {
-        /// What it returned.
-        error: NvmlStatus,
-    },
-    /// Answers come again, in every tier and of all GPUs that are not left alone, and no child is stuck in a call about
-    /// anything else.
+    /// The library does not work with the loaded driver, or no driver is loaded.
+    Refused { error: NvmlStatus },
+    /// All tiers and all GPUs that are not skipped answer again, and no child is stuck in any other
+    /// call.
     Back,
 }
 
-/// How long loading, initialisation and the first inventory usually may take.
+/// Default of [`WatchSettings::start_deadline`].
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How the probe is watched.
 pub struct WatchSettings {
-    /// Makes the command of a child. It should run the very file that the parent runs: both sides of the wire are
-    /// of one build.
+    /// Builds the child's command. It must run the parent's own executable: both ends of the
+    /// protocol have to be of one build.
     pub command: Box<dyn FnMut() -> Command + Send>,
-    /// GPUs that are known already: one that cannot be opened does not say who it is.
+    /// GPUs already known: a GPU that cannot be opened does not report its identity.
     pub known: Vec<GpuIdentity>,
-    /// How long an answer may take.
+    /// Timeout of a response.
     pub deadline: Duration,
-    /// How long loading, initialisation and the first inventory may take.
+    /// Timeout of loading, initialisation and the first inventory.
     pub start_deadline: Duration,
-    /// How long a GPU is left alone after a call about it has not returned: the others can be watched meanwhile.
+    /// How long to skip a GPU after a call about it hung, so that the others can be monitored.
     pub avoid: Duration,
-    /// A path that is there while the driver's module is loaded: when it appears NVML is tried at once, however long the
-    /// pause was going to be.
+    /// A path that exists while the driver module is loaded. When it appears, NVML is retried at
+    /// once, whatever the back-off.
     pub module: Option<PathBuf>,
-    /// For those who want NVML left alone for a while.
+    /// Lets other tasks pause the probe.
     pub hold: Option<Arc<Hold>>,
-    /// How often, and for what.
     pub pace: Pace,
 }
 
 impl WatchSettings {
-    /// The usual deadlines.
+    /// Default deadlines.
     pub fn new(command: impl FnMut() -> Command + Send + 'static) -> Self {
         Self {
             command: Box::new(command),
@@ -217,22 +207,22 @@ impl WatchSettings {
     }
 }
 
-/// How long a stop may go unnoticed.
+/// Maximum delay until a stop request is noticed.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// Watches in the time that it is told, for those who make the time: a rehearsal of hours takes seconds.
+/// Runs the watch on a clock supplied by the caller, so that a test simulates hours in seconds.
 pub struct Watcher {
     supervisor: supervisor::Supervisor<child::Processes>,
     stop: AtomicBool,
 }
 
 impl Watcher {
-    /// Nothing is started yet.
+    /// Starts no child yet.
     pub fn new(settings: WatchSettings) -> Self {
         Self { supervisor: supervisor(settings), stop: AtomicBool::new(false) }
     }
 
-    /// Does all that is due `elapsed` after the beginning.
+    /// Performs everything due up to `elapsed` after the start.
     pub fn until(&mut self, elapsed: Duration) -> Vec<ProbeSaid> {
         let mut said = Vec::new();
         loop {
@@ -244,13 +234,13 @@ impl Watcher {
         }
     }
 
-    /// Ends the child.
+    /// Stops the child.
     pub fn end(self) {
         self.supervisor.end();
     }
 }
 
-/// Watches until `stop`. Blocks: it wants a thread of its own.
+/// Runs until `stop` is set. Blocking: needs its own thread.
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
     let mut module = Module::new(settings.module.clone());
@@ -265,13 +255,13 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
         }
         let turn = supervisor.turn(begun.elapsed(), stop);
         turn.said.into_iter().for_each(&mut *sink);
-        // A turn asks one thing; the next may be due at once.
+        // A step sends one request; the next may be due immediately.
         while !stop.load(Ordering::Relaxed) && !is_held() {
             let left = turn.again_at.saturating_sub(begun.elapsed());
             if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
                 break;
             }
-            // While a child runs there is nothing to hurry.
+            // While a child runs there is no back-off to cut short.
             if supervisor.waits() && module.has_appeared() {
                 supervisor.hurry(begun.elapsed());
                 break;
@@ -281,7 +271,7 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
     supervisor.end();
 }
 
-/// Whether the driver's module is loaded, as it was last seen.
+/// The last observed state of the driver module.
 struct Module {
     path: Option<PathBuf>,
     is_there: bool,
@@ -293,7 +283,7 @@ impl Module {
         Self { path, is_there }
     }
 
-    /// Whether it is there and was not when it was last looked at.
+    /// Whether it exists now and did not at the last check.
     fn has_appeared(&mut self) -> bool {
         let was_there = self.is_there;
         self.is_there = self.path.as_ref().is_some_and(|path| path.exists());

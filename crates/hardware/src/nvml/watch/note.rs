@@ -1,5 +1,6 @@
-//! The name of the call that the child makes, where its parent can read it however long the call hangs: the beginning of
-//! a file in memory that is the child's stderr. The child maps it, so that naming a call costs no call of its own.
+//! Publishes the name of the child's current NVML call to its parent, which can read it however
+//! long the call hangs. The name is stored at the start of a memfd that is also the child's stderr.
+//! The child maps it, so recording a call costs no system call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,17 +13,16 @@ use std::ptr::{self, NonNull};
 /// A call into the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::nvml) struct DriverCall {
-    /// Its name.
     pub(in crate::nvml) name: Cow<'static, str>,
-    /// NVML's number of the GPU that it is about.
+    /// NVML index of the GPU that the call is about.
     pub(in crate::nvml) gpu: Option<u32>,
 }
 
 impl DriverCall {
-    /// As [`Note::write`] writes it: the name, and after a tab the number.
+    /// Parses what [`CurrentCall::write`] writes: the name, then a tab and the index.
     pub(super) fn of(note: &str) -> Self {
         let (name, gpu) = note.split_once('\t').unwrap_or((note, ""));
-        let name = if name.is_empty() { "its start".into() } else { name.to_owned().into() };
+        let name = if name.is_empty() { "startup".into() } else { name.to_owned().into() };
         Self { name, gpu: gpu.parse().ok() }
     }
 }
@@ -34,18 +34,18 @@ impl fmt::Display for DriverCall {
     }
 }
 
-/// The name, padded. The longest name with the longest GPU number has 54 characters.
+/// Size of the padded name. The longest name with the longest GPU index has 54 characters.
 pub(super) const NOTE_BYTES: usize = 64;
 
-/// What may follow: a panic's message. The file cannot grow beyond it.
+/// Space for stderr, such as a panic message. The file cannot grow beyond it.
 pub(super) const COMPLAINT_BYTES: usize = 4096;
 
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 
-/// A file in memory that has room for a name and a complaint, and no more: whatever the library writes to stderr
-/// in the course of months does not fill the memory.
+/// Creates a sealed memfd with room for a name and stderr, so that months of stderr output from the
+/// library do not fill the memory.
 pub(super) fn file() -> io::Result<File> {
-    // SAFETY: the name is a literal with its NUL, and the flags are those of the call.
+    // SAFETY: the name is a NUL-terminated literal and the flags are valid for the call.
     let descriptor = unsafe {
         libc::memfd_create(
             c"farrier-probe-call".as_ptr(),
@@ -55,24 +55,24 @@ pub(super) fn file() -> io::Result<File> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and is nobody else's.
+    // SAFETY: the descriptor was just created and has no other owner.
     let mut file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
     file.set_len((NOTE_BYTES + COMPLAINT_BYTES) as u64)?;
     file.write_all_at(&[b' '; NOTE_BYTES], 0)?;
     file.seek(SeekFrom::Start(NOTE_BYTES as u64))?;
-    // SAFETY: the descriptor is open; the call takes a number.
+    // SAFETY: the descriptor is open; the call takes an integer.
     let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
     if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// The child's side of it.
+/// The child's mapping of its current call.
 pub(super) struct Note {
-    /// [`NOTE_BYTES`] of a mapping that lasts as long as the process.
+    /// [`CALL_BYTES`] of a mapping that lives as long as the process.
     place: Option<NonNull<u8>>,
 }
 
 impl Note {
-    /// Where stderr is no such file the names are written nowhere.
+    /// Discards names if stderr is not such a file.
     pub(super) fn on_stderr() -> Self {
         Self { place: map(&io::stderr()) }
     }
@@ -81,26 +81,28 @@ impl Note {
         let Some(place) = self.place else { return };
         let mut note = [b' '; NOTE_BYTES];
         let mut room = note.as_mut_slice();
-        // What does not fit is cut off: the name is what matters.
+        // Truncation only cuts off the index.
         let _ = match gpu {
             Some(gpu) => write!(room, "{call}\t{gpu}"),
             None => write!(room, "{call}"),
         };
-        // SAFETY: the mapping is writable, at least as long, never unmapped, and this process has no reference to it.
-        // Volatile, because only another process reads it.
+        // SAFETY: the mapping is writable, at least this long, never unmapped, and this process
+        // holds no reference into it. Volatile, because only another process reads it.
         unsafe { ptr::write_volatile(place.as_ptr().cast::<[u8; NOTE_BYTES]>(), note) };
     }
 }
 
-/// Maps a file that [`file`] made; nothing else has its seals, and without them a mapping might end under us.
+/// Maps a file made by [`file`]. Only that has these seals; without them the file could shrink
+/// under the mapping.
 fn map(of: &impl AsFd) -> Option<NonNull<u8>> {
     let descriptor = of.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open while it is borrowed; the call takes no argument.
+    // SAFETY: the descriptor is open while borrowed; the call takes no argument.
     let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };
     if seals < 0 || seals & SEALS != SEALS {
         return None;
     }
-    // SAFETY: a new mapping of an open file of at least this length, which its seals keep so.
+    // SAFETY: a new mapping of an open file of at least this length; the seals keep it from
+    // shrinking.
     let place = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parent_reads_what_the_child_names() {
+    fn parent_reads_the_current_call() {
         let file = file().unwrap();
         assert_eq!(text(&file), "");
         let note = Note { place: map(&file) };
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_file_is_written_to() {
+    fn unsealed_files_are_not_mapped() {
         let other = tempfile::tempfile().unwrap();
         other.set_len(1 << 12).unwrap();
         assert!(map(&other).is_none());

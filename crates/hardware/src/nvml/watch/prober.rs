@@ -1,4 +1,4 @@
-//! A child as the supervisor sees it.
+//! Interface between the supervisor and a probe child.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -6,51 +6,48 @@ use std::time::Duration;
 
 use super::note::DriverCall;
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// A line.
     Line(Vec<u8>),
-    /// None, and the time is over.
+    /// No response before the deadline.
     Late,
-    /// None, and the child is gone or going.
+    /// The child exited or is about to.
     Ended,
-    /// More than a line.
+    /// More than one line, or one that is too long.
     Babble,
-    /// None, and nobody wants it any more.
+    /// The supervisor was asked to stop.
     Stopped,
 }
 
-/// Why a child did not start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    /// The system refused a process or what it needs.
-    #[error("it did not start: {0}")]
+    /// The OS failed to spawn the process or to create what it needs.
+    #[error("failed to start: {0}")]
     Spawn(io::Error),
-    #[error("it has no pipes")]
+    #[error("no stdin or stdout pipe")]
     NoPipes,
 }
 
-/// Makes children.
+/// Starts children.
 pub(super) trait Children {
     type Child: Prober;
     fn start(&mut self) -> Result<Self::Child, StartError>;
 }
 
-/// A child.
 pub(super) trait Prober {
-    /// Sends the line and waits for one.
+    /// Sends a request line and waits for one response line.
     fn ask(&mut self, line: &str, deadline: Duration, stop: &AtomicBool) -> Asked;
-    /// Waits for so long; whether the child ended meanwhile.
+    /// Waits up to `limit`. Returns whether the child exited.
     fn idle(&mut self, limit: Duration) -> bool;
-    /// The call that it makes.
+    /// The call it is currently in.
     fn during(&self) -> DriverCall;
-    /// What it wrote to stderr.
+    /// Its stderr output.
     fn complaint(&self) -> String;
-    /// Asks it to end.
+    /// Asks it to exit by closing its input.
     fn dismiss(&mut self);
-    /// Ends it, as far as the kernel lets it end.
+    /// Kills it, which takes effect once it leaves the kernel.
     fn kill(&mut self);
-    /// How it ended, if it did.
+    /// Its exit status, if it has exited.
     fn ended(&mut self) -> Option<String>;
 }

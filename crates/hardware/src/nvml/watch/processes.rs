@@ -1,4 +1,4 @@
-//! What runs on a GPU.
+//! Processes on a GPU.
 
 use std::collections::BTreeSet;
 use std::ffi::c_uint;
@@ -12,7 +12,7 @@ use crate::nvml::ffi::{self, Device, ProcessInfo};
 use super::reader::{Reader, Trouble};
 use super::{GpuProcess, ProcessKind};
 
-/// Room at first; it grows where it is too small.
+/// Initial buffer size; it grows on demand.
 const ROOM: usize = 64;
 
 /// More processes than a GPU has contexts for.
@@ -21,11 +21,11 @@ const ROOM_MAX: usize = 4096;
 /// `NVML_ERROR_NO_PERMISSION`
 const NO_PERMISSION: ffi::Return = 4;
 
-/// More instances than a GPU can be cut into.
+/// More MIG instances than a GPU supports.
 const INSTANCES_MAX: c_uint = 64;
 
 impl Reader<'_, '_> {
-    /// All processes of the GPU, and of its instances where it is partitioned.
+    /// Lists all processes of the GPU, or of its MIG instances if it is partitioned.
     pub(super) fn processes(
         &mut self,
         room: &mut Vec<ProcessInfo>,
@@ -35,7 +35,7 @@ impl Reader<'_, '_> {
         let mut called = self.of_device(self.device, room, into);
         let refused = matches!(called, Ok(NO_PERMISSION | ffi::NOT_SUPPORTED));
         if refused && self.gpu.is_partitioned {
-            // Those of the whole GPU are for root; those of an instance are for everybody.
+            // Listing the whole GPU needs root; listing an instance does not.
             called = self.of_instances(room, into);
         }
         let processes: BTreeSet<u32> = into[from..].iter().map(|process| process.pid).collect();
@@ -65,7 +65,7 @@ impl Reader<'_, '_> {
                 number,
                 &raw mut instance
             );
-            // Numbers without an instance are not found.
+            // An index without an instance returns NOT_FOUND.
             if opened == Ok(ffi::SUCCESS) {
                 let called = self.of_device(instance, room, into);
                 if called != Ok(ffi::SUCCESS) {
@@ -86,7 +86,7 @@ impl Reader<'_, '_> {
         for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
             match self.of_kind(device, kind, room, into) {
                 Ok(ffi::SUCCESS) => {}
-                // Some parts know one kind only.
+                // Some GPUs support only one kind.
                 Ok(ffi::NOT_SUPPORTED) | Err(_) if kind != ProcessKind::Compute => {}
                 other => {
                     into.truncate(from);
@@ -112,7 +112,7 @@ impl Reader<'_, '_> {
             let called = self.list(device, kind, &mut count, room);
             let found = usize::try_from(count).unwrap_or(usize::MAX);
             if called == Ok(ffi::INSUFFICIENT_SIZE) && room.len() < ROOM_MAX {
-                // More may have come when it is asked again.
+                // Leave headroom for processes that start before the retry.
                 room.resize(
                     (found + ROOM).max(room.len() * 2).min(ROOM_MAX),
                     ProcessInfo::default(),

@@ -1,4 +1,4 @@
-//! Reading one GPU: what a call's return code means for the values, the GPU and the library.
+//! Reads one GPU, and maps return codes to failures of a value, the GPU or the library.
 
 use std::ffi::c_uint;
 
@@ -14,17 +14,17 @@ use super::gpm::Gpm;
 use super::links::Links;
 use super::wire::{SignalSet, Values};
 
-/// What concerns more than one value.
+/// A failure that affects more than one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// The GPU no longer answers, or not before a reset.
     Gpu(Return),
-    /// The library no longer works: the driver is gone, or another one is there.
+    /// The library no longer works: the driver was unloaded or replaced.
     Library(Return),
 }
 
 impl Trouble {
-    /// Whether a return code is trouble.
+    /// Classifies a return code; `None` if it concerns a single value.
     pub(super) fn of(code: Return) -> Option<Self> {
         match code {
             ffi::GPU_IS_LOST | ffi::GPU_NOT_FOUND | ffi::RESET_REQUIRED => Some(Self::Gpu(code)),
@@ -36,31 +36,32 @@ impl Trouble {
     }
 }
 
-/// A GPU as it is known between requests.
+/// State of a GPU between requests.
 pub(super) struct Gpu {
     pub(super) identity: GpuIdentity,
-    /// Its handle, or why there is none.
+    /// The handle, or the error from opening it.
     pub(super) handle: Result<Device, Return>,
-    /// What went wrong in each tier when it was last read.
+    /// The error of the last read, by tier.
     pub(super) trouble: [Option<Return>; 4],
-    /// What the part does not have; asked again after the rare tier.
+    /// Unsupported signals; retried after the rare tier.
     pub(super) absent: SignalSet,
-    /// Its links, once they are known.
+    /// `None` until read.
     pub(super) links: Option<Links>,
-    /// How many of them something was said of, first to last.
+    /// Number of links that were reported, counted from link 0.
     pub(super) links_said: u32,
-    /// Links that were up or that have something at their other end, one bit each.
+    /// Bit mask of links that were up or have a remote device.
     pub(super) links_wired: u64,
-    /// Links that lead nowhere as far as the driver knows; asked again after the rare tier.
+    /// Bit mask of links without a remote device, as far as the driver knows; retried after the
+    /// rare tier.
     pub(super) links_unwired: u64,
-    /// Whether NVML told of an Xid since the last fast request.
+    /// Whether NVML reported an Xid since the last fast request.
     pub(super) had_xid: bool,
     pub(super) gpm: Gpm,
-    /// Whether it is partitioned, as far as is known.
+    /// MIG mode as last read.
     pub(super) is_partitioned: bool,
-    /// Whether power limits have no field and need a call.
+    /// Whether power limits need a call, because the driver has no field for them.
     pub(super) has_limits_by_call: bool,
-    /// The newest sample of what processes had of it.
+    /// Timestamp of the newest process utilization sample.
     pub(super) shares_seen_us: u64,
 }
 
@@ -83,7 +84,7 @@ impl Gpu {
         }
     }
 
-    /// Asks everything anew.
+    /// Forgets what is unsupported, so that everything is tried again.
     pub(super) fn forget(&mut self) {
         self.absent = SignalSet::default();
         self.links = None;
@@ -93,7 +94,7 @@ impl Gpu {
     }
 }
 
-/// Reads one GPU for one answer.
+/// Reads one GPU for one response.
 pub(super) struct Reader<'r, 'a> {
     pub(super) caller: &'r mut Caller<'a>,
     pub(super) device: Device,
@@ -103,7 +104,7 @@ pub(super) struct Reader<'r, 'a> {
 }
 
 impl Reader<'_, '_> {
-    /// Whether any of these may have a value.
+    /// Whether any of these signals may be supported.
     pub(super) fn wants(&self, signals: &[Signal]) -> bool {
         signals.iter().any(|signal| !self.gpu.absent.contains(*signal))
     }
@@ -112,7 +113,7 @@ impl Reader<'_, '_> {
         self.own.put(signal, Reading::Value(value));
     }
 
-    /// What a call gave.
+    /// Stores the values of a call.
     pub(super) fn put(&mut self, called: Called, values: &[(Signal, f64)]) -> Result<(), Trouble> {
         for (signal, value) in values {
             let reading = reading(called, *value)?;
@@ -124,12 +125,11 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// A flag of several bits or none.
     pub(super) fn flag(&mut self, called: Called, signal: Signal, on: bool) -> Result<(), Trouble> {
         self.put(called, &[(signal, f64::from(u8::from(on)))])
     }
 
-    /// Fields that are one signal's each.
+    /// Reads fields that map to one signal each.
     pub(super) fn fields(&mut self, wanted: &[(c_uint, Signal, f64)]) -> Result<(), Trouble> {
         let wanted: Vec<&(c_uint, Signal, f64)> =
             wanted.iter().filter(|(_, signal, _)| self.wants(&[*signal])).collect();
@@ -147,8 +147,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The value, or why there is none. A call that this library does not have, and a value that this part does not
-/// have, are absent: neither will be there in the next second.
+/// The value, or why there is none. A function missing from the library and a value missing from
+/// the GPU are both absent: neither will appear within seconds.
 pub(super) fn reading(called: Called, value: f64) -> Result<Reading<f64>, Trouble> {
     match called {
         Ok(ffi::SUCCESS) => Ok(Reading::Value(value)),
@@ -166,7 +166,7 @@ mod tests {
     use crate::nvml::caller::MissingCall;
 
     #[test]
-    fn codes_are_about_a_value_a_gpu_or_all() {
+    fn codes_classify_value_gpu_and_library_failures() {
         assert_eq!(reading(Ok(0), 4.0), Ok(Reading::Value(4.0)));
         assert_eq!(reading(Ok(3), 4.0), Ok(Reading::Absent));
         assert_eq!(reading(Err(MissingCall { name: None }), 4.0), Ok(Reading::Absent));

@@ -1,4 +1,4 @@
-//! The child: answers a line with a line until there are no more.
+//! Child side: answers one line per request until its input ends.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -11,8 +11,8 @@ use super::note::Note;
 use super::session::Session;
 use super::wire::{Answer, Inventory, Refusal, Request};
 
-/// Answers requests until the input ends, the library stops working or nobody reads any more. After a refusal the
-/// process should end: only a new one loads a library that was replaced.
+/// Serves requests until the input ends, the library fails or the output is closed. After a refusal
+/// the process must exit: only a new one loads a library that was replaced.
 pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let about = Cell::new(None);
     let note = Note::on_stderr();
@@ -26,9 +26,8 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
         if input.read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let request = Request::of(&line).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "there is no such request")
-        })?;
+        let request = Request::of(&line)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "unknown request"))?;
         let mut answer = Answer::empty();
         if let Some(before) = caller.take() {
             match start(library, before, &about, &request) {
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_library_the_first_answer_is_the_last() {
+    fn missing_library_ends_the_session() {
         for library in ["/nonexistent/libnvidia-ml.so.1", "libc.so.6"] {
             let (served, answers) = answers(library, "inventory\nfast\n");
             assert!(served.is_ok());
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_request() {
+    fn unknown_request_is_rejected() {
         let (served, answers) = answers("/nonexistent/libnvidia-ml.so.1", "nonsense\n");
         assert!(served.is_err());
         assert_eq!(answers, []);

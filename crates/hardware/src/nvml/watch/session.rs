@@ -1,4 +1,4 @@
-//! NVML, initialised: its GPUs, events, and what is kept between two requests.
+//! An initialised NVML session: GPUs, events, and state between two requests.
 
 mod opening;
 
@@ -19,40 +19,38 @@ use super::tiers::Medium;
 use super::wire::{Answer, GpuValues, Inventory, Refusal, Values};
 use super::{CloseLook, GpuProcess, Tier, gpm};
 
-/// The times that cost half a millisecond each are read with every third medium request: every thirty seconds.
+/// Throttle times cost half a millisecond each; read them with every third medium request (30 s).
 const DEAR_EVERY: u32 = 3;
-/// Where somebody looks on, activity is measured with every second one.
+/// In interactive mode, activity is sampled with every second medium request.
 const CLOSE_EVERY: u32 = 2;
-/// How many slow requests go by between two that ask for the energy.
+/// The energy counter is read with every fifth slow request.
 const ENERGY_EVERY: u32 = 5;
 
-/// Events that are taken in one request: more come with the next one.
+/// Events drained per request; the rest follows with the next one.
 const EVENTS_MAX: usize = 64;
 
-/// No code of NVML's: the GPU is left alone.
+/// Not an NVML code: the GPU is skipped.
 const AVOIDED: Return = Return::MAX;
 
-/// A library that works.
 pub(super) struct Session<'a> {
     caller: Caller<'a>,
-    /// The GPU that a call is about, for its name in case it hangs.
+    /// The GPU of the current call, recorded in case it hangs.
     about: &'a Cell<Option<u32>>,
     gpus: Vec<Gpu>,
-    /// Numbers of GPUs that were not opened and were not known before, so that they have no name, and why not.
+    /// Indices of GPUs that did not open and whose identity is unknown, with the error.
     nameless: Vec<(u32, Return)>,
-    /// Numbers of GPUs to leave alone.
+    /// Indices of GPUs to skip.
     avoided: Vec<u32>,
-    /// Whether somebody looks on.
     closely: bool,
     count: u32,
     driver: Reading<String>,
     events: EventSet,
     mediums: u32,
     slows: u32,
-    /// Slow requests for which a GPU has been lost.
+    /// Consecutive slow requests with a lost GPU.
     lost_for: u32,
-    /// Whether nothing was counted anew since the start, and somebody looks on: what did not open a moment ago does not
-    /// open now either, and who looks once wants what was measured since.
+    /// Interactive mode, with no recount since the start. What did not open a moment ago will not
+    /// open now, and a one-shot view needs the measurements made since.
     is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
     room: Vec<ProcessInfo>,
@@ -91,7 +89,6 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// What is known of the GPUs.
     pub(super) fn inventory(&mut self, answer: &mut Answer) {
         answer.driver = self.driver.value().cloned();
         answer.cuda = if self.closely { self.cuda() } else { None };
@@ -99,7 +96,7 @@ impl<'a> Session<'a> {
         answer.inventory = Some(self.gpus.iter().map(|gpu| gpu.identity.clone()).collect());
     }
 
-    /// How many GPUs NVML lists and opens, and which it does not open.
+    /// How many GPUs NVML lists and opens, and which ones do not open.
     fn counted(&self) -> (Option<Reading<u32>>, Option<String>) {
         let gpus: Vec<(u32, NvmlStatus)> =
             self.shut().map(|(index, code)| (index, NvmlStatus(code))).collect();
@@ -109,14 +106,13 @@ impl<'a> Session<'a> {
         let may_not = gpus.iter().any(|(_, status)| *status == NvmlStatus::NO_PERMISSION);
         let shut = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         let why = ReadError::GpusNotOpened { gpus };
-        // Whoever may not open a GPU does not know whether it would open.
+        // Without permission to open a GPU, whether it would open is unknown.
         if may_not {
             return (Some(Reading::Unreadable(why)), None);
         }
         (Some(Reading::Value(self.count.saturating_sub(shut))), Some(why.to_string()))
     }
 
-    /// Reads a tier.
     pub(super) fn values(&mut self, tier: Tier, answer: &mut Answer) -> Result<(), Refusal> {
         match tier {
             Tier::Fast => answer.xids = self.xids(),
@@ -144,7 +140,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Reads a tier of one GPU; an error is the library's.
+    /// Reads one tier of one GPU. `Err` is a failure of the whole library.
     fn read(
         &mut self,
         place: usize,
@@ -194,7 +190,7 @@ impl<'a> Session<'a> {
         };
         let trouble = gpu.trouble[tier as usize];
         if trouble.is_some() {
-            // What was read before the GPU fell silent is half a picture.
+            // Values read before the GPU failed are incomplete; drop them.
             (own, links) = (Values::default(), Vec::new());
             processes.truncate(from);
         }
@@ -208,7 +204,7 @@ impl<'a> Session<'a> {
             own.put(
                 Signal::GpuResetRequired,
                 match (lost, reset) {
-                    // Whether a reset would do, nobody says of a GPU that is lost.
+                    // NVML does not say whether a reset would recover a lost GPU.
                     (Some(code), None) => Reading::Unreadable(ReadError::nvml(code)),
                     (_, reset) => flag(reset),
                 },
@@ -221,7 +217,7 @@ impl<'a> Session<'a> {
         Ok(GpuValues { gpu: uuid, own, links, trouble })
     }
 
-    /// The newest CUDA of the driver, as NVML numbers it.
+    /// The newest CUDA version that the driver supports, in NVML's encoding.
     fn cuda(&mut self) -> Option<u32> {
         let mut version: c_int = 0;
         let name =
@@ -229,7 +225,7 @@ impl<'a> Session<'a> {
         u32::try_from(version).ok().filter(|_| name == Ok(ffi::SUCCESS))
     }
 
-    /// Xids since the last look.
+    /// Xids since the last request.
     fn xids(&mut self) -> Vec<(GpuUuid, u64)> {
         let mut xids = Vec::new();
         if self.events.is_null() {

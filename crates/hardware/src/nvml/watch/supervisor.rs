@@ -1,4 +1,4 @@
-//! When a child is started, asked, left behind and let go. Time is an argument, and so are the children.
+//! Starts, polls, abandons and stops probe children. Time and the children are injected.
 
 mod trouble;
 
@@ -13,33 +13,32 @@ use super::prober::{Asked, Children, Prober};
 use super::wire::{Answer, FORM, Inventory, Request, Seen};
 use super::{Pace, ProbeReport, ProbeSaid, Tier};
 
-/// How long answers may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadlines {
     pub(super) answer: Duration,
     pub(super) start: Duration,
-    /// How long a GPU is left alone after a call about it has not returned.
+    /// How long to skip a GPU after a call about it hung.
     pub(super) avoid: Duration,
-    /// How often is asked.
     pub(super) pace: Pace,
 }
 
-/// At most so many children are alive. A second one shows whether the first has bad luck or the driver hangs.
+/// Limit of children alive at once. The second one shows whether only the first is stuck or the
+/// driver hangs.
 const ALIVE_MAX: usize = 2;
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// Answers for so long mean that the trouble is over, and that the next one starts with a short pause.
+/// After answering for this long a child counts as stable, and the back-off is reset.
 const WELL: Duration = Duration::from_secs(60);
-/// A child that was told to go and is still there is stuck.
+/// A child still alive this long after being asked to exit is stuck.
 const GOING: Duration = Duration::from_secs(2);
-/// How often children that should be gone are looked at.
+/// How often exiting children are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a turn came to.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) said: Vec<ProbeSaid>,
-    /// When the next is due.
+    /// When the next step is due.
     pub(super) again_at: Duration,
 }
 
@@ -51,14 +50,13 @@ struct Current<C> {
     due: [Duration; 4],
 }
 
-/// A child that should go.
+/// A child that was asked to exit or killed.
 struct Leaving<C> {
     child: C,
     since: Duration,
     hung: bool,
 }
 
-/// Keeps a probe running.
 pub(super) struct Supervisor<C: Children> {
     children: C,
     deadlines: Deadlines,
@@ -66,19 +64,19 @@ pub(super) struct Supervisor<C: Children> {
     leaving: Vec<Leaving<C::Child>>,
     start_at: Duration,
     backoff: Duration,
-    /// Something was reported that `Back` has to take back.
+    /// A failure was reported and `Recovered` is still to come.
     is_ill: bool,
     answers: bool,
     stuck_said: Option<u32>,
     inventory: Vec<GpuIdentity>,
-    /// GPUs by number that are left alone until a time: a call about them did not return, and the next child should
-    /// be of use for the others.
+    /// Indices of GPUs to skip, and until when: a call about them hung, and the next child should
+    /// still serve the others.
     avoided: BTreeMap<u32, Duration>,
-    /// Calls that have not returned, in words, by the GPU that they were about; until it answers again.
+    /// Descriptions of calls that have not returned, by GPU index, until the GPU answers again.
     calls: BTreeMap<Option<u32>, String>,
-    /// Of which it was last said that a call is stuck.
+    /// Subjects whose last report said that a call is stuck.
     calls_said: BTreeSet<Subject>,
-    /// Of which it was said since the start whether a call is stuck.
+    /// Subjects for which either state was reported since the start.
     calls_known: BTreeSet<Subject>,
     seen: Seen,
 }
@@ -104,7 +102,7 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
-    /// Does what is due, at most one request of it.
+    /// Performs what is due, sending at most one request.
     pub(super) fn turn(&mut self, now: Duration, stop: &AtomicBool) -> Turn {
         let mut said = Vec::new();
         self.leaving.retain_mut(|leaving| leaving.child.ended().is_none());
@@ -129,7 +127,7 @@ impl<C: Children> Supervisor<C> {
         Turn { said, again_at }
     }
 
-    /// Waits for so long; whether the child ended meanwhile.
+    /// Waits up to `limit`. Returns whether the child exited.
     pub(super) fn idle(&mut self, limit: Duration) -> bool {
         if let Some(current) = &mut self.current {
             current.child.idle(limit)
@@ -139,23 +137,23 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
-    /// Whether no child runs, and the next is to be started.
+    /// Whether no child runs and the next start is pending.
     pub(super) fn waits(&self) -> bool {
         self.current.is_none()
     }
 
-    /// What stood in the way may be over: the next start does not wait, and if it is not over the pauses are short again.
+    /// The obstacle may be gone: start the next child now and reset the back-off.
     pub(super) fn hurry(&mut self, now: Duration) {
         self.start_at = self.start_at.min(now);
         self.backoff = BACKOFF_MIN;
     }
 
-    /// Ends the child. One that is stuck is left.
+    /// Stops the child. A stuck one is abandoned.
     pub(super) fn end(mut self) {
         self.rest(Duration::ZERO);
     }
 
-    /// Ends the child, and says whether none is left: of one that is stuck nothing is known.
+    /// Stops the child. Returns whether no child is left; a stuck one may still hold the GPU open.
     pub(super) fn rest(&mut self, now: Duration) -> bool {
         if let Some(mut current) = self.current.take() {
             current.child.dismiss();
@@ -169,7 +167,7 @@ impl<C: Children> Supervisor<C> {
         self.leaving.is_empty()
     }
 
-    /// Children that were left behind and do not go.
+    /// Abandoned children that do not exit.
     fn stuck(&self, now: Duration) -> u32 {
         let stuck = |leaving: &&Leaving<C::Child>| {
             leaving.hung || now.saturating_sub(leaving.since) >= GOING
@@ -177,9 +175,9 @@ impl<C: Children> Supervisor<C> {
         count(self.leaving.iter().filter(stuck).count())
     }
 
-    /// When the time of a GPU that is left alone is over, a new child asks about it too.
+    /// Once a GPU's skip time is over, replaces the child by one that reads it again.
     fn try_avoided_again(&mut self, now: Duration) {
-        // While the child that asked about it is still stuck, another one would be.
+        // While the child that hung on it is still stuck, another one would hang too.
         if self.avoided.is_empty() || !self.leaving.is_empty() {
             return;
         }
@@ -299,7 +297,7 @@ impl<C: Children> Supervisor<C> {
             Request::Values(tier) => {
                 let due = &mut current.due[*tier as usize];
                 *due += self.deadlines.pace.period(*tier);
-                // After a pause what was missed is not made up for.
+                // Missed polls are not made up for.
                 if *due <= now {
                     *due = now + self.deadlines.pace.period(*tier);
                 }
@@ -308,7 +306,7 @@ impl<C: Children> Supervisor<C> {
         if std::mem::take(&mut self.seen.has_returned) {
             current.due = [now; 4];
         }
-        // A call that hangs may be in any tier.
+        // A stuck call could be in any tier, so wait until every tier has answered.
         let is_well = current.is_started && current.due.iter().all(|due| *due > now);
         if is_well {
             self.say_free(said);
@@ -327,7 +325,7 @@ impl<C: Children> Supervisor<C> {
         self.current = Some(current);
     }
 
-    /// Whether what is not heard is only that of GPUs which are left alone: theirs is a finding, and unreadable.
+    /// Whether only skipped GPUs are missing; those have a finding and unreadable signals.
     fn hears_the_others(&self) -> bool {
         let is_avoided = |gpu: &Option<u32>| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu));
         let only_avoided = !self.calls.is_empty() && self.calls.keys().all(is_avoided);
@@ -335,7 +333,7 @@ impl<C: Children> Supervisor<C> {
     }
 }
 
-/// The tier that is due for longest: where the driver is slow, the fastest must not keep the others waiting.
+/// The tier overdue for longest. With a slow driver, the fast tier must not starve the others.
 fn next_due(due: &[Duration; 4], now: Duration) -> Option<Tier> {
     let tier = Tier::ALL.into_iter().min_by_key(|tier| due[*tier as usize])?;
     (due[tier as usize] <= now).then_some(tier)

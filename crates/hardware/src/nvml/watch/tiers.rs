@@ -1,11 +1,12 @@
-//! Which call gives which signal, and how often.
+//! Which call provides which signal, and how often.
 //!
-//! The order is by cost: processor time of a call that is made as seldom as it is here, measured on an H200 with driver
-//! 580.159.04. (Made again and again, most calls are answered from a cache and cost 2 us: that is not what a poll
-//! costs.) What costs less than 50 us is read every second; the recovery action (120 us), errors and processes every ten;
-//! GPM (2 ms; its second sample after ten) and two of the held times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every
-//! minute; energy (3.3 ms) every five; the card's own checksum (70 ms) every hour. Never read here: PCIe
-//! throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
+//! Ordered by cost: CPU time of a call at the rate used here, measured on an H200 with driver
+//! 580.159.04. (Called in a tight loop, most calls are answered from a cache and cost 2 us; that is
+//! not what polling costs.) Calls below 50 us run every second; the recovery action (120 us),
+//! errors and processes every ten; GPM (2 ms; its second sample after ten) and two of the throttle
+//! times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every minute;
+//! energy (3.3 ms) every five minutes; the InfoROM checksum (70 ms) every hour. Never read here:
+//! PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; free in sysfs).
 
 use std::ffi::{c_int, c_uint};
 
@@ -22,26 +23,27 @@ use super::reader::{Reader, Trouble};
 const CLOCK_SM: c_uint = 1;
 const CLOCK_MEMORY: c_uint = 2;
 
-/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml-wrapper 0.13.0 `device.rs`).
+/// Nanoseconds to seconds: the driver counts throttle times in nanoseconds (nvml-wrapper 0.13.0
+/// `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
-/// Asked every ten seconds, and at once after an Xid.
+/// Read every ten seconds, and at once after an Xid.
 const RECOVERY_ACTION: (c_uint, Signal, f64) =
     (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0);
 
-/// What a medium request needs besides the GPU.
+/// Inputs of a medium request besides the GPU.
 pub(super) struct Medium<'m> {
     pub(super) held: HeldFields,
-    /// Whether what costs milliseconds is due as well.
+    /// Whether calls that cost milliseconds are due as well.
     pub(super) with_dear: bool,
-    /// Whether activity is due.
+    /// Whether GPM activity is due.
     pub(super) with_activity: bool,
     pub(super) gpm: &'m mut GpmMetricsGet,
     pub(super) room: &'m mut Vec<ProcessInfo>,
     pub(super) processes: &'m mut Vec<GpuProcess>,
 }
 
-/// Makes a call that gives one number of a device, if anybody wants it.
+/// Reads one number of a device, unless it is known to be unsupported.
 macro_rules! number {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
         if $self.wants(&[$signal]) {
@@ -53,7 +55,7 @@ macro_rules! number {
     };
 }
 
-/// The same for a call that is given a choice first.
+/// Like `number!`, for a call with a selector argument.
 macro_rules! choice {
     ($self:ident, $name:literal, $choice:expr, $signal:expr) => {
         if $self.wants(&[$signal]) {
@@ -71,7 +73,7 @@ macro_rules! choice {
     };
 }
 
-/// The same for a call that gives two numbers, of which the first counts.
+/// Like `number!`, for a call that returns two numbers, of which the first is used.
 macro_rules! first_of_two {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
         if $self.wants(&[$signal]) {
@@ -86,7 +88,7 @@ macro_rules! first_of_two {
 impl Reader<'_, '_> {
     pub(super) fn fast(&mut self) -> Result<(), Trouble> {
         if std::mem::take(&mut self.gpu.had_xid) {
-            // What is to be done about it may have changed, and nobody should wait ten seconds to hear of it.
+            // The recovery action may have changed; do not wait ten seconds for it.
             self.fields(&[RECOVERY_ACTION])?;
         }
         self.fields(&[(fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0)])?;
@@ -120,7 +122,8 @@ impl Reader<'_, '_> {
                 (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
             ])?;
         }
-        // The second sample does not wait for half a minute: a new child would be as good as blind for so long.
+        // Take the second GPM sample without waiting half a minute: until then a new child has no
+        // activity to report.
         if medium.with_activity || !self.gpu.gpm.has_measured() {
             self.gpm(medium.gpm)?;
         }
@@ -132,7 +135,7 @@ impl Reader<'_, '_> {
         self.processes(medium.room, medium.processes)
     }
 
-    /// `with_dear`: whether the energy is due as well.
+    /// `with_expensive`: whether the energy counter is due as well.
     pub(super) fn slow(&mut self, with_dear: bool) -> Result<(), Trouble> {
         self.margin()?;
         self.pcie()?;
@@ -161,7 +164,7 @@ impl Reader<'_, '_> {
         self.fabric()
     }
 
-    /// `with_dear`: whether the card's own checksum is due as well.
+    /// `with_expensive`: whether the InfoROM checksum is due as well.
     pub(super) fn rare(&mut self, with_dear: bool) -> Result<(), Trouble> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
@@ -178,7 +181,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// The field costs 2 us where the call costs 175; older drivers have the call only.
+    /// The field costs 2 us and the call 175 us; older drivers have only the call.
     fn power_limits(&mut self) -> Result<(), Trouble> {
         if !self.gpu.has_limits_by_call {
             let mut asked = [
@@ -213,7 +216,7 @@ impl Reader<'_, '_> {
             out
         );
         if called.is_err() {
-            // Older libraries know it by another name.
+            // The name in older libraries.
             called = call!(
                 self.caller,
                 ffi::DeviceLong,
@@ -285,7 +288,7 @@ impl Reader<'_, '_> {
         let found = self.own.known.iter().find(|(known, _)| *known == number);
         let is_partitioned = found.is_some_and(|(_, value)| *value > 0.0);
         if found.is_some() && is_partitioned != self.gpu.is_partitioned {
-            // Other calls are supported now.
+            // The set of supported calls changes with MIG mode.
             self.gpu.forget();
             self.gpu.is_partitioned = is_partitioned;
         }
@@ -297,7 +300,7 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let (called, fabric) = self.caller.fabric_info(self.device);
-        // A part outside of a fabric answers with nought: it has no state.
+        // A GPU outside of a fabric returns 0: it has no fabric state.
         let called = match (called, fabric.state) {
             (Ok(ffi::SUCCESS), 0) => Ok(ffi::NOT_SUPPORTED),
             (called, _) => called,
@@ -313,8 +316,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Replays a minute that a good link may have: so many a lane at a bit error rate of 1e-12 (NVIDIA/DCGM
-/// `DcgmHealthWatch.cpp`).
+/// Replays per minute that a healthy link may have, per lane at a bit error rate of 1e-12
+/// (NVIDIA/DCGM `DcgmHealthWatch.cpp`).
 fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
     let per_lane = match generation {
         it if it < 2.0 => return None,
@@ -328,9 +331,10 @@ fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
     (lanes > 0.0).then(|| (lanes * per_lane).ceil())
 }
 
-/// Whether a health mask names something wrong (nvml.h `NVML_GPU_FABRIC_HEALTH_MASK_*`). Four members of two bits
-/// are 1 when they hold: bandwidth degraded, a route recovers, a route is unhealthy, an access timed out. Then four
-/// bits: 1 is a correct configuration, 0 is one that is not known, everything else is wrong.
+/// Whether a fabric health mask reports a problem (nvml.h `NVML_GPU_FABRIC_HEALTH_MASK_*`). Four
+/// two-bit members are 1 when true: degraded bandwidth, route recovery, route unhealthy, access
+/// timeout recovery. Then four bits of configuration status: 1 is correct, 0 is unknown, everything
+/// else is incorrect.
 fn is_unhealthy(mask: u32) -> bool {
     let holds = (0..4).any(|member| mask >> (2 * member) & 0x3 == 1);
     holds || mask >> 8 & 0xf > 1
@@ -341,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replays_by_generation_and_width() {
+    fn replay_limit_by_generation_and_width() {
         assert_eq!(replay_limit(5.0, 16.0), Some(31.0));
         assert_eq!(replay_limit(4.0, 16.0), Some(16.0));
         assert_eq!(replay_limit(3.0, 8.0), Some(4.0));
@@ -350,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_health() {
-        // All not supported; all false and the configuration correct.
+    fn fabric_health_masks() {
+        // All not supported; then all false with a correct configuration.
         assert!(!is_unhealthy(0));
         assert!(!is_unhealthy(0b01_10_10_10_10));
         for wrong in [0x1, 0x4, 0x10, 0x40, 0x200, 0x500] {
             assert!(is_unhealthy(wrong), "{wrong:#x}");
         }
-        // A partition that is assigned is no fault.
+        // An assigned partition is not a fault.
         assert!(!is_unhealthy(0x1000));
     }
 }

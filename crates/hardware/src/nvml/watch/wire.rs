@@ -1,4 +1,4 @@
-//! What goes between parent and child: words one way, a JSON line the other.
+//! Protocol between parent and child: words in one direction, JSON lines in the other.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{CloseLook, GpuProcess, Tier};
 
-/// Both sides number the signals; a child of another build would mean others. FNV-1a over all names.
+/// FNV-1a hash over all signal names. Both ends number the signals, and a child of another build
+/// would number them differently.
 pub(super) const FORM: u32 = {
     let mut hash: u32 = 0x811c_9dc5;
     let mut signal = 0;
@@ -25,32 +26,31 @@ pub(super) const FORM: u32 = {
     hash
 };
 
-/// What the parent asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Which GPUs there are.
+    /// Lists the GPUs.
     Inventory(Inventory),
-    /// The values of a tier.
+    /// Reads one tier.
     Values(Tier),
 }
 
-/// What a child should know before it opens the GPUs.
+/// What a child needs to know before it opens the GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Inventory {
-    /// Those that are known already: a lost one does not say who it was.
+    /// GPUs already known: a lost GPU does not report its identity.
     #[serde(default)]
     pub(super) known: Vec<GpuIdentity>,
-    /// Numbers of those to leave alone.
+    /// NVML indices of GPUs to skip.
     #[serde(default)]
     pub(super) avoided: Vec<u32>,
-    /// Whether somebody looks on.
+    /// Interactive mode.
     #[serde(default)]
     pub(super) closely: bool,
 }
 
 impl Request {
-    /// Its line, with the line's end.
+    /// The request's line, including the newline.
     pub(super) fn line(&self) -> String {
         let word = match self {
             Self::Inventory(inventory) => {
@@ -65,7 +65,7 @@ impl Request {
         word.to_owned()
     }
 
-    /// What a line asks for.
+    /// Parses a request line.
     pub(super) fn of(line: &str) -> Option<Self> {
         let line = line.trim();
         let (word, rest) = line.split_once(' ').unwrap_or((line, "{}"));
@@ -80,12 +80,11 @@ impl Request {
     }
 }
 
-/// What the child answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Answer {
-    /// [`FORM`] of the child.
+    /// [`SIGNALS_HASH`] of the child.
     pub(super) form: u32,
-    /// Processor time since the last answer.
+    /// CPU time since the last response.
     pub(super) cpu_us: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<Refusal>,
@@ -94,7 +93,7 @@ pub(super) struct Answer {
     /// How many GPUs NVML lists and opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<Reading<u32>>,
-    /// Those that it does not open, in words.
+    /// Describes the GPUs that NVML lists but does not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shut: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,17 +129,16 @@ impl Answer {
     }
 }
 
-/// Why the library does not work at all.
+/// Why NVML is unusable as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Refusal {
-    /// It cannot be loaded.
     NoLibrary(String),
-    /// It says no.
+    /// NVML returned an error.
     Refused(NvmlStatus),
 }
 
-/// Values by the number of their signal.
+/// Values by signal number.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Values {
     #[serde(rename = "v", default, skip_serializing_if = "Vec::is_empty")]
@@ -156,14 +154,14 @@ impl Values {
         let number = signal as u8;
         match reading {
             Reading::Value(value) if value.is_finite() => self.known.push((number, value)),
-            // JSON has no such number, and no rule can do anything with it.
+            // JSON cannot represent NaN or infinity, and no rule can use them.
             Reading::Value(_) => self.unreadable.push((number, ReadError::NotANumber)),
             Reading::Absent => self.absent.push(number),
             Reading::Unreadable(why) => self.unreadable.push((number, why)),
         }
     }
 
-    /// Whether the GPU is lost or waits for a reset; none where this answer does not tell.
+    /// Whether the GPU is lost or waits for a reset; `None` if these values do not tell.
     fn is_down(&self) -> Option<bool> {
         let told = |(number, value): &(u8, f64)| {
             let tells = [Signal::GpuLost as u8, Signal::GpuResetRequired as u8].contains(number);
@@ -172,7 +170,7 @@ impl Values {
         self.known.iter().filter_map(told).reduce(|one, other| one || other)
     }
 
-    /// The samples; `None` where a number is no signal's.
+    /// The samples; `None` if a number is not a valid signal.
     fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
         let mut put = |number: u8, reading: Reading<f64>| {
             let signal = *Signal::ALL.get(usize::from(number))?;
@@ -192,7 +190,7 @@ impl Values {
     }
 }
 
-/// What one GPU answered.
+/// The values of one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct GpuValues {
     pub(super) gpu: GpuUuid,
@@ -200,12 +198,12 @@ pub(super) struct GpuValues {
     pub(super) own: Values,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) links: Vec<(u32, Values)>,
-    /// Nothing of this tier can be read, and why.
+    /// Why nothing of this tier could be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trouble: Option<ReadError>,
 }
 
-/// A set of signals.
+/// A bit set of signals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SignalSet([u64; 4]);
 
@@ -232,18 +230,19 @@ impl SignalSet {
     }
 }
 
-/// Which signals of a GPU were ever answered, so that they can be called unreadable when it no longer answers.
+/// Signals of one GPU that were ever reported, so that they can be marked unreadable once it stops
+/// answering.
 #[derive(Debug, Default)]
 struct Answered {
     tiers: [SignalSet; 4],
     links: BTreeMap<u32, SignalSet>,
     is_down: bool,
-    /// Tiers that were called unreadable and have not answered since.
+    /// Tiers that were marked unreadable and have not answered since.
     blinded: [bool; 4],
 }
 
 impl Answered {
-    /// All of it as unreadable, but for what is spared.
+    /// Marks all signals unreadable except `except`.
     fn blind(&self, gpu: &GpuUuid, why: &ReadError, spared: &[Signal], into: &mut Vec<Sample>) {
         let all = self.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
         unreadable(gpu, all, why, spared, into);
@@ -263,17 +262,18 @@ impl Answered {
     }
 }
 
-/// The same of all GPUs.
+/// [`GpuSignals`] of all GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     gpus: BTreeMap<GpuUuid, Answered>,
-    /// A GPU that was down answers again: of most of its signals nothing is known until they are asked for.
+    /// A GPU that was down answers again. Most of its signals are unknown until their tier is read,
+    /// so all tiers become due.
     pub(super) has_returned: bool,
 }
 
 impl Seen {
-    /// Forgets GPUs that NVML no longer lists: nothing that they said is known any more. That one is lost stays as
-    /// NVML said it last, for a GPU that falls off the bus is lost first and not listed then.
+    /// Drops GPUs that NVML no longer lists and marks their signals unreadable. `GpuLost` keeps its
+    /// last value, because a GPU that falls off the bus is first lost and then unlisted.
     pub(super) fn keep(&mut self, inventory: &[GpuIdentity]) -> Vec<Sample> {
         let listed = |gpu: &GpuUuid| inventory.iter().any(|identity| identity.uuid == *gpu);
         let mut samples = Vec::new();
@@ -284,7 +284,7 @@ impl Seen {
         samples
     }
 
-    /// The samples of an answer; `None` where it speaks of what is no signal.
+    /// The samples of a response; `None` if it contains an invalid signal number.
     pub(super) fn samples(&mut self, tier: Tier, gpus: Vec<GpuValues>) -> Option<Vec<Sample>> {
         let mut samples = Vec::new();
         for gpu in gpus {
@@ -309,7 +309,7 @@ impl Seen {
             if let Some(why) = gpu.trouble {
                 let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
                 if answered.is_down && !was_down {
-                    // What the slower tiers said is of a GPU that is no longer there.
+                    // Values from the slower tiers predate the loss of the GPU.
                     answered.blind(&gpu.gpu, &why, &said, &mut samples);
                     continue;
                 }
@@ -319,7 +319,7 @@ impl Seen {
                     answered.blind_links(&gpu.gpu, &why, &mut samples);
                 }
             } else if again {
-                // Why it was unreadable is over; what does not come with every answer is not there yet.
+                // The old reason no longer applies, but not every signal comes with every response.
                 let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
                 let known = answered.tiers[tier as usize];
                 unreadable(&gpu.gpu, known, &ReadError::NotReadSince, &said, &mut samples);
@@ -328,7 +328,7 @@ impl Seen {
         Some(samples)
     }
 
-    /// Everything that was ever answered, as unreadable.
+    /// Marks every signal that was ever reported unreadable.
     pub(super) fn blind(&mut self, why: &ReadError) -> Vec<Sample> {
         let mut samples = Vec::new();
         for (gpu, answered) in &mut self.gpus {
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_back() {
+    fn requests_round_trip() {
         let known = GpuIdentity {
             uuid: GpuUuid("GPU-1".to_owned()),
             index: 3,
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_is_unreadable_in_trouble_and_when_blind() {
+    fn reported_signals_become_unreadable_on_failure() {
         let gpu = GpuUuid("GPU-1".to_owned());
         let mut own = Values::default();
         own.put(Signal::GpuTemperature, Reading::Value(40.0));
@@ -423,13 +423,13 @@ mod tests {
         let gone = seen.keep(&[]);
         let readings: Vec<_> = gone.iter().map(|it| (it.signal, it.reading.clone())).collect();
         let unlisted = Reading::Unreadable(ReadError::NoLongerListed);
-        assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "but that it is lost stays");
+        assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "GpuLost keeps its value");
         assert_eq!(seen.blind(&ReadError::NotANumber), []);
         assert_eq!(seen.keep(&[]), []);
     }
 
     #[test]
-    fn of_a_lost_gpu_nothing_stays_known_whatever_tier_told_of_it() {
+    fn lost_gpu_invalidates_all_tiers() {
         let gpu = GpuUuid("GPU-1".to_owned());
         let values = |own: &[(Signal, f64)], trouble: Option<&'static str>| {
             let mut values = Values::default();
@@ -453,11 +453,11 @@ mod tests {
         assert_eq!(unreadable, [Signal::GpuPowerLimit, Signal::GpuInforomValid]);
         assert!(!seen.has_returned);
         seen.samples(Tier::Fast, values(&[(Signal::GpuLost, 0.0)], None)).unwrap();
-        assert!(seen.has_returned, "the slower tiers are to be asked anew");
+        assert!(seen.has_returned, "the slower tiers must be read again");
     }
 
     #[test]
-    fn what_is_not_read_again_at_once_no_longer_has_the_reason_that_is_over() {
+    fn signals_not_read_since_recovery_get_a_new_reason() {
         let gpu = GpuUuid("GPU-1".to_owned());
         let values = |own: &[Signal]| {
             let mut values = Values::default();
@@ -475,11 +475,11 @@ mod tests {
         let not_yet = Reading::Unreadable(ReadError::NotReadSince);
         assert_eq!(again[1..].iter().map(|it| &it.reading).collect::<Vec<_>>(), [&not_yet]);
         let later = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
-        assert_eq!(later.len(), 1, "once");
+        assert_eq!(later.len(), 1, "only once");
     }
 
     #[test]
-    fn a_number_that_is_no_signal_is_refused() {
+    fn invalid_signal_number_is_rejected() {
         let own = Values { known: vec![(255, 1.0)], ..Values::default() };
         let values =
             GpuValues { gpu: GpuUuid("GPU-1".to_owned()), own, links: Vec::new(), trouble: None };

@@ -1,4 +1,4 @@
-//! Which GPUs there are, and their handles: at the start, when one comes back, and when they are others than before.
+//! Enumerates and opens GPUs: at the start, when one recovers, and when the set changes.
 
 use std::ffi::{CString, c_uint};
 use std::ptr;
@@ -15,7 +15,7 @@ use crate::nvml::watch::wire::Refusal;
 use super::{AVOIDED, Session, is_lost};
 
 impl Session<'_> {
-    /// Counts the GPUs and opens them all.
+    /// Counts and opens all GPUs.
     pub(super) fn open(&mut self, known: &[GpuIdentity]) -> Result<(), Refusal> {
         self.driver = self.caller.system_text("nvmlSystemGetDriverVersion");
         self.count = self.ask_count()?;
@@ -30,13 +30,14 @@ impl Session<'_> {
             }
         }
         self.about.set(None);
-        // NVML lists no GPU twice: a known one that was opened under another number is not the one that stays shut.
+        // NVML lists a GPU once: a known GPU that opened under another index is not the one that
+        // failed to open.
         self.nameless = Vec::new();
         for (index, code) in shut {
             let is_new = |it: &GpuIdentity| gpus.iter().all(|gpu| gpu.identity.uuid != it.uuid);
             match known.iter().find(|it| it.index == index && is_new(it)) {
                 Some(identity) => gpus.push(Gpu::of(identity.clone(), Err(code))),
-                // Whoever looks on wants to see that it is there, and is lost, though nobody knows its name.
+                // In interactive mode, show a lost GPU even if its identity is unknown.
                 None if self.closely && is_down(code) => {
                     gpus.push(Gpu::of(nameless(index), Err(code)));
                 }
@@ -56,8 +57,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// How many GPUs there are. A library that does not tell is of no use: without the count nothing is read, and no
-    /// GPU at all would look like a node that has none.
+    /// Counts the GPUs. Without a count nothing can be read, and reporting zero would look like a
+    /// node without GPUs, so an error fails the session.
     fn ask_count(&mut self) -> Result<u32, Refusal> {
         let mut count: c_uint = 0;
         match call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count) {
@@ -67,8 +68,8 @@ impl Session<'_> {
         }
     }
 
-    /// GPUs that NVML lists and does not open, for a reason that nothing else tells of: of a lost GPU, one that wants a
-    /// reset and one that is left alone there are findings already, where it has a name.
+    /// GPUs that NVML lists but does not open, for a reason that no finding covers. Lost GPUs, GPUs
+    /// that need a reset and skipped GPUs have findings already if they are identified.
     pub(super) fn shut(&self) -> impl Iterator<Item = (u32, Return)> {
         let told = |code: Return| is_down(code) || code == AVOIDED;
         let of_known = self.gpus.iter().filter_map(move |gpu| {
@@ -78,7 +79,7 @@ impl Session<'_> {
         of_known.chain(nameless)
     }
 
-    /// Opens a GPU by its number, or says why not.
+    /// Opens a GPU by index. The inner error is the GPU's.
     fn open_one(&mut self, index: u32) -> Result<Result<Gpu, Return>, Refusal> {
         if self.avoided.contains(&index) {
             return Ok(Err(AVOIDED));
@@ -106,7 +107,7 @@ impl Session<'_> {
     fn identify(&mut self, index: u32, device: Device) -> Result<GpuIdentity, Called> {
         let uuid = self.uuid(device)?;
         let pci = self.caller.pci(device).value().map(|pci| {
-            // The kernel's form; NVML's has eight digits of the domain, and capitals.
+            // In the kernel's format; NVML's has an eight-digit domain and upper case.
             format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device)
         });
         Ok(GpuIdentity {
@@ -128,7 +129,7 @@ impl Session<'_> {
         }
     }
 
-    /// Makes a set of events with all GPUs in it. Without one the kernel log still tells of every Xid.
+    /// Registers all GPUs for Xid events. If this fails, the kernel log still reports every Xid.
     fn watch_events(&mut self) {
         let mut set: EventSet = ptr::null_mut();
         let called = call!(self.caller, ffi::EventsCreate, "nvmlEventSetCreate", &raw mut set);
@@ -143,11 +144,11 @@ impl Session<'_> {
         }
     }
 
-    /// Tries GPUs that do not answer again.
+    /// Tries again to open GPUs that do not answer.
     pub(super) fn reopen(&mut self) {
         for gpu in &mut self.gpus {
             let is_well = gpu.handle.is_ok() && gpu.trouble.iter().all(Option::is_none);
-            // One without a name is tried by its number, when the GPUs are counted.
+            // An unidentified GPU is retried by index, at the next count.
             if is_well || gpu.handle == Err(AVOIDED) || gpu.identity.uuid.is_nameless() {
                 continue;
             }
@@ -170,10 +171,11 @@ impl Session<'_> {
         self.about.set(None);
     }
 
-    /// Counts the GPUs anew, and starts anew where they are others than before.
+    /// Counts the GPUs again and reinitialises NVML if the set has changed.
     ///
-    /// A GPU that was reset stays lost for a client that had it open, so one that is lost is a reason to start anew
-    /// too, though less and less often: each attempt at a broken GPU leaves lines in the kernel log.
+    /// A GPU that was reset stays lost for a client that had it open, so a lost GPU also triggers
+    /// reinitialisation. Attempts become less frequent, because each one on a broken GPU leaves
+    /// lines in the kernel log.
     pub(super) fn recount(&mut self) -> Result<(), Refusal> {
         let before = self.count;
         self.count = self.ask_count()?;
@@ -181,9 +183,9 @@ impl Session<'_> {
             let opened = gpu.handle.is_ok() || gpu.handle == Err(AVOIDED);
             !opened || gpu.trouble.iter().flatten().any(|code| is_lost(*code))
         });
-        // One that has no name yet may open by now.
+        // An unidentified GPU may open by now.
         let is_lost = is_lost || self.nameless.iter().any(|(_, code)| *code != AVOIDED);
-        // To start anew at once would only cost what was measured since.
+        // Reinitialising right after the start would only discard the measurements made since.
         let is_lost = is_lost && !std::mem::take(&mut self.is_fresh);
         self.lost_for = if is_lost { self.lost_for.saturating_add(1) } else { 0 };
         let again = self.lost_for.is_power_of_two()
@@ -200,7 +202,7 @@ impl Session<'_> {
         }
     }
 
-    /// Whether each number still belongs to the GPU that had it.
+    /// Whether every index still refers to the same GPU.
     fn uuids_hold(&mut self) -> bool {
         (0..self.gpus.len()).all(|place| {
             let gpu = &self.gpus[place];
@@ -209,7 +211,7 @@ impl Session<'_> {
             let Ok(device) = handle else { return true };
             match self.uuid(device) {
                 Ok(uuid) => uuid == self.gpus[place].identity.uuid,
-                // What cannot be read is no other GPU.
+                // A failed read does not mean another GPU.
                 Err(_) => true,
             }
         })
@@ -228,12 +230,12 @@ impl Session<'_> {
     }
 }
 
-/// Whether a GPU is lost, or wants a reset.
+/// Whether a GPU is lost or needs a reset.
 fn is_down(code: Return) -> bool {
     is_lost(code) || code == ffi::RESET_REQUIRED
 }
 
-/// A GPU that never said who it is.
+/// The identity of a GPU that never reported one.
 fn nameless(index: u32) -> GpuIdentity {
     GpuIdentity { uuid: GpuUuid::nameless(index), index, minor: None, pci: None, name: None }
 }

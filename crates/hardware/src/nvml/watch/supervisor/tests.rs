@@ -1,4 +1,4 @@
-//! The supervisor on children that are made up, at times that are made up.
+//! The supervisor with simulated children on a simulated clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use crate::nvml::watch::DriverCall;
 use crate::nvml::watch::prober::StartError;
 use crate::nvml::watch::wire::{GpuValues, Refusal, Values};
 
-/// What a child does when it is asked.
+/// How a child reacts to a request.
 #[derive(Debug, Clone, PartialEq)]
 enum Does {
     Answers,
@@ -24,19 +24,19 @@ enum Does {
     IsOfAnotherBuild,
 }
 
-/// All children of a test, and what they were asked.
+/// All children of a test, and the requests they got.
 #[derive(Default)]
 struct World {
-    /// What the next children do, one word a request; the last word goes on.
+    /// Behaviour of the next children, one entry per request; the last entry repeats.
     plans: RefCell<VecDeque<Vec<Does>>>,
     asked: RefCell<Vec<String>>,
-    /// What each child was told to leave alone.
+    /// GPUs that each child was told to skip.
     avoided: RefCell<Vec<Vec<u32>>>,
     started: Cell<u32>,
     alive: Cell<u32>,
-    /// The GPU that calls hang about.
+    /// The GPU that calls hang on.
     hangs_about_gpu: Cell<Option<u32>>,
-    /// Whether a child that was killed goes.
+    /// Whether a killed child exits.
     kill_works: Cell<bool>,
 }
 
@@ -55,7 +55,7 @@ impl Children for Rc<World> {
         let plan = self.plans.borrow_mut().pop_front().ok_or(StartError::NoPipes)?;
         self.started.set(self.started.get() + 1);
         self.alive.set(self.alive.get() + 1);
-        assert!(self.alive.get() <= 2, "never more than two");
+        assert!(self.alive.get() <= 2, "at most two children");
         Ok(Fake {
             world: Rc::clone(self),
             plan: plan.into(),
@@ -161,7 +161,7 @@ impl Prober for Fake {
     }
 }
 
-/// A supervisor, its world and its clock.
+/// A supervisor with its children and its clock.
 struct Test {
     world: Rc<World>,
     supervisor: Supervisor<Rc<World>>,
@@ -182,7 +182,7 @@ impl Test {
         Self { world, supervisor, now: Duration::ZERO }
     }
 
-    /// Turns until `seconds`; everything that is said, in short, with its second.
+    /// Steps until `seconds`. Returns all events in short form, prefixed with their time.
     fn until(&mut self, seconds: u64) -> Vec<String> {
         let (mut said, end) = (Vec::new(), Duration::from_secs(seconds));
         while self.now <= end {
@@ -227,7 +227,7 @@ fn short(said: &ProbeSaid) -> String {
 }
 
 #[test]
-fn tiers_are_asked_when_they_are_due() {
+fn tiers_are_polled_when_due() {
     let mut test = Test::of(&[&[Does::Answers]]);
     let said = test.until(60);
     assert_eq!(
@@ -248,7 +248,7 @@ fn tiers_are_asked_when_they_are_due() {
 }
 
 #[test]
-fn a_hang_is_left_behind_and_another_child_goes_on() {
+fn hung_child_is_abandoned_and_replaced() {
     let mut test = Test::of(&[&[Does::Answers, Does::Answers, Does::Hangs], &[Does::Answers]]);
     let said = test.until(0);
     assert_eq!(
@@ -258,14 +258,14 @@ fn a_hang_is_left_behind_and_another_child_goes_on() {
             "0 hung in nvmlInit_v2 after 5 s, stuck 1",
         ]
     );
-    // The first is still stuck: the answers of the second do not mean that all is well.
+    // The first child is still stuck, so responses of the second do not mean recovery.
     let said = test.until(3);
     assert_eq!(
         said[0],
         "1 Slow node: nvmlInit_v2 has not returned for 5 s; gpus_nvml=1 nvml_answers=1 probes_stuck=1"
     );
     assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
-    // It goes at last.
+    // The first child exits at last.
     test.world.kill_works.set(true);
     let said = test.until(6);
     let place = said.iter().position(|said| said.ends_with("back")).unwrap();
@@ -275,7 +275,7 @@ fn a_hang_is_left_behind_and_another_child_goes_on() {
 }
 
 #[test]
-fn two_that_are_stuck_are_enough() {
+fn at_most_two_children_may_be_stuck() {
     let plans: &[&[Does]] = &[&[Does::Hangs], &[Does::Hangs], &[Does::Answers]];
     let mut test = Test::of(plans);
     let said = test.until(3600);
@@ -297,7 +297,7 @@ fn two_that_are_stuck_are_enough() {
 }
 
 #[test]
-fn pauses_double_up_to_a_minute_and_are_short_again_after_a_good_one() {
+fn backoff_doubles_to_a_minute_and_resets_after_success() {
     let dying: &[Does] = &[Does::Dies];
     let mut plans = vec![dying; 9];
     plans.push(&[Does::Answers]);
@@ -314,18 +314,18 @@ fn pauses_double_up_to_a_minute_and_are_short_again_after_a_good_one() {
 }
 
 #[test]
-fn nonsense_and_another_build_are_no_answers() {
+fn malformed_output_and_other_builds_are_rejected() {
     let mut test = Test::of(&[&[Does::Babbles], &[Does::IsOfAnotherBuild], &[Does::Answers]]);
     let said = test.until(5);
     let died: Vec<&String> = said.iter().filter(|said| said.contains("died")).collect();
     assert_eq!(died.len(), 2, "{said:?}");
-    assert!(died.iter().all(|said| said.contains("does not read")), "{died:?}");
+    assert!(died.iter().all(|said| said.contains("malformed output")), "{died:?}");
     assert!(said.iter().any(|said| said == "3 back"), "{said:?}");
-    assert_eq!(test.world.alive.get(), 1, "no child is left behind");
+    assert_eq!(test.world.alive.get(), 1, "no child is abandoned");
 }
 
 #[test]
-fn a_driver_that_goes_and_comes() {
+fn driver_unload_and_reload() {
     let gone = Does::Refuses(NvmlStatus::DRIVER_NOT_LOADED);
     let mut test = Test::of(&[
         &[Does::Answers, Does::Answers, gone.clone()],
@@ -346,12 +346,12 @@ fn a_driver_that_goes_and_comes() {
 }
 
 #[test]
-fn a_driver_that_appears_is_asked_at_once() {
+fn new_driver_module_skips_the_backoff() {
     let refuses: &[Does] = &[Does::Refuses(NvmlStatus::DRIVER_NOT_LOADED)];
     let mut test = Test::of(&[refuses, refuses, refuses, refuses, refuses, &[Does::Answers]]);
     let said = test.until(10);
     assert_eq!(test.world.started.get(), 4, "{said:?}");
-    // The next would be at 15 s, and the one after it at 31 s. The module is there a moment before it can be used.
+    // The next starts would be at 15 s and 31 s. The module appears a moment before it is usable.
     assert!(test.supervisor.waits());
     test.now = Duration::from_secs(10);
     test.supervisor.hurry(test.now);
@@ -362,18 +362,18 @@ fn a_driver_that_appears_is_asked_at_once() {
 }
 
 #[test]
-fn what_cannot_be_started_is_tried_again() {
+fn failed_start_is_retried() {
     let mut test = Test::of(&[]);
     let said = test.until(4);
-    let died = said.iter().filter(|said| said.contains("died: it has no pipes")).count();
+    let died = said.iter().filter(|said| said.contains("died: no stdin or stdout pipe")).count();
     assert_eq!(died, 3, "{said:?}");
 }
 
 #[test]
-fn what_was_missed_is_not_made_up_for() {
+fn missed_polls_are_not_made_up_for() {
     let mut test = Test::of(&[&[Does::Answers]]);
     test.until(2);
-    // The machine slept.
+    // The machine was suspended.
     test.now = Duration::from_secs(500);
     test.world.asked.borrow_mut().clear();
     test.until(500);
@@ -381,7 +381,7 @@ fn what_was_missed_is_not_made_up_for() {
 }
 
 #[test]
-fn a_gpu_that_calls_hang_about_is_left_alone_for_a_while() {
+fn gpu_with_hung_call_is_skipped_for_a_while() {
     let mut test = Test::of(&[
         &[Does::Answers, Does::Hangs],
         &[Does::Answers],
@@ -392,29 +392,32 @@ fn a_gpu_that_calls_hang_about_is_left_alone_for_a_while() {
     test.world.hangs_about_gpu.set(Some(3));
     let said = test.until(400);
     assert!(said.contains(&"0 hung in nvmlDeviceGetName of GPU 3 after 5 s, stuck 1".to_owned()));
-    assert!(said.contains(&"11 Medium temperature_c=40".to_owned()), "the others go on");
+    assert!(
+        said.contains(&"11 Medium temperature_c=40".to_owned()),
+        "the other GPUs are still monitored"
+    );
     let world = Rc::clone(&test.world);
     let avoided = || world.avoided.borrow().clone();
-    assert_eq!(avoided(), [vec![], vec![3]], "as long as the child is stuck");
+    assert_eq!(avoided(), [vec![], vec![3]], "skipped as long as the child is stuck");
     assert!(said.contains(&"1 back".to_owned()), "{said:?}");
-    // The stuck one goes, and the GPU is asked about again: it hangs again.
+    // The stuck child exits and the GPU is read again; it hangs again.
     test.world.kill_works.set(true);
     let said = test.until(410);
     assert_eq!(avoided(), [vec![], vec![3], vec![], vec![3]]);
     let place = |what: &str| said.iter().position(|said| said.contains(what));
     assert!(place("hung in") < place("back"), "{said:?}");
-    // Five minutes later it does not.
+    // Five minutes later it answers.
     let said = test.until(720);
     assert_eq!(avoided().len(), 5);
     assert_eq!(avoided()[4], [0; 0]);
-    // It was not ill since: that no call is stuck any more is all that there is to say.
+    // There was no failure since, so the only news is that no call is stuck any more.
     assert!(said.contains(&"701 Fast nvml_answers=1 probes_stuck=0".to_owned()), "{said:?}");
     assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
     assert_eq!(test.world.alive.get(), 1);
 }
 
 #[test]
-fn of_each_gpu_that_answers_it_is_said_once_that_no_call_is_stuck() {
+fn no_stuck_call_is_reported_once_per_gpu() {
     let mut test = Test::of(&[&[Does::Answers]]);
     let mut free = 0;
     while test.now <= Duration::from_secs(120) {
@@ -430,11 +433,11 @@ fn of_each_gpu_that_answers_it_is_said_once_that_no_call_is_stuck() {
         }
         test.now = turn.again_at;
     }
-    assert_eq!(free, 1, "an agent before this one may have said that one is");
+    assert_eq!(free, 1, "a previous agent may have reported a stuck call");
 }
 
 #[test]
-fn two_that_cannot_be_killed_are_a_wedged_driver_until_they_go() {
+fn two_unkillable_children_mean_a_wedged_driver() {
     use farrier_facts::FactSet;
     use farrier_facts::xid::XidFacts;
     use farrier_fleet::health::{Batch, Engine, Moment, Rules};

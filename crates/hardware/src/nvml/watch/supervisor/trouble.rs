@@ -1,4 +1,5 @@
-//! Children that refuse, hang, babble or die, and what is said of the node then.
+//! Children that refuse, hang, exit or write malformed output, and the node's samples in these
+//! cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +22,8 @@ impl<C: Children> Supervisor<C> {
         now: Duration,
         said: &mut Vec<ProbeSaid>,
     ) {
-        // It ends by itself; the next one loads the library anew, which may be another by then.
+        // It exits by itself. The next child loads the library again, which may have been replaced
+        // by then.
         child.dismiss();
         self.leave(child, false, now);
         match refusal {
@@ -63,7 +65,7 @@ impl<C: Children> Supervisor<C> {
         now: Duration,
         said: &mut Vec<ProbeSaid>,
     ) {
-        let why = format!("it wrote what does not read, in {}", child.during());
+        let why = format!("malformed output, in {}", child.during());
         child.kill();
         self.leave(child, false, now);
         self.fall_ill(now, &ReadError::ProbeEnded { detail: why.clone() }, said);
@@ -72,7 +74,7 @@ impl<C: Children> Supervisor<C> {
 
     pub(super) fn died(&mut self, mut child: C::Child, now: Duration, said: &mut Vec<ProbeSaid>) {
         let mut how = child.ended();
-        // Its pipe is closed a moment before it is gone.
+        // The pipe closes a moment before the process can be reaped.
         for _ in 0..20 {
             if how.is_some() {
                 break;
@@ -81,7 +83,7 @@ impl<C: Children> Supervisor<C> {
             how = child.ended();
         }
         let mut why =
-            format!("{}, in {}", how.as_deref().unwrap_or("its output ended"), child.during());
+            format!("{}, in {}", how.as_deref().unwrap_or("output closed"), child.during());
         let complaint = child.complaint();
         if !complaint.is_empty() {
             why = format!("{why}: {complaint}");
@@ -95,13 +97,13 @@ impl<C: Children> Supervisor<C> {
     }
 
     pub(super) fn leave(&mut self, mut child: C::Child, hung: bool, now: Duration) {
-        // One that hung counts until the next look, even if it is gone by now: it did hang.
+        // A hung child counts until the next check even if it has exited by then.
         if hung || child.ended().is_none() {
             self.leaving.push(Leaving { child, since: now, hung });
         }
     }
 
-    /// Nothing answers: what was known no longer is, and the next start waits.
+    /// Marks everything unreadable and delays the next start by the back-off.
     pub(super) fn fall_ill(&mut self, now: Duration, why: &ReadError, said: &mut Vec<ProbeSaid>) {
         self.start_at = now + self.backoff;
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
@@ -119,7 +121,7 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
-    /// A report of the parent's own; with a reason all that the GPUs said is unreadable.
+    /// Emits a report of the parent's own. With `why`, all GPU signals become unreadable.
     pub(super) fn say_node(
         &mut self,
         why: Option<&ReadError>,
@@ -152,8 +154,8 @@ impl<C: Children> Supervisor<C> {
         put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)), both);
     }
 
-    /// That no call is stuck, once for each GPU that has answered every tier: an agent before this one may have said
-    /// that one is.
+    /// Reports once that no call is stuck, for each GPU that has answered every tier: a previous
+    /// agent may have reported one.
     pub(super) fn say_free(&mut self, said: &mut [ProbeSaid]) {
         let Some(ProbeSaid::Report(report)) = said.last_mut() else { return };
         for gpu in &self.inventory {
@@ -168,7 +170,7 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
-    /// Of a GPU that is not listed any more nobody knows whether a call would return.
+    /// For an unlisted GPU, whether a call would return is unknown.
     pub(super) fn forget_calls(&mut self, samples: &mut Vec<Sample>) {
         let listed = &self.inventory;
         self.calls_known.retain(|subject| {
@@ -182,10 +184,10 @@ impl<C: Children> Supervisor<C> {
         });
     }
 
-    /// Which call is stuck, on the GPU that it is about, and that none is any more where one was.
+    /// Samples for each stuck call, on its GPU, and for calls that are no longer stuck.
     fn say_calls(&mut self, stuck: u32, samples: &mut Vec<Sample>) {
         let mut calls: BTreeMap<Subject, String> = BTreeMap::new();
-        // Two that are stuck are the driver's matter, and no GPU's.
+        // Two stuck children point to the driver, not to a GPU.
         if stuck < 2 {
             for (gpu, call) in &self.calls {
                 let gpu = gpu.and_then(|gpu| self.inventory.iter().find(|it| it.index == gpu));
@@ -193,7 +195,7 @@ impl<C: Children> Supervisor<C> {
                 calls.insert(subject, call.clone());
             }
             if stuck > 0 && calls.is_empty() {
-                calls.insert(Subject::Node, "a probe that was told to end has not".to_owned());
+                calls.insert(Subject::Node, "a probe that was asked to exit has not".to_owned());
             }
         }
         let mut told = std::mem::take(&mut self.calls_said);
