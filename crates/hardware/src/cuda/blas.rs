@@ -1,7 +1,7 @@
-//! Matrix products by NVIDIA's cuBLASLt, found at run time where CUDA or a Python package has put it.
+//! GEMMs through NVIDIA's cuBLASLt, found at run time in a CUDA toolkit or a Python package.
 //!
-//! Only what a product of two square matrices needs: ten calls, by their documented C interface (cuBLAS documentation,
-//! "Using the cuBLASLt API").
+//! Binds only what a GEMM of square matrices needs: ten functions of the documented C API (cuBLAS
+//! documentation, "Using the cuBLASLt API").
 
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use libloading::Library;
 use super::edge::Precision;
 use super::error::CudaError;
 
-/// A status other than this is an error.
+/// `CUBLAS_STATUS_SUCCESS`
 const SUCCESS: c_int = 0;
-/// The library knows no way for this product on this GPU.
+/// `CUBLAS_STATUS_NOT_SUPPORTED`: no algorithm for this GEMM on this GPU.
 const NOT_SUPPORTED: c_int = 15;
 
 /// `cublasOperation_t`.
@@ -26,10 +26,10 @@ const DESC_SCALE_B: c_int = 18;
 /// `cublasLtMatmulPreferenceAttributes_t`.
 const PREF_WORKSPACE: c_int = 1;
 
-/// What the library may use besides: what it recommends for Hopper.
+/// Workspace limit: NVIDIA's recommendation for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// `cublasLtMatmulHeuristicResult_t`: a way to compute the product.
+/// `cublasLtMatmulHeuristicResult_t`: a selected algorithm.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
@@ -42,7 +42,6 @@ pub(super) struct Way {
 
 type Handle = *mut c_void;
 
-/// The calls.
 struct Calls {
     desc_create: unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int,
     desc_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int,
@@ -85,41 +84,41 @@ struct Calls {
     destroy: unsafe extern "C" fn(Handle) -> c_int,
 }
 
-/// The library with a handle of it.
+/// The library with an open handle.
 pub(super) struct Blas {
     calls: Calls,
     handle: Handle,
     /// `cuBLASLt 13.1.0`, and where it was found.
     pub(super) name: String,
-    // Last: the calls are of no use without it.
+    // Dropped last: the function pointers refer to it.
     _library: Library,
 }
 
-/// Why a library is of no use.
+/// Why a library is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     #[error(transparent)]
     Load(#[from] libloading::Error),
-    #[error("cublasLtCreate says {0}")]
+    #[error("cublasLtCreate returned {0}")]
     Create(c_int),
-    /// It loads, and computes nothing here.
+    /// It loads but does not work on this GPU.
     #[error("{name}: {err}")]
     Useless { name: String, err: CudaError },
 }
 
-/// No library is of use.
+/// No usable library.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.words())]
 pub(super) struct NoBlas {
-    /// Those that are there.
+    /// Existing libraries and why each failed.
     tried: Vec<(PathBuf, OpenError)>,
 }
 
 impl NoBlas {
     fn words(&self) -> String {
         if self.tried.is_empty() {
-            return "no libcublasLt was found: not by the loader, not in /usr/local/cuda, and in no Python package; \
-                    FARRIER_CUBLASLT names one"
+            return "no libcublasLt was found by the loader, in /usr/local/cuda or in a Python package; \
+                    set FARRIER_CUBLASLT to its path"
                 .to_owned();
         }
         let each = self.tried.iter().map(|(path, err)| format!("{}: {err}", path.display()));
@@ -127,14 +126,14 @@ impl NoBlas {
     }
 }
 
-/// The library does not compute such a product on this GPU.
+/// The library has no algorithm for this GEMM on this GPU.
 #[derive(Debug, thiserror::Error)]
-#[error("{library} has no such product for this GPU")]
+#[error("{library} has no algorithm for this GEMM on this GPU")]
 pub(super) struct NoProduct {
     library: String,
 }
 
-/// A product that is ready: descriptions, and the way that was chosen.
+/// A prepared GEMM: descriptors and the selected algorithm.
 pub(super) struct Plan {
     desc: Handle,
     layouts: [Handle; 3],
@@ -142,8 +141,7 @@ pub(super) struct Plan {
     precision: Precision,
 }
 
-/// How matrices of a precision are told to the library: type of the factors, of the result, of the sums, and of the two
-/// numbers that scale.
+/// cuBLASLt types of a precision: inputs, result, accumulation and scale factors.
 fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
     // `cudaDataType_t` and `cublasComputeType_t`.
     let (f32, f64, f16, bf16, e4m3) = (0, 1, 2, 14, 28);
@@ -158,8 +156,8 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
 }
 
 impl Blas {
-    /// The first that loads and that `trial` finds of use: a library newer than the driver loads, and then computes
-    /// nothing.
+    /// The first library that loads and passes `trial`: a library newer than the driver loads but
+    /// does not work.
     pub(super) fn load(trial: impl Fn(&Self) -> Result<(), CudaError>) -> Result<Self, NoBlas> {
         let mut tried = Vec::new();
         for path in candidates() {
@@ -177,7 +175,8 @@ impl Blas {
     }
 
     fn open(path: &Path) -> Result<Self, OpenError> {
-        // SAFETY: NVIDIA's library has initialisers that every program which uses it runs.
+        // SAFETY: loading runs the initialisers of NVIDIA's library, as in every program that uses
+        // it.
         let library = unsafe { Library::new(path) }?;
         let create: unsafe extern "C" fn(*mut Handle) -> c_int = call(&library, "cublasLtCreate")?;
         let version: unsafe extern "C" fn() -> usize = call(&library, "cublasLtGetVersion")?;
@@ -195,19 +194,20 @@ impl Blas {
             destroy: call(&library, "cublasLtDestroy")?,
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: it writes one pointer. A context is current, which is what it asks for.
+        // SAFETY: the call writes one pointer. It requires a current context, which exists.
         let status = unsafe { create(&raw mut handle) };
         if status != SUCCESS {
             return Err(OpenError::Create(status));
         }
-        // SAFETY: it reads a number.
+        // SAFETY: the call only returns an integer.
         let number = unsafe { version() };
         let name = format!("cuBLASLt {}", version_text(number));
         Ok(Self { calls, handle, name, _library: library })
     }
 
-    /// Makes a product ready: the result is `a` transposed times `b`, all of `side` by `side`. `Err`: there is no way.
-    /// `ones` is memory of the GPU with the number 1 in it, by which 8-bit factors are scaled.
+    /// Prepares a GEMM: the result is `a` transposed times `b`, all `side` by `side`. The inner
+    /// `Err` means that no algorithm exists. `ones` is a GPU address of the value 1.0, the scale of
+    /// FP8 inputs.
     pub(super) fn plan(
         &self,
         precision: Precision,
@@ -244,16 +244,13 @@ impl Blas {
         (side, leading): (u64, i64),
         ones: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: each call writes one pointer or reads a value of the size that is given with it; what is made is
-        // destroyed by `forget`, also where a later call fails.
+        // SAFETY: each call writes one pointer or reads a value of the size passed with it;
+        // `destroy_plan` destroys what was created, even if a later call fails.
         unsafe {
-            told("describe a product", (self.calls.desc_create)(&raw mut plan.desc, sums, scale))?;
+            told("describe a GEMM", (self.calls.desc_create)(&raw mut plan.desc, sums, scale))?;
             let transposed = TRANSPOSED;
             let set = |attribute, value: *const c_void, bytes| {
-                told(
-                    "describe a product",
-                    (self.calls.desc_set)(plan.desc, attribute, value, bytes),
-                )
+                told("describe a GEMM", (self.calls.desc_set)(plan.desc, attribute, value, bytes))
             };
             set(DESC_TRANSA, (&raw const transposed).cast(), size_of::<i32>())?;
             if plan.precision == Precision::Fp8 {
@@ -268,13 +265,13 @@ impl Blas {
         Ok(())
     }
 
-    /// The way that the library takes for the best.
+    /// Selects the algorithm that the library ranks first.
     fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoProduct>, CudaError> {
         let mut preference = ptr::null_mut();
         let mut count = 0;
-        // SAFETY: as in `describe`; the way is written whole where one is counted.
+        // SAFETY: as in `describe`; the algorithm is fully written if the count is 1.
         let status = unsafe {
-            told("ask for a way", (self.calls.pref_create)(&raw mut preference))?;
+            told("select a GEMM algorithm", (self.calls.pref_create)(&raw mut preference))?;
             let most = WORKSPACE_BYTES;
             let bytes = (&raw const most).cast();
             let set = (self.calls.pref_set)(preference, PREF_WORKSPACE, bytes, size_of::<usize>());
@@ -301,14 +298,16 @@ impl Blas {
         if status == NOT_SUPPORTED || (status == SUCCESS && count == 0) {
             return Ok(Err(NoProduct { library: self.name.clone() }));
         }
-        told("ask for a way", status)?;
+        told("select a GEMM algorithm", status)?;
         Ok(Ok(()))
     }
 
-    /// Gives the product to a stream. All are addresses of the GPU.
+    /// Enqueues the GEMM on a stream. All addresses are GPU addresses.
     ///
     /// # Safety
-    /// The matrices are of the plan's size, the workspace of [`WORKSPACE_BYTES`], and all live until the stream is done.
+    ///
+    /// The matrices have the plan's size, the workspace has [`WORKSPACE_BYTES`], and all live until
+    /// the stream is idle.
     pub(super) unsafe fn multiply(
         &self,
         plan: &Plan,
@@ -324,7 +323,8 @@ impl Blas {
             ((&raw const one).cast(), (&raw const zero).cast())
         };
         let [layout_a, layout_b, layout_c] = plan.layouts;
-        // SAFETY: the caller says so of the memory; alpha and beta are read before the call returns.
+        // SAFETY: the caller guarantees the memory; alpha and beta are read before the call
+        // returns.
         let status = unsafe {
             (self.calls.matmul)(
                 self.handle,
@@ -348,10 +348,10 @@ impl Blas {
         told("multiply matrices", status)
     }
 
-    /// Gives back what describes it.
+    /// Destroys the plan's descriptors.
     pub(super) fn forget(&self, plan: &Plan) {
         for layout in plan.layouts.into_iter().filter(|layout| !layout.is_null()) {
-            // SAFETY: it was made by `layout_create` and is destroyed once.
+            // SAFETY: created by `layout_create` and destroyed once.
             unsafe { (self.calls.layout_destroy)(layout) };
         }
         if !plan.desc.is_null() {
@@ -363,13 +363,13 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: the handle was made by `cublasLtCreate`; nothing uses it any more.
+        // SAFETY: the handle came from `cublasLtCreate` and is not used afterwards.
         unsafe { (self.calls.destroy)(self.handle) };
     }
 }
 
 fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, libloading::Error> {
-    // SAFETY: the types of all calls are those of the header, which have not changed since CUDA 10.1.
+    // SAFETY: the types match the header, which has not changed since CUDA 10.1.
     let found = unsafe { library.get::<T>(name) };
     found.map(|symbol| *symbol)
 }
@@ -378,12 +378,12 @@ fn told(what: &'static str, status: c_int) -> Result<(), CudaError> {
     if status == SUCCESS { Ok(()) } else { Err(CudaError::of_blas(what, status)) }
 }
 
-/// `130100` is 13.1.0: five digits and more for the parts since CUDA 11.
+/// `130100` is 13.1.0: two digits each for minor and patch since CUDA 11.
 fn version_text(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-/// Where it may be, likeliest first. Newer ones first: they know more GPUs.
+/// Candidate paths, likeliest first. Newer versions come first: they support more GPUs.
 fn candidates() -> Vec<PathBuf> {
     const NAMES: [&str; 4] =
         ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so"];
@@ -406,7 +406,7 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Folders with Python packages: of this machine, and of the environment that is active.
+/// Directories with Python packages: the system's, and those of the active environment.
 fn python_packages() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = vec!["/usr/local".into(), "/usr".into()];
     prefixes.extend(
@@ -434,13 +434,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read() {
+    fn versions_are_decoded() {
         assert_eq!(version_text(130_100), "13.1.0");
         assert_eq!(version_text(120_803), "12.8.3");
     }
 
     #[test]
-    fn a_library_that_is_none_says_so() {
+    fn file_that_is_not_a_library_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libcublasLt.so.13");
         std::fs::write(&path, "not a library").unwrap();

@@ -1,4 +1,4 @@
-//! A real GPU, by CUDA's driver library.
+//! A real GPU, through CUDA's driver library.
 
 mod context;
 mod kernels;
@@ -24,14 +24,14 @@ use super::edge::{About, Block, HostBlock, Pattern, Product, Work};
 use super::error::{CudaError, Purpose};
 use super::library;
 
-/// Threads of a block: what the kernels are written for.
+/// Threads per block; the kernels require this size.
 const THREADS: u32 = 256;
-/// Blocks for each multiprocessor: as many as it holds at once.
+/// Thread blocks per SM: as many as it runs at once.
 const BLOCKS: u32 = 8;
-/// As in `Found` of memory.cu: two numbers, then eight words of sixteen bytes.
+/// Layout of `Found` in memory.cu: two counters, then eight entries of sixteen bytes.
 const FOUND_WORDS: usize = 4 + 8 * 4;
 
-/// One GPU, all work on one stream.
+/// One GPU; all work runs on one stream.
 pub struct Device {
     about: About,
     context: Arc<CudaContext>,
@@ -43,14 +43,14 @@ pub struct Device {
     host: BTreeMap<usize, *mut c_void>,
     products: BTreeMap<usize, Made>,
     next: usize,
-    /// Where comparisons, sums and the counting kernel write; one number 1.0 after them; and what a library may use.
+    /// Results of comparisons, digests and the counting kernel, then a constant 1.0 for cuBLASLt.
     scratch: CUdeviceptr,
     workspace: CUdeviceptr,
     events: [CUevent; 2],
     graph: Option<(u32, CudaGraph)>,
 }
 
-/// Bytes into `scratch`.
+/// Byte offsets into `scratch`.
 const FOUND_AT: u64 = 0;
 const DIGEST_AT: u64 = 256;
 const TICKS_AT: u64 = 264;
@@ -58,7 +58,7 @@ const ONE_AT: u64 = 272;
 const SINK_AT: u64 = 276;
 const SCRATCH_BYTES: usize = 512;
 
-/// A product that was made ready.
+/// A prepared GEMM.
 struct Made {
     side: u64,
     matrices: [Block; 3],
@@ -66,31 +66,31 @@ struct Made {
 }
 
 impl Device {
-    /// The GPU of that number, as CUDA counts those that it sees.
+    /// Opens a GPU by CUDA's index.
     pub fn open(index: usize) -> Result<Self, CudaError> {
         library::present()?;
         let context = open(index)?;
         // SAFETY: all work is on one stream, in order.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().to("make a stream")?;
-        let attribute = |which| context.attribute(which).to("ask what the GPU is");
+        let stream = context.new_stream().to("create a stream")?;
+        let attribute = |which| context.attribute(which).to("query the GPU");
         let processors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let about = About {
-            name: context.name().to("ask the GPU's name")?,
-            compute_capability: context.compute_capability().to("ask what the GPU is")?,
+            name: context.name().to("query the GPU's name")?,
+            compute_capability: context.compute_capability().to("query the GPU")?,
             processors: u32::try_from(processors).unwrap_or(0),
-            memory_bytes: context.total_mem().to("ask for its memory")? as u64,
+            memory_bytes: context.total_mem().to("query the GPU's memory")? as u64,
         };
         let kernels = Kernels::load(&context, about.compute_capability)?;
         let peers = peers(&context, index)?;
-        context.bind_to_thread().to("start CUDA on the GPU")?;
-        let event = || result::event::create(CUevent_flags::CU_EVENT_DEFAULT).to("make an event");
+        context.bind_to_thread().to("create a CUDA context")?;
+        let event = || result::event::create(CUevent_flags::CU_EVENT_DEFAULT).to("create an event");
         let events = [event()?, event()?];
         // SAFETY: freed when the device is dropped.
-        let scratch = unsafe { result::malloc_sync(SCRATCH_BYTES) }.to("take memory on the GPU")?;
+        let scratch = unsafe { result::malloc_sync(SCRATCH_BYTES) }.to("allocate GPU memory")?;
         // SAFETY: as above.
         let workspace =
-            unsafe { result::malloc_sync(blas::WORKSPACE_BYTES) }.to("take memory on the GPU")?;
+            unsafe { result::malloc_sync(blas::WORKSPACE_BYTES) }.to("allocate GPU memory")?;
         let device = Self {
             about,
             context,
@@ -109,8 +109,8 @@ impl Device {
         };
         device.blank(0, SCRATCH_BYTES)?;
         let one = [1.0_f32];
-        // SAFETY: four bytes within `scratch`. On the stream, after the bytes before were blanked: a copy on another
-        // one is in no order with that. `one` lives until the stream was waited for.
+        // SAFETY: four bytes within `scratch`. The copy is on the same stream as the memset before
+        // it, which orders the two. `one` lives until the stream is synchronised.
         unsafe { result::memcpy_htod_async(scratch + ONE_AT, &one, device.stream.cu_stream()) }
             .to("copy to the GPU")?;
         device.stream.synchronize().to("wait for the GPU")?;
@@ -120,20 +120,20 @@ impl Device {
     fn blank(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: within `scratch`, which lives as long as the device.
         unsafe { result::memset_d8_async(self.scratch + at, 0, bytes, self.stream.cu_stream()) }
-            .to("write memory of the GPU")
+            .to("write GPU memory")
     }
 
     fn address(&self, block: Block) -> Result<CUdeviceptr, CudaError> {
-        self.blocks.get(&block.id).copied().ok_or(CudaError::Refused {
-            what: "use memory of the GPU",
-            said: "it was given back".to_owned(),
-        })
+        self.blocks
+            .get(&block.id)
+            .copied()
+            .ok_or(CudaError::Refused { what: "use a GPU buffer", said: "it was freed".to_owned() })
     }
 
     fn host_address(&self, block: HostBlock) -> Result<*mut c_void, CudaError> {
         self.host.get(&block.id).copied().ok_or(CudaError::Refused {
-            what: "use memory of the host",
-            said: "it was given back".to_owned(),
+            what: "use a host buffer",
+            said: "it was freed".to_owned(),
         })
     }
 
@@ -147,7 +147,7 @@ impl Device {
         self.about.processors.max(1) * BLOCKS
     }
 
-    /// Launches a kernel with these values; each is as wide as its parameter.
+    /// Launches a kernel; each argument is as wide as its parameter.
     fn launch(
         &self,
         kernel: &CudaFunction,
@@ -155,8 +155,8 @@ impl Device {
         values: &mut [Value],
     ) -> Result<(), CudaError> {
         let mut pointers: Vec<*mut c_void> = values.iter_mut().map(Value::pointer).collect();
-        // SAFETY: values are in the order and of the widths of the kernel's parameters, as each caller sees to; the
-        // addresses among them are of memory that lives until the stream was waited for.
+        // SAFETY: the callers pass arguments in the order and widths of the kernel's parameters;
+        // addresses among them refer to memory that lives until the stream is synchronised.
         unsafe {
             result::launch_kernel(
                 kernel.cu_function(),
@@ -243,17 +243,18 @@ impl Device {
     fn copied(&self, from: Block, to: Block) -> Result<(), CudaError> {
         let bytes = from.bytes.min(to.bytes);
         let (from, to) = (self.address(from)?, self.address(to)?);
-        // SAFETY: both blocks have so many bytes and live until the stream was waited for; addresses of GPUs that see
-        // each other are of one space.
+        // SAFETY: both buffers have at least this many bytes and live until the stream is
+        // synchronised; peers share one address space.
         unsafe { result::memcpy_dtod_async(to, from, wide(bytes), self.stream.cu_stream()) }
-            .to("copy memory of the GPU")
+            .to("copy GPU memory")
     }
 
     fn moved(&self, host: HostBlock, block: Block, is_to_gpu: bool) -> Result<(), CudaError> {
         let bytes = wide(host.bytes.min(block.bytes));
         let (host, gpu) = (self.host_address(host)?, self.address(block)?);
         let stream = self.stream.cu_stream();
-        // SAFETY: both have so many bytes and live until the stream was waited for; nobody else uses the host's.
+        // SAFETY: both buffers have at least this many bytes and live until the stream is
+        // synchronised; nothing else uses the host buffer.
         let moved = unsafe {
             if is_to_gpu {
                 sys::cuMemcpyHtoDAsync_v2(gpu, host, bytes, stream)
@@ -283,7 +284,7 @@ impl Device {
     fn multiply(&self, product: Product) -> Result<(), CudaError> {
         let made = self.products.get(&product.id).ok_or(CudaError::Refused {
             what: "multiply matrices",
-            said: "they were given back".to_owned(),
+            said: "they were freed".to_owned(),
         })?;
         let mut addresses = [0; 3];
         for (address, block) in addresses.iter_mut().zip(made.matrices) {
@@ -292,8 +293,8 @@ impl Device {
         match (&made.plan, self.blas.get(), &self.kernels.tensor) {
             (Some(plan), Some(Ok(blas)), _) => {
                 let stream = self.stream.cu_stream().cast();
-                // SAFETY: the matrices were taken for this plan; they and the workspace live until the stream was
-                // waited for.
+                // SAFETY: the matrices were allocated for this plan; they and the workspace live
+                // until the stream is synchronised.
                 unsafe { blas.multiply(plan, addresses, self.workspace, stream) }
             }
             (None, _, Some((_, own))) => {
@@ -316,7 +317,7 @@ impl Device {
         let mut value = Value::Wide(self.scratch + TICKS_AT);
         let mut pointers = [value.pointer()];
         for _ in 0..times {
-            // SAFETY: the kernel adds to a number within `scratch`.
+            // SAFETY: the kernel increments a counter within `scratch`.
             unsafe {
                 result::launch_kernel(
                     self.kernels.tick.cu_function(),
@@ -336,17 +337,17 @@ impl Device {
         if self.graph.as_ref().is_none_or(|(known, _)| *known != nodes) {
             self.stream
                 .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-                .to("begin the capture of a graph")?;
+                .to("begin graph capture")?;
             let submitted = self.tick(nodes);
-            // The capture is ended also where a launch failed: the stream is of no use before.
+            // End the capture even if a launch failed; until then the stream is unusable.
             let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).to("capture a graph");
             submitted?;
             let empty = || CudaError::Refused {
                 what: "capture a graph",
-                said: "CUDA gave an empty one".to_owned(),
+                said: "CUDA returned an empty graph".to_owned(),
             };
             let graph = graph?.ok_or_else(empty)?;
-            graph.upload().to("bring the graph to the GPU")?;
+            graph.upload().to("upload the graph")?;
             self.stream.synchronize().to("wait for the GPU")?;
             self.graph = Some((nodes, graph));
         }
@@ -359,7 +360,7 @@ impl Device {
     fn read_words(&self, address: CUdeviceptr, count: usize) -> Result<Vec<u32>, CudaError> {
         self.stream.synchronize().to("wait for the GPU")?;
         let mut words = vec![0_u32; count];
-        // SAFETY: the caller names memory that has so many words.
+        // SAFETY: callers pass an address with at least this many words.
         unsafe { result::memcpy_dtoh_sync(&mut words, address) }.to("copy from the GPU")?;
         Ok(words)
     }
@@ -367,7 +368,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A GPU that was lost gives nothing back; the process's end does.
+        // Freeing fails on a lost GPU; the process exit frees the memory.
         let _ = self.context.bind_to_thread();
         let _ = self.stream.synchronize();
         let products: Vec<usize> = self.products.keys().copied().collect();
@@ -380,7 +381,8 @@ impl Drop for Device {
         }
         let blocks = std::mem::take(&mut self.blocks).into_values();
         for address in blocks.chain([self.scratch, self.workspace]) {
-            // SAFETY: each was taken by this device and is known no more; the stream is done.
+            // SAFETY: each was allocated by this device and removed from its maps; the stream is
+            // idle.
             let _ = unsafe { result::free_sync(address) };
         }
         for address in std::mem::take(&mut self.host).into_values() {
@@ -397,7 +399,7 @@ impl Drop for Device {
 fn without_tensor() -> CudaError {
     CudaError::Refused {
         what: "use tensor cores",
-        said: "the GPU is before compute capability 8.0".to_owned(),
+        said: "the GPU's compute capability is below 8.0".to_owned(),
     }
 }
 

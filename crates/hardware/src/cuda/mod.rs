@@ -1,13 +1,14 @@
-//! Work for a GPU: CUDA's driver library, loaded at run time, and only when asked.
+//! GPU work through CUDA's driver library, which is loaded at run time and only on demand.
 //!
 //! ```text
-//! library::present ─ libcuda is there and new enough ─┬─> launch::measure ─> LaunchTimes
-//!                                                     └─> Device ─┐
-//!                              SimulatedGpu (on the host) ────────┴─ dyn Edge ─> exam::run ─> Outcome
+//! library::ensure_present ─ libcuda exists and is recent enough ─┬─> launch::measure ─> LaunchTimes
+//!                                                                └─> Device ─┐
+//!                              SimulatedGpu (on the host) ───── dyn GpuBackend ─> gpu_tests::run ─> Outcome
 //! ```
 //!
-//! Nothing is compiled when this is built, nor when it runs: kernels are PTX, which the driver translates; `kernels/` has
-//! their sources. A call into a wedged driver does not return: `farrier diag` has them made by a child.
+//! Nothing is compiled at build time or at run time: kernels are PTX, which the driver translates;
+//! their sources are in `kernels/`. A call into a wedged driver never returns, so `farrier diag`
+//! makes these calls in a child.
 
 mod blas;
 mod device;
@@ -29,7 +30,7 @@ pub use launch::{LaunchPlan, LaunchTimes, Timed, measure};
 pub use serve::{Asked, Said, serve};
 pub use simulated::{Ailment, SimulatedGpu};
 
-/// Kernels on memory and numbers, for compute capability 7.0 and higher.
+/// Memory and arithmetic kernels, for compute capability 7.0 and higher.
 const MEMORY_PTX: &str = include_str!("../../kernels/memory.ptx");
-/// Kernels for tensor cores, for compute capability 8.0 and higher.
+/// Tensor core kernels, for compute capability 8.0 and higher.
 const TENSOR_PTX: &str = include_str!("../../kernels/tensor.ptx");

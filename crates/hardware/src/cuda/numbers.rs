@@ -1,16 +1,16 @@
-//! Numbers of matrix products as the GPU stores them: scattered bits between 0.5 and 2, of either sign, which `scatter` in
-//! memory.cu writes and the host can write too.
+//! Matrix values as the GPU stores them: pseudo-random numbers between 0.5 and 2 of either sign,
+//! written by `scatter` in memory.cu and reproduced here on the host.
 
 use super::edge::{Precision, mixed};
 
-/// Which bits of even and of odd words are scattered, and which are fixed.
+/// Masks of random bits and values of fixed bits, for even and odd words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) even: (u32, u32),
     pub(super) odd: (u32, u32),
 }
 
-/// The seeds of the two matrices.
+/// Seeds of the two input matrices.
 pub(super) const SEEDS: (u32, u32) = (0x00a0_0000, 0x0b00_0000);
 
 pub(super) fn bits(precision: Precision) -> Bits {
@@ -25,7 +25,7 @@ pub(super) fn bits(precision: Precision) -> Bits {
     }
 }
 
-/// Bytes of a number of the matrices, and of one of the result.
+/// Bytes per element of the inputs, and of the result.
 pub(super) fn widths(precision: Precision) -> (u64, u64) {
     match precision {
         Precision::Bf16 | Precision::Fp16 => (2, 2),
@@ -36,14 +36,14 @@ pub(super) fn widths(precision: Precision) -> (u64, u64) {
     }
 }
 
-/// The word at a place of a matrix.
+/// The word at an index of a matrix.
 pub(super) fn word(precision: Precision, at: u32, seed: u32) -> u32 {
     let bits = bits(precision);
     let (scattered, fixed) = if at.is_multiple_of(2) { bits.even } else { bits.odd };
     (mixed(at ^ seed) & scattered) | fixed
 }
 
-/// The first `count` numbers of a matrix.
+/// The first `count` values of a matrix.
 fn numbers(precision: Precision, count: u64, seed: u32) -> Vec<f64> {
     let (width, _) = widths(precision);
     let words = u32::try_from(count * width / 4).unwrap_or(u32::MAX);
@@ -68,7 +68,7 @@ fn bf16(low: u8, high: u8) -> f64 {
     f64::from(f32::from_le_bytes([0, 0, low, high]))
 }
 
-/// A float of that many bits of exponent and fraction that is neither zero nor infinite.
+/// Decodes a normal float with that many exponent and fraction bits.
 fn small_float(number: u32, exponent_bits: u32, fraction_bits: u32) -> f64 {
     let fraction = number & ((1 << fraction_bits) - 1);
     let exponent = (number >> fraction_bits) & ((1 << exponent_bits) - 1);
@@ -78,7 +78,7 @@ fn small_float(number: u32, exponent_bits: u32, fraction_bits: u32) -> f64 {
     if number >> (exponent_bits + fraction_bits) == 1 { -size * power } else { size * power }
 }
 
-/// The first number of a result.
+/// Decodes the first value of a result.
 pub(super) fn first_of_result(precision: Precision, words: &[u32]) -> f64 {
     let (low, high) =
         (words.first().copied().unwrap_or_default(), words.get(1).copied().unwrap_or_default());
@@ -91,7 +91,7 @@ pub(super) fn first_of_result(precision: Precision, words: &[u32]) -> f64 {
     }
 }
 
-/// The words with which a result that begins with this number begins.
+/// Encodes the first words of a result that starts with this value.
 pub(super) fn stored(precision: Precision, first: f64) -> [u32; 2] {
     #[expect(clippy::cast_possible_truncation, reason = "what is stored has fewer bits")]
     let single = first as f32;
@@ -104,7 +104,7 @@ pub(super) fn stored(precision: Precision, first: f64) -> [u32; 2] {
     }
 }
 
-/// A number between 2^-14 and 2^16 as a float16, cut off.
+/// Encodes a value between 2^-14 and 2^16 as float16, truncating.
 fn half_bits(number: f64) -> u32 {
     let bits = number.to_bits();
     let exponent = i64::try_from(bits >> 52 & 0x7ff).unwrap_or(0) - 1023 + 15;
@@ -117,7 +117,7 @@ fn half_bits(number: f64) -> u32 {
     }
 }
 
-/// A float16 of any kind.
+/// Decodes any float16.
 fn half(bits: u16) -> f64 {
     let (exponent, fraction) = (bits >> 10 & 0x1f, bits & 0x3ff);
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
@@ -129,15 +129,15 @@ fn half(bits: u16) -> f64 {
     }
 }
 
-/// What the first number ought to be, and the sum of the sizes that it was made from.
+/// The expected first value of the result, and the sum of the magnitudes of its terms.
 pub(super) fn first_expected(precision: Precision, side: u64) -> (f64, f64) {
     let (a, b) = (numbers(precision, side, SEEDS.0), numbers(precision, side, SEEDS.1));
     let products = a.iter().zip(&b).map(|(a, b)| a * b);
     products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()))
 }
 
-/// How far a first number may lie off: what is stored of it is rounded, and so is each of the sums that it was made from.
-/// TF32 drops 13 bits of each factor, and sums of 8-bit factors have fewer bits than a float32.
+/// Tolerance for the first value: the stored result is rounded, and so is each partial sum. TF32
+/// drops 13 bits of each input, and FP8 accumulation has fewer bits than float32.
 pub(super) fn allowed(precision: Precision, expected: f64, size: f64) -> f64 {
     let (of_result, of_sums) = match precision {
         Precision::Bf16 => (1.0 / 256.0, 1e-5),
@@ -164,7 +164,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_number_is_between_a_half_and_two() {
+    fn values_are_between_one_half_and_two() {
         for precision in ALL {
             let found = numbers(precision, 4096, SEEDS.0);
             assert_eq!(found.len(), 4096, "{precision:?}");
@@ -177,19 +177,19 @@ mod tests {
     }
 
     #[test]
-    fn a_first_number_that_is_off_is_seen() {
+    fn wrong_first_value_is_detected() {
         for precision in ALL {
             let (expected, size) = first_expected(precision, 8192);
             let allowed = allowed(precision, expected, size);
             let stored = first_of_result(precision, &stored(precision, expected));
             assert!((stored - expected).abs() <= allowed, "{precision:?}: {stored}, {expected}");
-            // One product of the sum that is missing is mostly seen; one with its sign turned always.
+            // A missing term is usually detected; a term with flipped sign always is.
             assert!(allowed < 4.0, "{precision:?}: {allowed} of {expected}");
         }
     }
 
     #[test]
-    fn floats_of_sixteen_bits_are_read() {
+    fn sixteen_bit_floats_are_decoded() {
         let is = |found: f64, expected: f64| assert_eq!(found.to_bits(), expected.to_bits());
         is(half(0x3c00), 1.0);
         is(half(0xc000), -2.0);

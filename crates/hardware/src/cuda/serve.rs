@@ -1,4 +1,4 @@
-//! The child that makes calls of CUDA, which may never return: a line of JSON for each request.
+//! Child side of `farrier diag`: makes CUDA calls, which may never return, and writes JSON lines.
 
 use std::io::{self, BufRead, Write};
 
@@ -9,35 +9,31 @@ use super::edge::{About, Edge};
 use super::error::CudaError;
 use super::exam::{self, Beat, Effort};
 
-/// What a child is asked.
+/// A request to the child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Which test.
     pub test: Test,
-    /// How much of it.
     pub effort: Effort,
 }
 
-/// What a child says.
+/// A line of the child's output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Said {
     /// The GPU is open; the first line.
     Opened(About),
-    /// It could not be opened; the only line.
+    /// The GPU failed to open; the only line.
     Closed {
-        /// Why.
         why: String,
-        /// Whether that says something of the GPU.
+        /// Whether the error implicates the GPU.
         is_of_gpu: bool,
     },
-    /// A long test goes on.
+    /// Progress of a long test.
     Beat(Beat),
-    /// A test has ended.
     Done(Outcome),
 }
 
-/// Opens a GPU and does what is asked until nobody asks.
+/// Opens a GPU and runs requested tests until the input ends.
 pub fn serve(
     open: impl FnOnce() -> Result<Box<dyn Edge>, CudaError>,
     input: &mut dyn BufRead,

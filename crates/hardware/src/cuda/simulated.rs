@@ -1,5 +1,5 @@
-//! A GPU that is not there: it does the work of [`Edge`] on the host, in a little memory and on a clock of its own, and is
-//! as slow or as wrong as it is told to be. Tests run on it as on a real one.
+//! A simulated GPU: does the work of [`GpuBackend`] on the host, in little memory and on a clock of
+//! its own, with injected slowness and errors. Tests run on it as on a real one.
 
 mod description;
 
@@ -14,17 +14,16 @@ use super::numbers;
 pub use description::{Ailment, SimulatedGpu};
 
 impl SimulatedGpu {
-    /// Something to run tests on, unless what is wrong with it keeps it from that.
+    /// Opens it for tests, unless one of its faults prevents that.
     pub fn open(self) -> Result<Simulated, CudaError> {
         let (major, minor) = self.compute_capability;
         if major < 7 {
-            let said =
-                format!("they need compute capability 7.0, and this GPU has {major}.{minor}");
+            let said = format!("compute capability 7.0 is required, this GPU has {major}.{minor}");
             return Err(CudaError::Withheld { what: "load the kernels", said });
         }
         let is_gone = |it: &Ailment| matches!(it, Ailment::Gone { mark, .. } if mark.exists());
         if self.ailments.iter().any(is_gone) {
-            return Err(CudaError::Refused { what: "start CUDA on the GPU", said: lost() });
+            return Err(CudaError::Refused { what: "create a CUDA context", said: lost() });
         }
         let about = About {
             name: self.name.clone(),
@@ -49,17 +48,16 @@ impl SimulatedGpu {
     }
 }
 
-/// An open simulated GPU.
 #[derive(Debug)]
 pub struct Simulated {
     gpu: SimulatedGpu,
     about: About,
     blocks: BTreeMap<usize, Vec<u32>>,
     host: BTreeMap<usize, Vec<u32>>,
-    /// With the words that their results begin with.
+    /// With the first words of their results.
     products: BTreeMap<usize, (Precision, [u32; 2])>,
     next: usize,
-    /// Pieces of work, and products among them.
+    /// Work items so far, and GEMMs among them.
     done: u32,
     multiplied: u32,
     clock_s: f64,
@@ -113,7 +111,7 @@ impl Simulated {
         self.blocks.entry(block.id).or_default()
     }
 
-    /// What is read of a block: as it was written, but for bits that stick.
+    /// What a read of a buffer returns: as written, except for stuck bits.
     fn read_back(&self, block: Block) -> Vec<u32> {
         let mut words = self.blocks.get(&block.id).cloned().unwrap_or_default();
         for ailment in &self.gpu.ailments {
@@ -127,7 +125,7 @@ impl Simulated {
         words
     }
 
-    /// Whether a multiprocessor computes wrongly now.
+    /// Whether an SM gives wrong results now.
     fn is_wrong(&self, processor: u32) -> bool {
         self.gpu.ailments.iter().any(|it| {
             matches!(it, Ailment::WrongProcessor { processor: bad, after }
@@ -135,7 +133,7 @@ impl Simulated {
         })
     }
 
-    /// Does the work and says how long a GPU would have taken.
+    /// Does the work and returns how long a GPU would have taken.
     fn run(&mut self, work: Work) -> Result<f64, CudaError> {
         self.done += 1;
         for ailment in &self.gpu.ailments {
@@ -144,7 +142,7 @@ impl Simulated {
                     return Err(CudaError::Refused { what: "wait for the GPU", said: lost() });
                 }
                 Ailment::Gone { after, mark } if self.done > *after => {
-                    // Where it cannot be made the GPU is lost once, as with the one above.
+                    // If the file cannot be created, this acts like `Lost`.
                     let _ = std::fs::write(mark, "lost\n");
                     return Err(CudaError::Refused { what: "wait for the GPU", said: lost() });
                 }
@@ -277,7 +275,7 @@ fn lost() -> String {
     "CUDA_ERROR_ECC_UNCORRECTABLE, simulated".to_owned()
 }
 
-/// Numbers of blocks from here on are of peers.
+/// Ids from here on are peer buffers.
 const PEER: usize = 1 << 32;
 
 fn is_here(block: Block) -> bool {
@@ -325,7 +323,7 @@ impl Edge for Simulated {
     fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
         if self.gpu.ailments.contains(&Ailment::NoPinnedMemory) {
             let said = "CUDA_ERROR_OUT_OF_MEMORY, simulated".to_owned();
-            return Err(CudaError::Withheld { what: "take pinned memory", said });
+            return Err(CudaError::Withheld { what: "allocate pinned memory", said });
         }
         self.next += 1;
         self.host.insert(self.next, vec![0; words_of(bytes)]);
@@ -359,7 +357,8 @@ impl Edge for Simulated {
         if !self.gpu.has_library && precision != Precision::Own {
             return Ok(Err(NoWay::of_machine("no libcublasLt was found".to_owned())));
         }
-        // The numbers themselves are not multiplied: the result has the first of them and what digests see.
+        // No values are multiplied: the result holds the expected first value and a word that
+        // changes the digest.
         let result = self.take(64)?;
         self.next += 1;
         let (first, _) = numbers::first_expected(precision, side);
@@ -400,7 +399,7 @@ impl Edge for Simulated {
     }
 
     fn library(&self, precision: Precision) -> String {
-        if precision == Precision::Own { "our own kernel" } else { "a simulated library" }
+        if precision == Precision::Own { "farrier's kernel" } else { "a simulated library" }
             .to_owned()
     }
 }

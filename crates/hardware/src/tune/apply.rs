@@ -1,4 +1,4 @@
-//! Carries out the changes of a plan.
+//! Executes the changes of a plan.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::hands::{HandError, Hands};
 use super::interrupt::Point;
 use super::journal::{Journal, JournalError, Note, Open};
 
-/// Makes the changes of the steps, in their order. A step that fails keeps no other from being tried; a journal that
-/// cannot be written and an NVML that is lost do.
+/// Makes the changes of the steps, in order. A failed step does not prevent the others; a journal
+/// that cannot be written and a lost NVML do.
 pub fn apply(
     profile: &str,
     steps: &[Step],
@@ -36,7 +36,7 @@ pub fn apply(
                 Err(err) => {
                     let why = in_words(&err);
                     lost = Some(why.clone());
-                    // What was begun is in the journal, and can be given back.
+                    // A change that was begun is in the journal and can be reverted.
                     let is_it = |open: &Open| open.number >= number && !open.is_beside;
                     let begun = journal.open_changes().iter().any(is_it);
                     if begun { Outcome::Unknown(why) } else { Outcome::NotDone(why) }
@@ -58,11 +58,10 @@ fn one(
     let old = match hands.read(&change.target) {
         Reading::Value(old) => old,
         Reading::Absent => {
-            return Ok((Outcome::NotDone("it is no longer there".to_owned()), None));
+            return Ok((Outcome::NotDone("it no longer exists".to_owned()), None));
         }
         Reading::Unreadable(why) => {
-            let why =
-                format!("what is there could not be read, so it could not be given back: {why}");
+            let why = format!("failed to read the current value, which a revert would need: {why}");
             return Ok((Outcome::NotDone(why), None));
         }
     };
@@ -96,14 +95,14 @@ fn one(
             journal.write(at, Note::Ended { number })?;
             Outcome::Done
         }
-        // Whether it goes on where nobody waits for it any longer cannot be told from what is there now.
+        // A command that timed out may still be running, so the current value proves nothing.
         (Err(err), _) if err.is_late() => Outcome::Unknown(in_words(err)),
         (written, Reading::Value(now)) if now.is_same(&old) => {
             let why = written.as_ref().err().map_or_else(
-                || "it was taken without an error, and nothing changed".to_owned(),
+                || "the write succeeded but changed nothing".to_owned(),
                 |err| in_words(err),
             );
-            // Nothing was changed, so that there is nothing to give back but folders.
+            // Nothing was changed, so only directories need to be cleaned up.
             if hands.tidy(&change.target, &folders).is_ok() {
                 journal.write(at, Note::Failed { number, why: why.clone() })?;
             }
@@ -118,7 +117,7 @@ fn one(
         (written, now) => Outcome::Unknown(match (written, now) {
             (Err(err), _) => in_words(err),
             (Ok(()), Reading::Value(now)) => change.target.words(&now),
-            (Ok(()), Reading::Absent) => "it is no longer there".to_owned(),
+            (Ok(()), Reading::Absent) => "it no longer exists".to_owned(),
             (Ok(()), Reading::Unreadable(why)) => why.to_string(),
         }),
     };
@@ -126,22 +125,22 @@ fn one(
     Ok((outcome, written.err()))
 }
 
-/// Folders that go when it is given back and nothing else is in them: those that are made for it, and those that were made
-/// for another change, which may be given back before this one.
+/// Directories to remove on revert if they are empty: those created for this change, and those
+/// created for other open changes, which may be reverted before this one.
 fn folders_of(target: &Target, hands: &mut dyn Hands, journal: &Journal) -> Vec<String> {
     let mut folders = hands.missing_folders(target);
     if let Target::File { path } = target {
         let ours = journal.open_changes().iter().flat_map(|open| &open.folders);
         folders.extend(ours.filter(|folder| Path::new(path).starts_with(folder)).cloned());
     }
-    // Outermost first: each begins with the one before.
+    // Outermost first: a parent sorts before its children.
     folders.sort_unstable();
     folders.dedup();
     folders
 }
 
-/// Writes down what a change may change as well: older than the change itself, so that it is given back after it. Why not,
-/// where that cannot be read.
+/// Records the old values of possible side effects, before the change itself, so that they are
+/// reverted after it. Returns a reason if one cannot be read.
 fn note_beside(
     profile: &str,
     change: &Change,
@@ -156,13 +155,13 @@ fn note_beside(
             Reading::Value(_) | Reading::Absent => {}
             Reading::Unreadable(why) => {
                 return Ok(Some(format!(
-                    "what it may change as well could not be read, so it could not be given back: {why}"
+                    "failed to read a possible side effect, which a revert would need: {why}"
                 )));
             }
         }
     }
     for (target, old, new) in seen {
-        // What is noted already is what was there before all changes.
+        // An existing entry already has the value from before all changes.
         if journal.open_changes().iter().any(|open| open.is_beside && open.target == *target) {
             continue;
         }
@@ -181,7 +180,7 @@ fn note_beside(
     Ok(None)
 }
 
-/// Who owns a file, and who may read it, is no part of what is wanted.
+/// Ownership and mode are not part of what a profile requests.
 fn is_wanted(now: &Value, wanted: &Value) -> bool {
     match (now, wanted) {
         (Value::File(now), Value::File(wanted)) => now.content.bytes() == wanted.content.bytes(),
@@ -189,7 +188,7 @@ fn is_wanted(now: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// An error with all that stands behind it.
+/// An error with its chain of sources.
 pub(super) fn in_words(err: &dyn Error) -> String {
     let mut words = err.to_string();
     let mut cause = err.source();

@@ -1,4 +1,4 @@
-//! Files below the root: whole ones, and the kernel's, in which a word is chosen.
+//! Files below the root: regular files, and kernel files with a selectable value.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -10,13 +10,13 @@ use farrier_facts::tune::{Choice, Content, FileContent, Value};
 
 use crate::root::{Root, outcome};
 
-/// What a file is called while it is written. Nothing that reads such folders takes a name that ends so.
+/// Suffix of a file while it is written. Nothing that reads these directories accepts it.
 const PART: &str = ".farrier-part";
 
-/// As [`Root`] bounds it: dpkg's status file, below another root, is the largest.
+/// The limit of [`Root`]: below another root, dpkg's status file is the largest.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// The file at a path, or that there is none. A link is neither.
+/// Reads a file, or that it does not exist. A symlink is an error.
 pub(super) fn read(root: &Root, path: &str) -> Reading<Value> {
     let real = match root.place_for(path) {
         Ok(real) => real,
@@ -32,7 +32,7 @@ fn no_file(reading: Reading<Value>) -> Reading<Value> {
 fn read_real(real: &Path) -> io::Result<Value> {
     let meta = fs::symlink_metadata(real)?;
     if !meta.is_file() {
-        return Err(io::Error::other("it is a link, a folder or a device"));
+        return Err(io::Error::other("it is a link, a directory or a device"));
     }
     if meta.len() > FILE_BYTES_MAX {
         return Err(io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
@@ -43,7 +43,7 @@ fn read_real(real: &Path) -> io::Result<Value> {
     Ok(Value::File(FileContent { content, mode, owner }))
 }
 
-/// Folders on the way to a path that are not there, outermost first.
+/// Missing parent directories of a path, outermost first.
 pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
     let mut missing: Vec<String> = Path::new(path)
         .ancestors()
@@ -56,7 +56,7 @@ pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
     missing
 }
 
-/// Puts a file there, whole or not at all, or takes it away.
+/// Replaces or removes a file atomically.
 pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
     match value {
         Value::NoFile => {
@@ -69,22 +69,22 @@ pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
             for folder in missing_folders(root, path) {
                 let real = root.place_for(&folder)?;
                 fs::create_dir(&real)?;
-                // Whatever the mask of who runs it: jobs have to get through.
+                // Regardless of the umask: jobs must be able to enter.
                 fs::set_permissions(&real, fs::Permissions::from_mode(0o755))?;
                 sync_parent(&real)?;
             }
             replace(&root.place_for(path)?, &file.content.bytes(), file.mode, file.owner)
         }
-        _ => Err(io::Error::other("the value is none of a file")),
+        _ => Err(io::Error::other("the value is not a file's")),
     }
 }
 
-/// Takes away what a write that was cut short has left behind.
+/// Removes the temporary file of an interrupted write.
 pub(super) fn remove_part(root: &Root, path: &str) -> io::Result<()> {
     root.place_for(path).map_or(Ok(()), |real| remove(&part_of(&real)))
 }
 
-/// Takes a folder away where nothing is in it.
+/// Removes a directory if it is empty.
 pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
     let Ok(real) = root.place_for(path) else { return Ok(()) };
     match fs::remove_dir(&real) {
@@ -133,7 +133,7 @@ fn sync_parent(real: &Path) -> io::Result<()> {
     real.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// The word in force and all words, of a text such as `always [madvise] never`, or of one word.
+/// The selected word and all words of a text such as `always [madvise] never`, or of a single word.
 pub(super) fn choice(text: &str) -> (Option<String>, Vec<String>) {
     let strip = |word: &str| word.trim_matches(['[', ']']).to_owned();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -142,16 +142,12 @@ pub(super) fn choice(text: &str) -> (Option<String>, Vec<String>) {
     (chosen.or(only), words.into_iter().map(strip).collect())
 }
 
-/// A choice whose words are in the file itself, or in another one.
+/// A choice whose words are listed in the file itself or in another one.
 pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> Reading<Choice> {
     root.text(path).map(|text| {
         let (current, words) = choice(&text);
         let current = current.map_or_else(
-            || {
-                Reading::Unreadable(ReadError::malformed(format!(
-                    "`{path}` names no word as chosen"
-                )))
-            },
+            || Reading::Unreadable(ReadError::malformed(format!("`{path}` has no selected value"))),
             Reading::Value,
         );
         let available = match available {
@@ -164,8 +160,8 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
     })
 }
 
-/// Chooses a word. The kernel takes the word alone; below another root there is no kernel, and what it would show then
-/// is written.
+/// Selects a word. The kernel takes the bare word; below another root there is no kernel, so the
+/// text it would show is written.
 pub(super) fn choose(root: &Root, path: &str, word: &str, is_kernel: bool) -> io::Result<()> {
     let real = root.real(path)?;
     if is_kernel {

@@ -1,4 +1,4 @@
-//! Who reads and changes: the one seam between a plan and a node.
+//! The actuator: reads and changes settings. The only interface between a plan and a node.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,58 +15,42 @@ use crate::root::Root;
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum HandError {
-    /// The card or the driver refused.
     #[error("NVML refused: {0}")]
     Refused(SetError),
-    /// NVML answers no more; whether it was changed is not known.
-    #[error("NVML is lost: {0}")]
+    /// NVML stopped answering; whether the change took effect is unknown.
+    #[error("lost contact with NVML: {0}")]
     Lost(ProbeError),
-    /// A file.
     #[error("failed to write `{path}`")]
     File {
-        /// Which.
         path: String,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A command of the machine.
     #[error("`{line}` failed: {why}")]
-    Command {
-        /// What was run.
-        line: String,
-        /// Why.
-        why: CommandFailure,
-    },
-    /// A command of the machine that did not end; what it was to do may go on.
-    #[error("`{line}` did not end within {limit_s} s")]
-    Late {
-        /// What was run.
-        line: String,
-        /// How long it was waited for.
-        limit_s: u64,
-    },
-    /// A value that is none of the target.
-    #[error("the value is none of this setting")]
+    Command { line: String, why: CommandFailure },
+    /// A command timed out; its work may still be in progress.
+    #[error("`{line}` did not finish within {limit_s} s")]
+    Late { line: String, limit_s: u64 },
+    /// The value's type does not match the target.
+    #[error("the value has the wrong type for this setting")]
     Value,
 }
 
-/// Why a command of the machine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandFailure {
-    /// It was not run.
+    /// The command could not be run.
     #[error("{0}")]
     NotRun(io::Error),
     /// The last line of its stderr.
     #[error("{0}")]
     Stderr(String),
-    /// It said nothing.
+    /// It failed without output on stderr.
     #[error("{0}")]
     Status(ExitStatus),
 }
 
 impl CommandFailure {
-    /// Whether it is a matter of who asks. Commands run with `LC_ALL=C`.
+    /// Whether the failure is a missing permission. Commands run with `LC_ALL=C`.
     fn is_permission(&self) -> bool {
         match self {
             Self::NotRun(err) => err.kind() == io::ErrorKind::PermissionDenied,
@@ -83,7 +67,7 @@ impl HandError {
         Self::File { path: path.to_owned(), err }
     }
 
-    /// Whether it is a matter of who asks.
+    /// Whether the failure is a missing permission.
     pub fn is_permission(&self) -> bool {
         match self {
             Self::Refused(why) => why.is_permission(),
@@ -93,63 +77,62 @@ impl HandError {
         }
     }
 
-    /// Whether it may go on without us.
+    /// Whether the operation may still be in progress.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Late { .. })
     }
 
-    /// Whether nothing more can be asked of the GPUs.
+    /// Whether the GPUs can no longer be reached.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost(_))
     }
 }
 
-/// Reads and changes what a plan speaks of.
+/// Reads and changes the targets of a plan.
 pub trait Hands {
-    /// What is there.
+    /// The configured value.
     fn read(&mut self, target: &Target) -> Reading<Value>;
-    /// What counts now, where what is set counts only later.
+    /// The value in force, for targets that take effect later.
     fn in_force(&mut self, target: &Target) -> Reading<Value> {
         self.read(target)
     }
-    /// Puts a value there.
     fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError>;
-    /// Folders that a write would have to make, outermost first.
+    /// Directories that a write would have to create, outermost first.
     fn missing_folders(&mut self, target: &Target) -> Vec<String>;
-    /// Takes away what a change that was cut short has left beside the target, and folders in which nothing is.
+    /// Removes what an interrupted change left next to the target, and empty directories.
     fn tidy(&mut self, target: &Target, folders: &[String]) -> Result<(), HandError>;
 }
 
-/// The hands on a node.
+/// The actuator of a node.
 #[derive(Debug)]
 pub struct NodeHands {
     root: Root,
     controls: Controls,
-    /// Below another root nothing is run.
+    /// `None` below another root, where no command is run.
     machine: Option<Machine>,
 }
 
 impl NodeHands {
-    /// On the files below `root`, and the GPUs that `controls` reaches.
+    /// For the files below `root` and the GPUs that `controls` reaches.
     pub fn new(root: Root, controls: Controls) -> Self {
         let machine = root.is_this_machine().then(Machine::default);
         Self { root, controls, machine }
     }
 
-    /// On the files below `root`, as if they were this machine's.
+    /// For the files below `root`, treated as this machine's.
     #[cfg(test)]
     pub(super) fn on_machine(root: Root, controls: Controls, machine: Machine) -> Self {
         Self { root, controls, machine: Some(machine) }
     }
 
-    /// NVML's numbers for the GPUs, by their UUID; empty where it does not answer.
+    /// NVML indices of the GPUs by UUID; empty if NVML does not answer.
     pub fn gpu_numbers(&mut self) -> BTreeMap<String, u32> {
         let GpusSeen::Answered(gpus) = self.controls.list() else { return BTreeMap::new() };
         let numbered = |gpu: GpuReadings| Some((gpu.uuid.value()?.clone(), gpu.index));
         gpus.into_iter().filter_map(numbered).collect()
     }
 
-    /// Everything that a plan rests on.
+    /// Reads everything that a plan needs.
     pub fn look(
         &mut self,
         profile: &farrier_facts::tune::Profile,
@@ -218,7 +201,7 @@ impl Hands for NodeHands {
     fn tidy(&mut self, target: &Target, folders: &[String]) -> Result<(), HandError> {
         let part = match target {
             Target::File { path } => Some(path.as_str()),
-            // Below another root these are written whole.
+            // Below another root these are replaced as whole files.
             Target::Kernel { path } if self.machine.is_none() => Some(path.as_str()),
             Target::Hold { .. } if self.machine.is_none() => Some("/var/lib/dpkg/status"),
             _ => None,

@@ -1,4 +1,4 @@
-//! Packages that are held: by apt-mark on this machine, in dpkg's own file below another root.
+//! Held packages: through apt-mark on this machine, in dpkg's status file below another root.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(super) fn read(root: &Root, package: &str) -> Reading<bool> {
     })
 }
 
-/// The record of a package, of its architecture where one is named: dpkg may have several of a name.
+/// The record of a package. With an architecture, that one's: dpkg may have several of a name.
 fn record<'a>(text: &'a str, package: &str) -> Option<&'a str> {
     let (name, architecture) =
         package.split_once(':').map_or((package, None), |(name, it)| (name, Some(it)));
@@ -56,7 +56,7 @@ pub(super) fn write(
 
 fn write_status(root: &Root, package: &str, held: bool) -> io::Result<()> {
     let Reading::Value(Value::File(mut file)) = files::read(root, STATUS) else {
-        return Err(io::Error::other("it cannot be read"));
+        return Err(io::Error::other("failed to read it"));
     };
     let text = String::from_utf8(file.content.bytes()).map_err(io::Error::other)?;
     let record = record(&text, package).ok_or_else(|| io::Error::other("no such package"))?;

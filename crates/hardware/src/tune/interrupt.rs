@@ -1,29 +1,27 @@
-//! Named points at which a test lets the process die.
+//! Failpoints: named places at which a test crashes the process.
 //!
-//! `FARRIER_TUNE_CRASH_AT=tune-begun:2` aborts when a change was begun for the second time. The variable is read once; where
-//! it is not set a point costs one comparison.
+//! `FARRIER_TUNE_CRASH_AT=tune-begun:2` aborts when that point is reached for the second time. The
+//! variable is read once; if it is unset, a failpoint costs one comparison.
 
 use std::cell::Cell;
 
-/// Where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// Half of a line of the journal is in the file.
+    /// Half of a journal line is in the file.
     HalfWritten,
-    /// A line of it is in the file and not on disk.
+    /// A journal line is in the file but not synced.
     Written,
-    /// That something is about to be changed is on disk, and it is not changed.
+    /// The begin entry is on disk; the change is not made.
     Begun,
-    /// It is changed, and that is not on disk.
+    /// The change is made; the end entry is not on disk.
     Acted,
-    /// What came of it is on disk.
+    /// The end entry is on disk.
     Ended,
-    /// It is given back, and that is not on disk.
+    /// The old value is restored; the revert entry is not on disk.
     GivenBack,
 }
 
 impl Point {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::HalfWritten, Self::Written, Self::Begun, Self::Acted, Self::Ended, Self::GivenBack];
 
@@ -40,19 +38,19 @@ impl Point {
     }
 }
 
-/// What a panic says that a test asked for.
-pub(super) const ASKED_FOR: &str = "a test asked for it";
+/// Payload of a panic that a test injected.
+pub(super) const ASKED_FOR: &str = "injected by a test";
 
-/// Whether, where and when to die.
+/// An armed failpoint, if any.
 #[derive(Debug, Default)]
 pub struct Interrupt {
     at: Option<(Point, Cell<u32>)>,
-    /// Ends the thread instead of the process.
+    /// Panics instead of aborting the process.
     panics: bool,
 }
 
 impl Interrupt {
-    /// As `FARRIER_TUNE_CRASH_AT` says.
+    /// As set in `FARRIER_TUNE_CRASH_AT`.
     pub fn from_environment() -> Self {
         std::env::var("FARRIER_TUNE_CRASH_AT")
             .map_or_else(|_| Self::default(), |text| Self::of(&text))
@@ -65,13 +63,13 @@ impl Interrupt {
         Self { at: point.map(|point| (point, Cell::new(times))), panics: false }
     }
 
-    /// A panic at a point, when it is reached for this time.
+    /// Panics when the point is reached for the given time.
     #[cfg(test)]
     pub(crate) fn panic_at(point: Point, times: u32) -> Self {
         Self { at: Some((point, Cell::new(times))), panics: true }
     }
 
-    /// Whether this is the moment.
+    /// Counts a pass and returns whether it is the one to crash at.
     pub(crate) fn is_due(&self, point: Point) -> bool {
         let Some((wanted, left)) = &self.at else { return false };
         if *wanted != point {
@@ -82,7 +80,6 @@ impl Interrupt {
         due
     }
 
-    /// Dies, and does not come back.
     pub(crate) fn die(&self) -> ! {
         if self.panics {
             std::panic::panic_any(ASKED_FOR);
@@ -90,7 +87,7 @@ impl Interrupt {
         std::process::abort()
     }
 
-    /// Dies here if this is the moment.
+    /// Crashes here if due.
     pub(crate) fn reach(&self, point: Point) {
         if self.is_due(point) {
             self.die();

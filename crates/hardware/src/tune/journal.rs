@@ -1,7 +1,7 @@
-//! `journal.jsonl`: what was there before each change is on disk before the change is made.
+//! `journal.jsonl`: records the old value of each change on disk before the change is made.
 //!
-//! A line that does not read may be the one that says what was there: such a file is not gone on with. Only a last line
-//! without its end was never acted on, and is cut.
+//! A malformed line may be the one with the old value, so such a journal is rejected. Only an
+//! unterminated last line was never acted on; it is truncated.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -15,66 +15,46 @@ use serde::{Deserialize, Serialize};
 use super::interrupt::{Interrupt, Point};
 use super::trust;
 
-/// The file below the state folder.
+/// Its name in the state directory.
 pub const FILE: &str = "journal.jsonl";
-/// Held by the one who writes it.
+/// Locked by the writer.
 const LOCK: &str = "lock";
-/// The version of the form. The second knows what a card made of a value.
+/// Format version. Version 2 records what a card made of a value.
 const VERSION: u32 = 2;
-/// A change has about a kilobyte; more than this is no such file.
+/// A change is about a kilobyte; a larger file is not a journal.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Why there is no journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It cannot be used.
     #[error("failed to use `{}`", path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// Somebody else may have written it.
-    #[error("what was there before is not taken from `{}`", path.display())]
+    /// Another user may have written it.
+    #[error("refusing to read old values from `{}`", path.display())]
     Untrusted {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A line is about what no profile can name.
-    #[error("line {line} of `{}` is about what no profile can name: {target:?}", path.display())]
-    Target {
-        /// Which.
-        path: PathBuf,
-        /// Where.
-        line: usize,
-        /// What it is about.
-        target: Target,
-    },
-    /// Somebody else changes settings.
-    #[error("another `farrier tune` works with `{}`", path.display())]
+    /// A line targets something that no profile can name.
+    #[error("line {line} of `{}` has a target that no profile can name: {target:?}", path.display())]
+    Target { path: PathBuf, line: usize, target: Target },
+    /// Another process is changing settings.
+    #[error("another `farrier tune` is using `{}`", path.display())]
     InUse {
-        /// The lock.
+        /// The lock file.
         path: PathBuf,
     },
-    /// What was there cannot be known.
-    #[error("line {line} of `{}` does not read: what was there before a change is not known", path.display())]
-    Damaged {
-        /// Which.
-        path: PathBuf,
-        /// Where.
-        line: usize,
-    },
-    /// A newer farrier wrote it.
-    #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
+    /// Old values are unknown.
+    #[error("line {line} of `{}` is malformed: the value before a change is unknown", path.display())]
+    Damaged { path: PathBuf, line: usize },
+    #[error("`{}` was written by a newer farrier (format version {version})", path.display())]
     Newer {
-        /// Which.
         path: PathBuf,
-        /// Of the form.
+        /// The journal's format version.
         version: u32,
     },
 }
@@ -90,7 +70,7 @@ impl JournalError {
     }
 }
 
-/// A line.
+/// One line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -99,49 +79,46 @@ struct Line {
     note: Note,
 }
 
-/// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Note {
     /// A change is about to be made.
     Begun(Open),
-    /// It was made, as it was asked for.
+    /// The change was made as requested.
     Ended { number: u64 },
-    /// It was taken, and something else came of it: a card rounds.
+    /// The change was accepted, but the resulting value differs: cards round.
     Made { number: u64, now: Value },
-    /// It was not made, which was looked at.
+    /// The change was not made, which was verified.
     Failed { number: u64, why: String },
-    /// What was there before is there again, or what was changed is no longer there and somebody said to forget it.
+    /// The old value is restored; or the target no longer exists and the user asked to drop the
+    /// entry.
     Reverted { number: u64 },
 }
 
-/// A change that was begun and not given back.
+/// A change that was begun and not reverted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Open {
-    /// Its place in the order of all.
+    /// Sequence number.
     pub number: u64,
-    /// For which profile.
     pub profile: String,
-    /// What.
     pub target: Target,
-    /// What was there.
     pub old: Value,
-    /// What shall be there.
     pub new: Value,
-    /// Folders that are made for it, or for another change that was open then, outermost first.
+    /// Directories created for this change, or for another change that was open at the time,
+    /// outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
-    /// What came of it; none where that could not be looked at, also after a crash.
+    /// The resulting value; `None` if it could not be read, including after a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<Value>,
-    /// Nobody asked for it: another change may make it on the side.
+    /// A possible side effect of another change rather than a requested one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_beside: bool,
 }
 
 impl Open {
-    /// Whether a profile can have led to it.
+    /// Whether a profile could have produced it.
     fn is_nameable(&self) -> bool {
         let leads = |folder: &String| match &self.target {
             Target::File { path } => Path::new(path).starts_with(folder),
@@ -151,21 +128,21 @@ impl Open {
     }
 }
 
-/// The file, and the lock of who writes it.
+/// The file and its writer lock.
 #[derive(Debug)]
 struct Writer {
     file: File,
     _lock: File,
 }
 
-/// The file and what its lines come to.
+/// The journal and its open changes.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
     path: PathBuf,
-    /// None where it is only looked at.
+    /// `None` if opened read-only.
     writer: Option<Writer>,
-    /// Bytes that are whole lines on disk.
+    /// Length of the complete lines on disk.
     bytes: u64,
     open: Vec<Open>,
     next: u64,
@@ -173,7 +150,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens it to write, and makes it where it is not there.
+    /// Opens the journal for writing; creates it if necessary.
     pub fn open(folder: &Path, interrupt: Interrupt) -> Result<Self, JournalError> {
         let path = folder.join(FILE);
         let failed = |err| JournalError::of(&path, err);
@@ -190,7 +167,7 @@ impl Journal {
         let mut journal = Self::read(folder)?;
         let mut how = OpenOptions::new();
         let file = trust::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
-        // What a write that was cut short has left behind.
+        // Truncate the remains of an interrupted write.
         if file.metadata().map_err(failed)?.len() > journal.bytes {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         }
@@ -200,7 +177,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads it and changes nothing; one that is not there has no changes.
+    /// Reads the journal without changing it. A missing file has no changes.
     pub fn read(folder: &Path) -> Result<Self, JournalError> {
         #[derive(Deserialize)]
         struct OnlyVersion {
@@ -239,12 +216,12 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Changes that were begun and not given back, oldest first.
+    /// Changes that were begun and not reverted, oldest first.
     pub fn open_changes(&self) -> &[Open] {
         &self.open
     }
 
-    /// The number of the next change.
+    /// Sequence number of the next change.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -279,7 +256,7 @@ impl Journal {
         self.open.iter_mut().find(|change| change.number == number)
     }
 
-    /// Writes a line; it is on disk when this returns.
+    /// Appends an entry; it is on disk when this returns.
     pub(super) fn write(&mut self, at: Timestamp, note: Note) -> Result<(), JournalError> {
         self.append(at, &note)
             .map_err(|err| JournalError::File { path: self.path.clone(), err })?;
@@ -289,9 +266,9 @@ impl Journal {
 
     fn append(&mut self, at: Timestamp, note: &Note) -> io::Result<()> {
         let Some(Writer { file, .. }) = &mut self.writer else {
-            return Err(io::Error::other("it is open to be read only"));
+            return Err(io::Error::other("the journal is open read-only"));
         };
-        // A write that failed may have left half a line.
+        // A failed write may have left a partial line.
         if file.metadata()?.len() > self.bytes {
             file.set_len(self.bytes)?;
         }
@@ -308,17 +285,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Lets every write fail as on a full disk, or no longer.
+    /// Makes every write fail as on a full disk, or ends that.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self, full: bool) {
         let path = if full { Path::new("/dev/full") } else { &self.path };
-        let file = OpenOptions::new().append(true).open(path).expect("both are there");
+        let file = OpenOptions::new().append(true).open(path).expect("both files exist");
         if let Some(writer) = &mut self.writer {
             writer.file = file;
         }
     }
 
-    /// Begins it anew where nothing is left to give back, so that it does not grow for ever.
+    /// Truncates the journal once no change is open, so that it does not grow forever.
     pub(super) fn fold(&mut self) -> Result<(), JournalError> {
         let failed = |err| JournalError::File { path: self.path.clone(), err };
         if !self.open.is_empty() || self.bytes == 0 {
@@ -332,7 +309,7 @@ impl Journal {
     }
 }
 
-/// A file's bytes; none where it is not there.
+/// A file's bytes; empty if it does not exist.
 fn all_of(path: &Path) -> io::Result<Vec<u8>> {
     let file = match trust::open(path, OpenOptions::new().read(true)) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -346,8 +323,7 @@ fn all_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a folder, and brings it to disk with those on the way to it: a journal that is gone
-/// after the power went would be none.
+/// Creates a directory and syncs it and its ancestors, so that the journal survives a power loss.
 fn make_folder(folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
         folder.ancestors().take_while(|it| !it.as_os_str().is_empty() && !it.exists()).collect();

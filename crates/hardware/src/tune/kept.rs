@@ -1,4 +1,4 @@
-//! `applied.json`: the profile that a node was given last, so that a later look can tell what has drifted from it.
+//! `applied.json`: the profile that was last applied to a node, the baseline for drift detection.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,29 +12,30 @@ use serde::{Deserialize, Serialize};
 use super::journal::sync_folder;
 use super::trust;
 
-/// The file below the state folder.
+/// Its name in the state directory.
 const FILE: &str = "applied.json";
 
-/// Where this and the journal are, on the node.
+/// State directory of this file and the journal.
 ///
-/// A place of root's own: what is in it is written into `/etc` by `revert`, and the agent's folder belongs to the agent's user.
+/// Owned by root, because `revert` writes its contents into `/etc`; the agent's own directory
+/// belongs to the agent's user.
 pub const STATE: &str = "/var/lib/farrier-tune";
 
-/// A profile has some kilobytes.
+/// A profile is a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The version of the form. The first had no number.
+/// Format version. The first format had no version field.
 const VERSION: u32 = 1;
 
-/// What a node was given last.
+/// The profile last applied to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// As it was then: a newer farrier may want something else of the same name.
+    /// A copy: a newer farrier may define a profile of this name differently.
     pub profile: Profile,
-    /// With settings that no source confirms.
+    /// Whether settings without a confirming source were included.
     pub unverified: bool,
 }
 
-/// The form on disk.
+/// The on-disk format.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -50,19 +51,16 @@ struct OnlyVersion {
     v: u32,
 }
 
-/// Why it is not known what a node was given.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to use `{}`", path.display())]
 pub struct KeptError {
-    /// The file.
     pub path: PathBuf,
-    /// Why.
     #[source]
     pub err: io::Error,
 }
 
 impl Kept {
-    /// What the node was given; none: nothing, or it was taken back.
+    /// The applied profile; `None` if none was applied or it was reverted.
     pub fn read(folder: &Path) -> Result<Option<Self>, KeptError> {
         let path = folder.join(FILE);
         let read = trust::folder(folder).and_then(|()| {
@@ -83,19 +81,20 @@ impl Kept {
         }
         let OnlyVersion { v } = serde_json::from_slice(&bytes)?;
         if v > VERSION {
-            let why = format!("a newer farrier wrote it (version {v} of the form)");
+            let why = format!("written by a newer farrier (format version {v})");
             return Err(io::Error::other(why));
         }
         let Form { profile, unverified, .. } = serde_json::from_slice(&bytes)?;
         Ok(Self { profile, unverified })
     }
 
-    /// When it was last written; none where there is none. Another is another profile, or the same one applied again.
+    /// Modification time; `None` if no profile is stored. It changes when a profile is applied
+    /// again.
     pub fn stamp(folder: &Path) -> Option<SystemTime> {
         fs::metadata(folder.join(FILE)).and_then(|it| it.modified()).ok()
     }
 
-    /// Writes it into a folder that is there, whole or not at all.
+    /// Writes the file atomically into an existing directory.
     pub fn write(&self, folder: &Path) -> Result<(), KeptError> {
         let path = folder.join(FILE);
         let written = || {
@@ -108,7 +107,7 @@ impl Kept {
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
             let Self { profile, unverified } = self.clone();
             file.write_all(&serde_json::to_vec(&Form { v: VERSION, profile, unverified })?)?;
-            // Whatever the mask of who runs it: an agent that is another user looks at it.
+            // Regardless of the umask: an agent that runs as another user reads it.
             file.set_permissions(fs::Permissions::from_mode(0o644))?;
             file.sync_all()?;
             fs::rename(&new, &path)?;
@@ -117,7 +116,7 @@ impl Kept {
         written().map_err(|err| KeptError { path: path.clone(), err })
     }
 
-    /// Nothing is kept any longer.
+    /// Deletes the stored profile.
     pub fn forget(folder: &Path) -> Result<(), KeptError> {
         let path = folder.join(FILE);
         let forgotten = match fs::remove_file(&path) {
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_as_it_was_written_and_by_whom_it_may() {
+    fn applied_profile_round_trips_and_checks_permissions() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
         assert_eq!(Kept::read(folder).unwrap(), None);
@@ -146,13 +145,16 @@ mod tests {
         assert_eq!(Kept::read(folder).unwrap().as_ref(), Some(&kept));
         let path = folder.join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
-        // As the first form was, without a number.
+        // The first format, without a version.
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("\"v\":1,", "")).unwrap();
         assert_eq!(Kept::read(folder).unwrap(), Some(kept));
         fs::write(&path, r#"{"v":9,"profile":{"colour":1}}"#).unwrap();
         let err = Kept::read(folder).unwrap_err();
-        assert!(err.err.to_string().contains("a newer farrier wrote it (version 9"), "{err:?}");
+        assert!(
+            err.err.to_string().contains("written by a newer farrier (format version 9"),
+            "{err:?}"
+        );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         assert!(trust::is_untrusted(&Kept::read(folder).unwrap_err().err));
     }

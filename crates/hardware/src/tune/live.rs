@@ -1,4 +1,5 @@
-//! The hands on this machine, with scripts in place of its commands: what they are asked, and what they leave behind.
+//! The actuator with scripts in place of system commands: which commands it runs, and what they
+//! change.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -64,7 +65,7 @@ impl Live {
         self.0.path().join("log")
     }
 
-    /// What was run since the last time.
+    /// Commands run since the last call.
     fn ran(&self) -> Vec<String> {
         let text = fs::read_to_string(self.log()).unwrap_or_default();
         let _ = fs::remove_file(self.log());
@@ -78,7 +79,7 @@ impl Live {
             limit,
         };
         let root = Root::unrecorded(self.path(""));
-        NodeHands::on_machine(root, Controls::none("there is none"), machine)
+        NodeHands::on_machine(root, Controls::none("no GPUs"), machine)
     }
 
     fn state(&self) -> PathBuf {
@@ -113,7 +114,8 @@ impl Live {
     }
 }
 
-/// Another test that starts a process holds every lock of ours between its fork and its exec.
+/// Retries while in use: another test that spawns a process holds our locks between its fork and
+/// its exec.
 fn journal(state: &Path) -> Journal {
     loop {
         match Journal::open(state, Interrupt::default()) {
@@ -123,7 +125,7 @@ fn journal(state: &Path) -> Journal {
     }
 }
 
-/// Keeps the links and the cgroup as systemd does.
+/// Maintains the symlinks and the cgroup as systemd does.
 const SYSTEMCTL: &str = r#"
 link="ROOT/etc/systemd/system/multi-user.target.wants/$2"
 case "$1" in
@@ -134,7 +136,7 @@ stop) : > "ROOT/sys/fs/cgroup/system.slice/$2/cgroup.procs" ;;
 esac
 "#;
 
-/// Takes a package of the architecture that is named; without one, amd64.
+/// Handles a package of the named architecture; amd64 by default.
 const APT_MARK: &str = r#"
 status="ROOT/var/lib/dpkg/status"
 name="${2%%:*}"; architecture="${2##*:}"; [ "$architecture" = "$2" ] && architecture=amd64
@@ -149,7 +151,7 @@ fn service() -> Target {
 }
 
 #[test]
-fn a_service_is_enabled_and_started_and_given_back() {
+fn service_is_enabled_started_and_reverted() {
     let live = Live::new();
     let both = Value::Service { enabled: true, running: true };
     assert_eq!(live.apply(service(), both), Outcome::Done);
@@ -160,7 +162,7 @@ fn a_service_is_enabled_and_started_and_given_back() {
 }
 
 #[test]
-fn a_static_unit_is_started_and_not_enabled() {
+fn static_unit_is_started_but_not_enabled() {
     let live = Live::new();
     live.put(&format!("lib/systemd/system/{UNIT}"), "[Unit]\n[Service]\n");
     let state = super::service::read(&Root::unrecorded(live.path("")), "nvidia-persistenced", true);
@@ -173,19 +175,18 @@ fn a_static_unit_is_started_and_not_enabled() {
 }
 
 #[test]
-fn a_unit_that_runtime_configuration_has_is_linked_from_there() {
+fn runtime_unit_is_linked_from_its_directory() {
     let live = Live::new();
     fs::remove_file(live.path(&format!("lib/systemd/system/{UNIT}"))).unwrap();
     live.put(&format!("run/systemd/system/{UNIT}"), "[Install]\n");
-    let mut hands =
-        NodeHands::new(Root::unrecorded(live.path("")), Controls::none("there is none"));
+    let mut hands = NodeHands::new(Root::unrecorded(live.path("")), Controls::none("no GPUs"));
     hands.write(&service(), &Value::Service { enabled: true, running: false }).unwrap();
     let link = live.path(&format!("etc/systemd/system/multi-user.target.wants/{UNIT}"));
     assert_eq!(fs::read_link(link).unwrap(), Path::new(&format!("/run/systemd/system/{UNIT}")));
 }
 
 #[test]
-fn a_hold_is_of_one_architecture() {
+fn holds_are_per_architecture() {
     let live = Live::new();
     let before = fs::read_to_string(live.path("var/lib/dpkg/status")).unwrap();
     for architecture in ["i386", "amd64"] {
@@ -201,31 +202,31 @@ fn a_hold_is_of_one_architecture() {
 }
 
 #[test]
-fn a_command_that_fails_or_does_not_end_is_told() {
+fn failed_and_timed_out_commands_are_reported() {
     let live = Live::new();
     let target = Target::Hold { package: "libnvidia-gl-580:amd64".to_owned() };
     live.script("apt-mark", "echo 'E: dpkg is locked' >&2; exit 100");
     let failed = live.apply(target.clone(), Value::Switch(true));
     assert!(matches!(&failed, Outcome::Failed { why, .. } if why.ends_with("E: dpkg is locked")));
     assert_eq!(live.revert(), []);
-    // It may go on without us: what came of it is not known, and it stays in the journal.
+    // It may still be running: the outcome is unknown and stays in the journal.
     live.script("apt-mark", "exec sleep 60");
     let late = live.apply_within(target, Value::Switch(true), Duration::from_millis(50));
-    assert!(matches!(&late, Outcome::Unknown(why) if why.contains("did not end")), "{late:?}");
+    assert!(matches!(&late, Outcome::Unknown(why) if why.contains("did not finish")), "{late:?}");
     assert_eq!(live.revert(), [Given::Already]);
 }
 
 #[test]
-fn the_kernel_is_given_the_word_alone() {
+fn kernel_gets_the_bare_word() {
     let live = Live::new();
     let target = Target::Kernel { path: PAGES.to_owned() };
     let mut hands = live.hands(Duration::from_secs(20));
     assert_eq!(hands.read(&target), Reading::Value(Value::Word("always".to_owned())));
     hands.write(&target, &Value::Word("madvise".to_owned())).unwrap();
-    // As the kernel is written to: from the first byte on, without cutting.
+    // Like a write to sysfs: from the first byte, without truncation.
     let text = fs::read_to_string(live.path(&PAGES[1..])).unwrap();
     assert!(text.starts_with("madvise") && text.len() == "[always] madvise never\n".len());
-    // A link in the kernel's files does not lead out.
+    // Symlinks do not lead out of the root.
     fs::remove_file(live.path(&PAGES[1..])).unwrap();
     symlink("/nonexistent/elsewhere", live.path(&PAGES[1..])).unwrap();
     assert!(hands.write(&target, &Value::Word("never".to_owned())).is_err());

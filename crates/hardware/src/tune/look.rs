@@ -1,4 +1,4 @@
-//! Everything that a plan rests on.
+//! Reads everything that a plan needs.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::{containers, driver, packages};
 const CPUS: &str = "/sys/devices/system/cpu";
 const APT: &str = "/etc/apt/apt.conf.d";
 
-/// Reads what the settings of a profile need. `is_machine`: services of it can be started.
+/// Reads what the settings of a profile need. `is_machine`: services can be started.
 pub fn look(root: &Root, controls: &mut Controls, profile: &Profile, is_machine: bool) -> Readings {
     let hidden = is_hidden(root);
     let kinds = profile.setting.iter().filter_map(|setting| Kind::of(&setting.name).ok());
     let paths = kinds.filter_map(|kind| kind.file());
     let file = |path: String| {
-        // A job's environment may well be the container's.
+        // Job environment files may well be the container's own.
         let read = if path.starts_with(ENVIRONMENTS) || hidden.is_none() {
             files::read(root, &path)
         } else {
@@ -44,10 +44,10 @@ pub fn look(root: &Root, controls: &mut Controls, profile: &Profile, is_machine:
     }
 }
 
-/// Why the files are not the host's: those of a container are its own.
+/// Why the host's files are not visible: a container has its own.
 fn is_hidden(root: &Root) -> Option<&'static str> {
     (containers::inside(root) == Reading::Value(true)).then_some(
-        "this is a container: the host's files cannot be seen; give the host's root with --root",
+        "this is a container, the host's files are not visible; pass the host's root with --root",
     )
 }
 
@@ -55,7 +55,7 @@ fn unseen<T>(why: Option<&'static str>) -> Reading<T> {
     Reading::Unreadable(ReadError::unavailable(why.unwrap_or_default()))
 }
 
-/// A policy of the kernel's is of one CPU or of several; a host without their folder has a file a CPU.
+/// A cpufreq policy covers one CPU or several; a host without policies has one file per CPU.
 fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
     let policies = folders(root, &format!("{CPUS}/cpufreq"), "policy");
     let folders = match policies {
@@ -70,7 +70,7 @@ fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
             let list = format!("{folder}/scaling_available_governors");
             match files::read_choice(root, &path, Some(&list)) {
                 Reading::Value(choice) => Some((path, choice)),
-                // A CPU without a governor has none to set.
+                // A CPU without a governor has nothing to set.
                 Reading::Absent => None,
                 Reading::Unreadable(why) => {
                     let current = Reading::Unreadable(why);
@@ -82,7 +82,7 @@ fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
     })
 }
 
-/// Folders of a name and a number.
+/// Directories named by a prefix and a number.
 fn folders(root: &Root, parent: &str, name: &str) -> Reading<Vec<String>> {
     root.list(parent).map(|names| {
         let numbered = |entry: &&String| {

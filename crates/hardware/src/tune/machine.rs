@@ -1,4 +1,4 @@
-//! Commands of this machine, each with a deadline.
+//! System commands (`systemctl`, `apt-mark`), each with a timeout.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::hands::{CommandFailure, HandError};
 
-/// A service may take its own time to start; what takes longer than this is told.
+/// Services may be slow to start; anything slower than this is reported.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often the end of a command is looked for.
+/// How often to check whether a command has exited.
 const LOOK: Duration = Duration::from_millis(5);
-/// So much of what a command says is kept.
+/// Limit of captured stderr.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
-/// What changes the machine that this runs on.
+/// The commands that change this machine.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) systemctl: OsString,
@@ -37,7 +37,7 @@ impl Machine {
         self.run(&self.apt_mark, words)
     }
 
-    /// Runs a command and says what it said where it failed.
+    /// Runs a command; a failure includes its stderr.
     pub(super) fn run(&self, program: &OsStr, words: &[&str]) -> Result<(), HandError> {
         let line = format!("{} {}", program.display(), words.join(" "));
         let failed = |why: CommandFailure| HandError::Command { line: line.clone(), why };
@@ -47,7 +47,8 @@ impl Machine {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|err| failed(CommandFailure::NotRun(err)))?;
         let errors = child.stderr.take();
-        // In the background: a command that says much must not wait for us. Its own children may hold the pipe.
+        // Drain stderr in the background, so that a verbose command does not block. Its own
+        // children may keep the pipe open.
         let (sender, said) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -63,7 +64,7 @@ impl Machine {
                 Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
                 Ok(None) => {
                     let _ = child.kill();
-                    // Nobody waits for one that is stuck, and none is left behind as a zombie.
+                    // Reap it in the background: it may be stuck, and must not stay a zombie.
                     std::thread::spawn(move || child.wait());
                     return Err(HandError::Late { line, limit_s: self.limit.as_secs() });
                 }

@@ -1,13 +1,14 @@
-//! Settings of this node: read, changed with a journal, given back.
+//! Node settings: read, changed under a journal, reverted.
 //!
 //! ```text
-//! look ─> Readings ─ farrier_facts::tune::plan ─> [Step]
-//! apply: each change ─ old value read ─ Begun (fsync) ─ Hands::write ─ read back ─ Ended (fsync)
-//! revert: newest first ─ is it still ours? ─ Hands::write(old) ─ Reverted (fsync)
+//! read_settings ─> Readings ─ farrier_facts::tune::plan ─> [Step]
+//! apply: each change ─ read old value ─ Begun (fsync) ─ Actuator::write ─ read back ─ Ended (fsync)
+//! revert: newest first ─ still ours? ─ Actuator::write(old) ─ Reverted (fsync)
 //! ```
 //!
-//! A change that was begun and not ended may have been made or not: revert looks at what is there. [`Hands`] is the seam:
-//! [`NodeHands`] works on a node, real or below another root.
+//! A change that was begun and not ended may or may not have been made; revert checks the actual
+//! value. [`Actuator`] is the test seam; [`NodeActuator`] works on a real node or below another
+//! root.
 
 mod apply;
 mod files;

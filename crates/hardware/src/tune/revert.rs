@@ -1,4 +1,4 @@
-//! Gives back what was there, newest first.
+//! Restores old values, newest change first.
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Given, GpuControl, Need, Target, Value};
@@ -10,16 +10,15 @@ use super::hands::{HandError, Hands};
 use super::interrupt::Point;
 use super::journal::{Journal, JournalError, Note, Open};
 
-/// One change and what came of it.
+/// A change and the outcome of reverting it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reverted {
-    /// The change.
     pub change: Open,
-    /// What came of it.
     pub given: Given,
 }
 
-/// Gives back all changes that are open. What somebody else has changed since is left alone, unless `force`.
+/// Reverts all open changes. A value that was changed by someone else since is left alone, unless
+/// `force`.
 pub fn revert(
     hands: &mut dyn Hands,
     journal: &mut Journal,
@@ -30,14 +29,16 @@ pub fn revert(
     let mut reverted: Vec<Reverted> = Vec::new();
     let mut lost: Option<String> = None;
     for change in changes {
-        // An older change of the same thing gives back what was there before both: after one that was left alone it
-        // would be the wrong thing to do.
+        // An older change of the same target restores the value from before both. Skip it if the
+        // newer one was left alone.
         let newer = reverted
             .iter()
             .any(|newer| newer.change.target == change.target && !newer.given.is_back());
         let given = match &lost {
             Some(why) => Given::NotDone(why.clone()),
-            None if newer => Given::NotDone("a newer change of it is not given back".to_owned()),
+            None if newer => {
+                Given::NotDone("a newer change of the same target is not reverted".to_owned())
+            }
             None => match one(&change, hands, journal, force, at) {
                 Ok((given, err)) => {
                     lost = err.filter(HandError::is_lost).map(|err| err.to_string());
@@ -52,7 +53,7 @@ pub fn revert(
         };
         reverted.push(Reverted { change, given });
     }
-    // Nothing is lost where that fails: the file only stays as long as it is.
+    // Not fatal: the file merely keeps its size.
     let _ = journal.fold();
     reverted
 }
@@ -69,7 +70,7 @@ fn one(
         (given, Some(err))
     };
     let failure = |why: String| (Given::Failed { why, permission: false }, None);
-    let unread = |why: &ReadError| failure(format!("what is there could not be read: {why}"));
+    let unread = |why: &ReadError| failure(format!("failed to read the current value: {why}"));
     let now = match hands.read(&change.target) {
         Reading::Value(now) => now,
         Reading::Absent if force => {
@@ -77,7 +78,7 @@ fn one(
             return Ok((Given::Forgotten, None));
         }
         Reading::Absent => {
-            let why = "it is no longer there; --force takes it out of the journal";
+            let why = "it no longer exists; --force drops it from the journal";
             return Ok(failure(why.to_owned()));
         }
         Reading::Unreadable(why) => return Ok(unread(&why)),
@@ -94,9 +95,9 @@ fn one(
             Reading::Value(now) if is_exactly(&now, &change.old) => given = Given::Back,
             Reading::Value(now) => {
                 let now = change.target.words(&now);
-                return Ok(failure(format!("it was taken without an error, and now it is {now}")));
+                return Ok(failure(format!("the write succeeded, but the value is {now}")));
             }
-            Reading::Absent => return Ok(failure("it is no longer there".to_owned())),
+            Reading::Absent => return Ok(failure("it no longer exists".to_owned())),
             Reading::Unreadable(why) => return Ok(unread(&why)),
         }
     }
@@ -106,7 +107,7 @@ fn one(
     match hands.in_force(&change.target) {
         Reading::Unreadable(why) => {
             return Ok(failure(format!(
-                "it is set back, and whether it counts is not known: {why}"
+                "it is restored, but whether it is in force is unknown: {why}"
             )));
         }
         Reading::Value(counts) if !is_exactly(&counts, &change.old) => {
@@ -120,7 +121,8 @@ fn one(
     Ok((given, None))
 }
 
-/// Whether it is what the change made of it, would have made, or did in part: a service is changed in two steps.
+/// Whether the value is what the change produced, would have produced, or produced in part: a
+/// service is changed in two steps.
 fn is_ours(now: &Value, change: &Open) -> bool {
     match (now, &change.old, &change.new) {
         (
@@ -138,13 +140,13 @@ fn is_ours(now: &Value, change: &Open) -> bool {
     }
 }
 
-/// Whether a card may have made something else of what was asked for, and nobody came to write down what.
+/// Whether a card may have rounded the value and the result was not recorded.
 fn is_rounded(change: &Open) -> bool {
     let rounding = [GpuControl::PowerLimit, GpuControl::ApplicationClocks];
     matches!(&change.target, Target::Gpu { control, .. } if rounding.contains(control))
 }
 
-/// With everything that a file has besides its content.
+/// Compares with mode and owner of a file as well.
 fn is_exactly(now: &Value, old: &Value) -> bool {
     match (now, old) {
         (Value::File(now), Value::File(old)) => {

@@ -13,7 +13,7 @@ use crate::root::Root;
 use crate::services;
 
 const WANTS: &str = "/etc/systemd/system/multi-user.target.wants";
-/// Its state; absent where it is not installed.
+/// Its state; absent if it is not installed.
 pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<ServiceState> {
     let Some(seen) = services::read(root).remove(unit) else { return Reading::Absent };
     match seen.unit {
@@ -28,7 +28,7 @@ pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<Service
     };
     let running = match seen.running {
         Reading::Value(running) => running,
-        // Below another root nothing is started or stopped, whatever it is.
+        // Below another root nothing is started or stopped, so the state does not matter.
         _ if !is_machine => false,
         Reading::Absent => false,
         Reading::Unreadable(why) => return Reading::Unreadable(why),
@@ -36,14 +36,15 @@ pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<Service
     is_static(root, unit).map(|is_static| ServiceState { enabled, running, is_static })
 }
 
-/// Whether nothing can want it: `systemctl enable` does nothing for a unit without `[Install]` (systemctl(1), `static`).
+/// Whether the unit is static: `systemctl enable` does nothing for a unit without `[Install]`
+/// (systemctl(1)).
 fn is_static(root: &Root, unit: &str) -> Reading<bool> {
     let Some(folder) = folder_of(root, unit) else { return Reading::Value(false) };
     let text = root.text(&format!("{folder}/{unit}.service"));
     text.map(|text| !text.lines().any(|line| line.trim() == "[Install]"))
 }
 
-/// Where its file is, in the order in which systemd looks.
+/// The directory of its unit file, in systemd's lookup order.
 fn folder_of(root: &Root, unit: &str) -> Option<&'static str> {
     let has =
         |folder: &&&str| root.exists(&format!("{folder}/{unit}.service")) == Reading::Value(true);
@@ -62,7 +63,8 @@ pub(super) fn write(
         return link(root, unit, enabled).map_err(|err| HandError::io(&path, err));
     };
     let name = format!("{unit}.service");
-    // A unit that cannot be enabled must not be asked to be where nothing of that is to change.
+    // Do not enable or disable a unit whose state would not change: a static unit cannot be
+    // enabled.
     let now = read(root, unit, true).value().copied();
     if now.is_none_or(|now| now.enabled != enabled) {
         machine.systemctl(&[if enabled { "enable" } else { "disable" }, &name])?;
@@ -70,7 +72,7 @@ pub(super) fn write(
     machine.systemctl(&[if running { "start" } else { "stop" }, &name])
 }
 
-/// What `systemctl enable` does for a unit that the target of a server wants.
+/// What `systemctl enable` does for a unit wanted by `multi-user.target`.
 fn link(root: &Root, unit: &str, enabled: bool) -> io::Result<()> {
     let name = format!("{unit}.service");
     let place = root.real(WANTS)?.join(&name);

@@ -1,4 +1,4 @@
-//! Changes, crashes and the way back, on files below a folder and GPUs in memory.
+//! Changes, crashes and reverts on files below a directory, with GPUs in memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,21 +30,21 @@ enum Refusal {
     Lost,
 }
 
-/// Real hands on files; GPUs in memory, which outlive a crash as cards do.
+/// A real actuator for files; GPUs are in memory and survive a crash, as cards do.
 struct Fake {
     node: NodeHands,
     gpus: Gpus,
-    /// GPUs that refuse, with why; one that is lost refuses to be read as well.
+    /// GPUs that refuse, with the reason; a lost one refuses reads as well.
     refusing: BTreeMap<String, Refusal>,
-    /// Limits are taken in steps of so many milliwatts, downwards.
+    /// Power limits are rounded down to multiples of this.
     step_mw: u32,
-    /// What counts, where that is not what is set.
+    /// Values in force that differ from the configured ones.
     in_force: BTreeMap<Target, Value>,
 }
 
 impl Fake {
     fn on(root: &Path, gpus: &Gpus) -> Self {
-        let node = NodeHands::new(Root::unrecorded(root), Controls::none("there is none"));
+        let node = NodeHands::new(Root::unrecorded(root), Controls::none("no GPUs"));
         Self {
             node,
             gpus: Rc::clone(gpus),
@@ -54,7 +54,7 @@ impl Fake {
         }
     }
 
-    /// A card that takes limits in steps.
+    /// A card that rounds power limits.
     fn rounding(root: &Path, gpus: &Gpus) -> Self {
         Self { step_mw: 40_000, ..Self::on(root, gpus) }
     }
@@ -70,7 +70,7 @@ impl Fake {
 impl Hands for Fake {
     fn read(&mut self, target: &Target) -> Reading<Value> {
         if self.refusal(target) == Some(Refusal::Lost) {
-            return Reading::Unreadable(ReadError::unavailable("NVML is gone"));
+            return Reading::Unreadable(ReadError::unavailable("NVML is lost"));
         }
         match target {
             Target::Gpu { .. } => {
@@ -139,10 +139,10 @@ fn node(root: &Path) {
     put(root, "/var/lib/dpkg/status", status + &record("linux-image-generic", "hold"));
 }
 
-/// Kind and permissions, user and group, content.
+/// Mode, owner and content.
 type Entry = (u32, (u32, u32), Vec<u8>);
 
-/// Everything below a folder: kind, permissions, owner and content.
+/// Everything below a directory: mode, owner and content.
 fn tree(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
@@ -200,7 +200,7 @@ fn text(words: &str) -> Value {
     Value::File(FileContent::text(words))
 }
 
-/// What may be changed, and to what.
+/// A possible change.
 fn change() -> impl Strategy<Value = Step> {
     let gpu_step = (0..2_u32, 0..3_u8, 0..4_u32).prop_map(|(number, which, value)| match which {
         0 => step(gpu(number, GpuControl::PowerLimit), Value::Number(500_000 + value * 50_000)),
@@ -233,12 +233,12 @@ fn change() -> impl Strategy<Value = Step> {
     prop_oneof![3 => gpu_step, 3 => file_step, 1 => pages, 1 => governor, 1 => hold, 1 => service]
 }
 
-/// A crash: where, and when it is reached for how often.
+/// A failpoint and the pass at which it crashes.
 fn crash() -> impl Strategy<Value = (Point, u32)> {
     (prop::sample::select(Point::ALL.to_vec()), 1..24_u32)
 }
 
-/// Runs something that may die on the way, of what a test asked for and of nothing else.
+/// Runs work that may crash at a failpoint, and for no other reason.
 fn until_death(work: impl FnOnce()) {
     if let Err(cause) = catch_unwind(AssertUnwindSafe(work))
         && cause.downcast_ref::<&str>() != Some(&interrupt::ASKED_FOR)
@@ -247,7 +247,8 @@ fn until_death(work: impl FnOnce()) {
     }
 }
 
-/// Opens a journal. Another test that starts a process holds every lock of ours between its fork and its exec.
+/// Opens a journal. Retries while in use: another test that spawns a process holds our locks
+/// between its fork and its exec.
 fn opened(state: &Path, interrupt: impl Fn() -> Interrupt) -> Journal {
     for _ in 0..1_000_000 {
         match Journal::open(state, interrupt()) {
@@ -255,10 +256,10 @@ fn opened(state: &Path, interrupt: impl Fn() -> Interrupt) -> Journal {
             opened => return opened.unwrap(),
         }
     }
-    panic!("the journal is in use for ever");
+    panic!("the journal stays in use");
 }
 
-/// A folder in memory where there is one: every line of a journal is brought to disk, which takes its time on a disk.
+/// A directory in memory if available: every journal line is synced, which is slow on a disk.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -267,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn killed_anywhere_everything_is_given_back_bit_for_bit(
+    fn crash_anywhere_reverts_bit_for_bit(
         before in prop::option::of((prop::collection::vec(any::<u8>(), 0..40), 0..0o777_u32)),
         folder in any::<bool>(),
         enabled in any::<bool>(),
@@ -281,13 +282,13 @@ proptest! {
         if let Some((bytes, mode)) = before {
             put(&root, MEMLOCK, bytes);
             let path = root.join(&MEMLOCK[1..]);
-            // One that its owner may not read is unknown to who is not root.
+            // Only root can read a file without read permission.
             fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o400)).unwrap();
         }
         if folder {
             fs::create_dir_all(root.join("etc/farrier")).unwrap();
         }
-        // Files of others stay theirs; only root can make some.
+        // Files of other users keep their owner; only root can create some.
         for path in [GOVERNOR, HUGEPAGES, MEMLOCK, "/var/lib/dpkg/status"] {
             let _ = std::os::unix::fs::chown(root.join(&path[1..]), Some(4242), Some(4243));
         }
@@ -374,7 +375,7 @@ fn steps() -> Vec<Step> {
 }
 
 #[test]
-fn a_second_time_changes_nothing() {
+fn applying_twice_changes_nothing() {
     let world = World::new();
     let once = world.apply(&steps(), &mut world.hands());
     assert_eq!(once, [Outcome::Done, Outcome::Done, Outcome::Done]);
@@ -384,7 +385,7 @@ fn a_second_time_changes_nothing() {
 }
 
 #[test]
-fn a_step_that_fails_keeps_no_other_from_being_made() {
+fn failed_step_does_not_prevent_the_others() {
     let world = World::new();
     let mut hands = world.hands();
     hands.refusing.insert("GPU-0".to_owned(), Refusal::NoPermission);
@@ -392,24 +393,24 @@ fn a_step_that_fails_keeps_no_other_from_being_made() {
     let why = "NVML refused: NVML_ERROR_NO_PERMISSION".to_owned();
     assert_eq!(outcomes[0], Outcome::Failed { why, permission: true });
     assert_eq!(outcomes[1..], [Outcome::Done, Outcome::Done]);
-    // What was not changed is not given back.
+    // What was not changed is not reverted.
     assert_eq!(world.revert(false), [Given::Back, Given::Back]);
 }
 
 #[test]
-fn when_nvml_is_lost_the_rest_is_not_done_and_can_be_given_back_later() {
+fn lost_nvml_leaves_the_rest_undone_and_revertible() {
     let world = World::new();
     let mut hands = world.hands();
     hands.refusing.insert("GPU-1".to_owned(), Refusal::Lost);
     let outcomes = world.apply(&steps(), &mut hands);
     assert_eq!(outcomes[0], Outcome::Done);
-    // It cannot be read, and so it is not begun.
-    assert!(matches!(&outcomes[1], Outcome::NotDone(why) if why.contains("could not be read")));
+    // It cannot be read, so the change is not begun.
+    assert!(matches!(&outcomes[1], Outcome::NotDone(why) if why.contains("failed to read")));
     assert_eq!(outcomes[2], Outcome::Done);
     assert_eq!(world.revert(false), [Given::Back, Given::Back]);
 }
 
-/// Hands that lose NVML in the middle of a change.
+/// An actuator that loses NVML in the middle of a change.
 struct Losing(Fake);
 
 impl Hands for Losing {
@@ -438,7 +439,7 @@ impl Hands for Losing {
 }
 
 #[test]
-fn a_change_in_which_nvml_is_lost_is_unknown_and_stays_in_the_journal() {
+fn change_interrupted_by_lost_nvml_stays_in_the_journal() {
     let world = World::new();
     let mut hands = Losing(world.hands());
     let at = Timestamp::UNIX_EPOCH;
@@ -452,16 +453,16 @@ fn a_change_in_which_nvml_is_lost_is_unknown_and_stays_in_the_journal() {
 }
 
 #[test]
-fn what_somebody_else_has_changed_is_left_alone() {
+fn foreign_changes_are_left_alone() {
     let world = World::new();
     world.apply(&steps(), &mut world.hands());
-    put(&world.root(), MEMLOCK, "somebody's\n");
+    put(&world.root(), MEMLOCK, "foreign\n");
     world.gpus.borrow_mut().insert(gpu(0, GpuControl::PowerLimit), Value::Number(300_000));
     let given = world.revert(false);
     assert!(matches!(given[0], Given::Foreign(_)), "{given:?}");
     assert_eq!(given[1], Given::Back);
     assert_eq!(given[2], Given::Foreign("300 W".to_owned()));
-    assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), b"somebody's\n");
+    assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), b"foreign\n");
     assert_eq!(world.revert(true), [Given::Back, Given::Back]);
     assert!(!world.root().join("etc/security").exists());
     assert_eq!(*world.gpus.borrow(), *gpus().borrow());
@@ -469,26 +470,26 @@ fn what_somebody_else_has_changed_is_left_alone() {
 }
 
 #[test]
-fn a_gpu_that_was_replaced_is_forgotten_only_when_asked_for() {
+fn replaced_gpu_is_dropped_only_with_force() {
     let world = World::new();
     world.apply(&steps(), &mut world.hands());
     world.gpus.borrow_mut().remove(&gpu(1, GpuControl::PowerLimit));
     let given = world.revert(false);
     assert_eq!((&given[0], &given[2]), (&Given::Back, &Given::Back));
-    assert!(matches!(&given[1], Given::Failed { why, .. } if why.contains("no longer there")));
+    assert!(matches!(&given[1], Given::Failed { why, .. } if why.contains("no longer exists")));
     assert_eq!(world.journal().open_changes().len(), 1);
     assert_eq!(world.revert(true), [Given::Forgotten]);
     assert!(world.journal().open_changes().is_empty());
 }
 
 #[test]
-fn an_older_change_is_not_given_back_over_somebody_elses() {
+fn older_change_is_not_reverted_over_a_foreign_one() {
     let world = World::new();
     for limit in [500_000, 550_000] {
         let steps = [step(gpu(0, GpuControl::PowerLimit), Value::Number(limit))];
         world.apply(&steps, &mut world.hands());
     }
-    // What the first of both had set is somebody else's now.
+    // The value now belongs to someone else.
     world.gpus.borrow_mut().insert(gpu(0, GpuControl::PowerLimit), Value::Number(650_000));
     let given = world.revert(false);
     assert_eq!(given[0], Given::Foreign("650 W".to_owned()));
@@ -525,7 +526,7 @@ impl Hands for HalfService {
 }
 
 #[test]
-fn what_we_changed_by_half_is_ours_to_give_back() {
+fn partial_change_is_reverted() {
     let world = World::new();
     let target = Target::Service { unit: "nvidia-persistenced".to_owned() };
     let steps = [step(target, Value::Service { enabled: true, running: true })];
@@ -539,7 +540,7 @@ fn what_we_changed_by_half_is_ours_to_give_back() {
 }
 
 #[test]
-fn what_another_user_may_do_is_told_apart() {
+fn permission_failures_are_recognised() {
     let refused =
         |status: NvmlStatus| HandError::Refused(SetError::Call(status.into())).is_permission();
     assert!(refused(NvmlStatus::NO_PERMISSION) && !refused(NvmlStatus::INVALID_ARGUMENT));
@@ -556,7 +557,7 @@ fn what_another_user_may_do_is_told_apart() {
 }
 
 #[test]
-fn on_a_full_disk_nothing_is_changed_and_what_is_given_back_is_told_later() {
+fn full_disk_prevents_changes_and_delays_revert_entries() {
     let world = World::new();
     let at = Timestamp::UNIX_EPOCH;
     let before = tree(&world.root());
@@ -581,13 +582,13 @@ fn on_a_full_disk_nothing_is_changed_and_what_is_given_back_is_told_later() {
 }
 
 #[test]
-fn a_journal_that_does_not_read_is_not_gone_on_with() {
+fn malformed_journal_is_rejected() {
     let world = World::new();
     world.apply(&steps(), &mut world.hands());
     let (state, path) =
         (world.place.path().join("state"), world.place.path().join("state").join(FILE));
     let good = fs::read_to_string(&path).unwrap();
-    // A last line without its end was never acted on.
+    // An unterminated last line was never acted on.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\"")).unwrap();
     assert_eq!(world.journal().open_changes().len(), 3);
     assert_eq!(fs::read_to_string(&path).unwrap(), good);
@@ -603,7 +604,7 @@ fn a_journal_that_does_not_read_is_not_gone_on_with() {
 }
 
 #[test]
-fn a_journal_of_the_first_version_reads_as_it_was_written() {
+fn version_one_journal_is_readable() {
     let place = tempfile::tempdir().unwrap();
     let line = r#"{"v":1,"at":"2026-11-15T21:48:33Z","note":{"begun":{"number":4,"profile":"training","target":{"gpu":{"uuid":"GPU-1","control":"power-limit"}},"old":{"number":600000},"new":{"number":700000}}}}"#;
     fs::write(place.path().join(FILE), format!("{line}\n")).unwrap();
@@ -615,7 +616,7 @@ fn a_journal_of_the_first_version_reads_as_it_was_written() {
 }
 
 #[test]
-fn a_journal_that_somebody_planted_is_not_gone_by() {
+fn planted_journal_is_rejected() {
     let place = tempfile::tempdir().unwrap();
     let (state, path) = (place.path().join("state"), place.path().join("state").join(FILE));
     fs::create_dir(&state).unwrap();
@@ -629,7 +630,7 @@ fn a_journal_that_somebody_planted_is_not_gone_by() {
     let ours = format!(r#"{{"file":{{"path":"{TORCH}"}}}}"#);
     fs::write(&path, line(&ours, r#","folders":["/etc/farrier/jobs"]"#)).unwrap();
     assert_eq!(Journal::read(&state).unwrap().open_changes().len(), 1);
-    // Folders are taken away when they are empty: only those on the way to the file.
+    // Empty directories are removed, but only those on the path of the file.
     fs::write(&path, line(&ours, r#","folders":["/srv/empty"]"#)).unwrap();
     assert!(matches!(Journal::read(&state), Err(JournalError::Target { .. })));
     let elsewhere = place.path().join("elsewhere");
@@ -653,7 +654,7 @@ fn a_journal_that_somebody_planted_is_not_gone_by() {
 }
 
 #[test]
-fn no_link_leads_a_write_out_of_the_root() {
+fn writes_do_not_follow_symlinks_out_of_the_root() {
     let world = World::new();
     let outside = tempfile::tempdir().unwrap();
     fs::create_dir_all(world.root().join("etc/security")).unwrap();
@@ -661,7 +662,7 @@ fn no_link_leads_a_write_out_of_the_root() {
     let outcomes = world.apply(&steps()[2..], &mut world.hands());
     assert!(!matches!(outcomes[0], Outcome::Done | Outcome::Already), "{outcomes:?}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
-    // A file that is a link itself is not replaced.
+    // A file that is itself a symlink is not replaced.
     fs::remove_file(world.root().join("etc/security/limits.d")).unwrap();
     fs::create_dir(world.root().join("etc/security/limits.d")).unwrap();
     symlink("/etc/hostname", world.root().join(&MEMLOCK[1..])).unwrap();
@@ -670,7 +671,7 @@ fn no_link_leads_a_write_out_of_the_root() {
 }
 
 #[test]
-fn bytes_that_are_no_text_come_back() {
+fn binary_content_is_restored() {
     let world = World::new();
     put(&world.root(), MEMLOCK, [0_u8, 255, 10, 200]);
     world.apply(&steps()[2..], &mut world.hands());
@@ -680,7 +681,7 @@ fn bytes_that_are_no_text_come_back() {
 }
 
 #[test]
-fn what_a_card_rounds_is_ours_to_give_back() {
+fn rounded_value_is_reverted() {
     let world = World::new();
     let limit = gpu(0, GpuControl::PowerLimit);
     let steps = [step(limit.clone(), Value::Number(650_000))];
@@ -688,7 +689,7 @@ fn what_a_card_rounds_is_ours_to_give_back() {
     assert_eq!(world.apply(&steps, &mut hands), [Outcome::Otherwise("640 W".to_owned())]);
     assert_eq!(world.gpus.borrow()[&limit], Value::Number(640_000));
     assert_eq!(world.journal().open_changes()[0].made, Some(Value::Number(640_000)));
-    // What somebody sets afterwards is still theirs.
+    // What someone sets afterwards is left alone.
     world.gpus.borrow_mut().insert(limit.clone(), Value::Number(610_000));
     assert_eq!(world.revert(false), [Given::Foreign("610 W".to_owned())]);
     world.gpus.borrow_mut().insert(limit, Value::Number(640_000));
@@ -697,13 +698,13 @@ fn what_a_card_rounds_is_ours_to_give_back() {
 }
 
 #[test]
-fn what_counts_after_a_reset_is_told_as_waiting() {
+fn revert_that_needs_a_reset_is_reported_as_waiting() {
     let world = World::new();
     let ecc = gpu(0, GpuControl::Ecc);
     let steps = [step(ecc.clone(), Value::Switch(true))];
     assert_eq!(world.apply(&steps, &mut world.hands()), [Outcome::Done]);
     let mut hands = world.hands();
-    // A reset came between.
+    // A reset happened in between.
     hands.in_force.insert(ecc, Value::Switch(true));
     let reverted = revert(&mut hands, &mut world.journal(), false, Timestamp::UNIX_EPOCH);
     assert_eq!(reverted[0].given, Given::Waits(vec![Need::Reset]));
@@ -711,7 +712,7 @@ fn what_counts_after_a_reset_is_told_as_waiting() {
 }
 
 #[test]
-fn what_a_service_does_on_the_side_is_given_back() {
+fn side_effects_of_a_service_are_reverted() {
     for (before, after_stop) in [(true, false), (false, true), (true, true), (false, false)] {
         let world = World::new();
         let mode = gpu(0, GpuControl::Persistence);
@@ -721,7 +722,7 @@ fn what_a_service_does_on_the_side_is_given_back() {
             step(Target::Service { unit }, Value::Service { enabled: true, running: false });
         step.change.as_mut().unwrap().beside = vec![mode.clone()];
         assert_eq!(world.apply(&[step], &mut world.hands()), [Outcome::Done]);
-        // The daemon turned it on, and what is left when it ends is its own affair.
+        // The daemon enabled it; the state after it exits is undefined.
         world.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
         let given = world.revert(false);
         assert!(given.len() == 2 && given.iter().all(Given::is_back), "{given:?}");
@@ -734,6 +735,6 @@ fn what_a_service_does_on_the_side_is_given_back() {
     let mut hands = world.hands();
     hands.refusing.insert("GPU-0".to_owned(), Refusal::Lost);
     let outcomes = world.apply(&[step], &mut hands);
-    assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("as well")));
+    assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("side effect")));
     assert!(world.journal().open_changes().is_empty());
 }

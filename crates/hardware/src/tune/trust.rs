@@ -1,19 +1,20 @@
-//! Who may have written what revert goes by: a journal that somebody else can plant is a way to root.
+//! Ownership and permission checks for files that revert acts on: a journal that another user could
+//! plant would be a privilege escalation.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Others may make entries there, and none of them may take away another's.
+/// The sticky bit: other users may create entries but not replace those of others.
 const STICKY: u32 = 0o1000;
 
-/// A folder and those on the way to it, as far as they are there: each is ours or root's, and nobody else can change what
-/// is in it.
+/// Checks a directory and its existing ancestors: each must belong to us or root and be writable by
+/// no one else.
 pub(super) fn folder(folder: &Path) -> io::Result<()> {
     let given = std::path::absolute(folder)?;
     let mut ways: Vec<PathBuf> = given.ancestors().map(Path::to_owned).collect();
-    // A link on the way is whose it is, and leads to folders that count as well.
+    // Symlinks on the path are checked as links, and so are the directories they lead to.
     if let Some(there) = given.ancestors().find(|it| it.exists()) {
         ways.extend(there.canonicalize()?.ancestors().map(Path::to_owned));
     }
@@ -28,12 +29,12 @@ pub(super) fn folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file that is no link, ours or root's, and that nobody else can write.
+/// Opens a regular file, not a symlink, that belongs to us or root and that no one else can write.
 pub(super) fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
     let file = how.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(refused(path, "is no file"));
+        return Err(refused(path, "is not a regular file"));
     }
     closed(path, &meta, 0)?;
     Ok(file)
@@ -41,17 +42,17 @@ pub(super) fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
 
 fn closed(path: &Path, meta: &Metadata, unless: u32) -> io::Result<()> {
     owner(path, meta)?;
-    // SAFETY: it has no arguments, changes nothing and cannot fail.
+    // SAFETY: the call takes no arguments, has no side effects and cannot fail.
     let own_group = unsafe { libc::getegid() };
     let others = if meta.gid() == own_group { 0o002 } else { 0o022 };
     if meta.mode() & others != 0 && (unless == 0 || meta.mode() & unless == 0) {
-        return Err(refused(path, "can be written by others"));
+        return Err(refused(path, "is writable by other users"));
     }
     Ok(())
 }
 
 fn owner(path: &Path, meta: &Metadata) -> io::Result<()> {
-    // SAFETY: it has no arguments, changes nothing and cannot fail.
+    // SAFETY: the call takes no arguments, has no side effects and cannot fail.
     let own = unsafe { libc::geteuid() };
     if meta.uid() == own || meta.uid() == 0 {
         return Ok(());
@@ -60,15 +61,14 @@ fn owner(path: &Path, meta: &Metadata) -> io::Result<()> {
 }
 
 fn refused(path: &Path, why: &str) -> io::Error {
-    io::Error::other(Untrusted(format!("`{}` {why}: it is not trusted", path.display())))
+    io::Error::other(Untrusted(format!("`{}` {why} and is not trusted", path.display())))
 }
 
-/// Why something is not gone by.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Untrusted(String);
 
-/// Whether an error is that somebody else may have written it.
+/// Whether the error means that another user may have written the file.
 pub(super) fn is_untrusted(err: &io::Error) -> bool {
     matches!(err.get_ref(), Some(err) if err.is::<Untrusted>())
         || err.raw_os_error() == Some(libc::ELOOP)
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_not_trusted() {
+    fn files_writable_by_others_are_not_trusted() {
         let place = tempfile::tempdir().unwrap();
         let way = place.path().join("way");
         let state = way.join("state");
@@ -98,11 +98,11 @@ mod tests {
         folder(&state).unwrap();
         mode(&way, 0o777);
         assert!(is_untrusted(&folder(&state).unwrap_err()));
-        // As /tmp is.
+        // Like /tmp.
         mode(&way, 0o1777);
         folder(&state).unwrap();
         mode(&state, 0o757);
-        assert!(folder(&state).unwrap_err().to_string().contains("can be written by others"));
+        assert!(folder(&state).unwrap_err().to_string().contains("is writable by other users"));
         mode(&state, 0o755);
         let path = state.join("file");
         fs::write(&path, "x").unwrap();
@@ -112,12 +112,12 @@ mod tests {
         assert!(is_untrusted(&read(&path).unwrap_err()));
         symlink(&path, state.join("link")).unwrap();
         assert!(is_untrusted(&read(&state.join("link")).unwrap_err()));
-        assert!(read(&state).unwrap_err().to_string().contains("is no file"));
+        assert!(read(&state).unwrap_err().to_string().contains("is not a regular file"));
         assert_eq!(read(&state.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn a_link_on_the_way_leads_to_a_folder_that_counts() {
+    fn symlink_targets_on_the_path_are_checked() {
         let place = tempfile::tempdir().unwrap();
         let open = place.path().join("open");
         fs::create_dir_all(open.join("tune")).unwrap();
@@ -128,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_is_not_trusted() {
+    fn files_of_other_users_are_not_trusted() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file");
         fs::write(&path, "x").unwrap();
-        // Only root can give a file away.
+        // Only root can change a file's owner.
         if chown(&path, Some(65_534), None).is_ok() {
             assert!(read(&path).unwrap_err().to_string().contains("belongs to user 65534"));
             chown(place.path(), Some(65_534), None).unwrap();

@@ -1,4 +1,4 @@
-//! The kernels, and what they are called with.
+//! The kernels and their arguments.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Kernels {
     pub(super) scatter: CudaFunction,
     pub(super) digest: CudaFunction,
     pub(super) tick: CudaFunction,
-    /// None on GPUs before compute capability 8.0.
+    /// `None` below compute capability 8.0.
     pub(super) tensor: Option<(CudaFunction, CudaFunction)>,
 }
 
@@ -30,7 +30,7 @@ impl Kernels {
     ) -> Result<Self, CudaError> {
         if capability < (7, 0) {
             let said = format!(
-                "they need compute capability 7.0, and this GPU has {}.{}",
+                "compute capability 7.0 is required, this GPU has {}.{}",
                 capability.0, capability.1
             );
             return Err(CudaError::Withheld { what: "load the kernels", said });
@@ -59,7 +59,7 @@ impl Kernels {
     }
 }
 
-/// A parameter of a kernel.
+/// A kernel argument.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     Wide(u64),

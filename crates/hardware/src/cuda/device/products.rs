@@ -1,4 +1,4 @@
-//! Which way a product is computed.
+//! Selects how a GEMM is computed.
 
 use cudarc::driver::result;
 
@@ -7,7 +7,7 @@ use crate::cuda::blas::{Blas, NoBlas, Plan};
 use crate::cuda::edge::{NoWay, Precision};
 use crate::cuda::error::{CudaError, Purpose};
 
-/// Rows and columns of the product that a library is tried with.
+/// Rows and columns of the GEMM that a library is tried with.
 const TRIAL_SIDE: u64 = 256;
 
 impl Device {
@@ -15,32 +15,34 @@ impl Device {
         self.blas.get_or_init(|| Blas::load(|blas| self.tried(blas)))
     }
 
-    /// Whether a library computes anything on this GPU with this driver. What is the GPU's own fault is for the tests.
+    /// Whether a library works on this GPU with this driver. Errors that implicate the GPU are left
+    /// to the tests.
     fn tried(&self, blas: &Blas) -> Result<(), CudaError> {
         let (precision, side) = (Precision::Fp16, TRIAL_SIDE);
         let bytes = wide(side * side * 2);
         let mut matrices = [0; 3];
         let multiplied = (|| {
             for matrix in &mut matrices {
-                // SAFETY: freed below, whatever comes of it.
-                *matrix = unsafe { result::malloc_sync(bytes) }.to("take memory on the GPU")?;
+                // SAFETY: freed below, whatever the outcome.
+                *matrix = unsafe { result::malloc_sync(bytes) }.to("allocate GPU memory")?;
             }
             let plan = match blas.plan(precision, side, self.scratch + ONE_AT)? {
                 Ok(plan) => plan,
                 Err(err) => {
                     let said = err.to_string();
-                    return Err(CudaError::Withheld { what: "plan a product", said });
+                    return Err(CudaError::Withheld { what: "plan a GEMM", said });
                 }
             };
             let stream = self.stream.cu_stream().cast();
-            // SAFETY: the matrices are of the plan's size; they and the workspace live until the stream was waited for.
+            // SAFETY: the matrices have the plan's size; they and the workspace live until the
+            // stream is synchronised.
             let given = unsafe { blas.multiply(&plan, matrices, self.workspace, stream) };
             let waited = self.stream.synchronize().to("wait for the GPU");
             blas.forget(&plan);
             given.and(waited)
         })();
         for matrix in matrices.into_iter().filter(|matrix| *matrix != 0) {
-            // SAFETY: it was taken above and is known no more; the stream is done with it.
+            // SAFETY: allocated above and used nowhere else; the stream is done with it.
             let _ = unsafe { result::free_sync(matrix) };
         }
         match multiplied {
@@ -49,7 +51,8 @@ impl Device {
         }
     }
 
-    /// Which way a product is computed; `Err`: there is none.
+    /// A cuBLASLt plan, or `None` for farrier's own kernel. The inner `Err` means that neither
+    /// works.
     pub(super) fn way(
         &self,
         precision: Precision,

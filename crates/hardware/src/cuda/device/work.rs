@@ -1,4 +1,4 @@
-//! What tests ask of a GPU, in calls of CUDA.
+//! [`GpuBackend`] in CUDA calls.
 
 use std::time::Instant;
 
@@ -18,14 +18,14 @@ impl Edge for Device {
     }
 
     fn free_bytes(&mut self) -> Result<u64, CudaError> {
-        let (free, _) = self.context.mem_get_info().to("ask for free memory")?;
+        let (free, _) = self.context.mem_get_info().to("query free memory")?;
         Ok(free as u64)
     }
 
     fn take(&mut self, bytes: u64) -> Result<Block, CudaError> {
-        self.context.bind_to_thread().to("start CUDA on the GPU")?;
-        // SAFETY: freed by `give`, or when the device is dropped.
-        let address = unsafe { result::malloc_sync(wide(bytes)) }.to("take memory on the GPU")?;
+        self.context.bind_to_thread().to("create a CUDA context")?;
+        // SAFETY: freed by `free`, or when the device is dropped.
+        let address = unsafe { result::malloc_sync(wide(bytes)) }.to("allocate GPU memory")?;
         let id = self.number();
         self.blocks.insert(id, address);
         Ok(Block { id, bytes })
@@ -33,12 +33,13 @@ impl Edge for Device {
 
     fn give(&mut self, block: Block) -> Result<(), CudaError> {
         let Some(address) = self.blocks.remove(&block.id) else { return Ok(()) };
-        // SAFETY: it was taken by `take` or `take_peer` and is known no more.
-        unsafe { result::free_sync(address) }.to("give memory back")
+        // SAFETY: it was allocated by `allocate` or `allocate_peer` and just removed from the map.
+        unsafe { result::free_sync(address) }.to("free GPU memory")
     }
 
     fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
-        // SAFETY: freed by `give_host`, or when the device is dropped. Nothing reads it before it was written.
+        // SAFETY: freed by `free_host`, or when the device is dropped. It is written before it is
+        // read.
         let address = unsafe { result::malloc_host(wide(bytes), 0) }.map_err(of_host)?;
         let id = self.number();
         self.host.insert(id, address);
@@ -47,8 +48,8 @@ impl Edge for Device {
 
     fn give_host(&mut self, block: HostBlock) -> Result<(), CudaError> {
         let Some(address) = self.host.remove(&block.id) else { return Ok(()) };
-        // SAFETY: it was taken by `take_host` and is known no more.
-        unsafe { result::free_host(address) }.to("give pinned memory back")
+        // SAFETY: it was allocated by `allocate_host` and just removed from the map.
+        unsafe { result::free_host(address) }.to("free pinned memory")
     }
 
     fn peers(&self) -> Vec<String> {
@@ -59,10 +60,10 @@ impl Edge for Device {
         let Some(context) = self.peers.get(peer) else {
             return Err(CudaError::NoSuchGpu { index: peer, count: self.peers.len() });
         };
-        context.bind_to_thread().to("start CUDA on another GPU")?;
-        // SAFETY: as in `take`; memory is freed by its address whichever GPU is current.
-        let address = unsafe { result::malloc_sync(wide(bytes)) }.to("take memory on the GPU");
-        self.context.bind_to_thread().to("start CUDA on the GPU")?;
+        context.bind_to_thread().to("create a CUDA context on a peer GPU")?;
+        // SAFETY: as in `allocate`; memory is freed by its address whichever context is current.
+        let address = unsafe { result::malloc_sync(wide(bytes)) }.to("allocate GPU memory");
+        self.context.bind_to_thread().to("create a CUDA context")?;
         let id = self.number();
         self.blocks.insert(id, address?);
         Ok(Block { id, bytes })
@@ -126,16 +127,16 @@ impl Edge for Device {
 
     fn timed(&mut self, work: &[Work]) -> Result<f64, CudaError> {
         let (stream, [start, end]) = (self.stream.cu_stream(), self.events);
-        // SAFETY: events and stream are of this context and live as long as the device.
-        unsafe { result::event::record(start, stream) }.to("note the time")?;
+        // SAFETY: events and stream belong to this context and live as long as the device.
+        unsafe { result::event::record(start, stream) }.to("record an event")?;
         for each in work {
             self.submit(*each)?;
         }
         // SAFETY: as above.
-        unsafe { result::event::record(end, stream) }.to("note the time")?;
+        unsafe { result::event::record(end, stream) }.to("record an event")?;
         self.stream.synchronize().to("wait for the GPU")?;
-        // SAFETY: both were recorded on one stream, which is done.
-        let ms = unsafe { result::event::elapsed(start, end) }.to("ask for the time")?;
+        // SAFETY: both were recorded on one stream, which is idle.
+        let ms = unsafe { result::event::elapsed(start, end) }.to("read the elapsed time")?;
         Ok(f64::from(ms) / 1e3)
     }
 
@@ -170,23 +171,23 @@ impl Edge for Device {
 
     fn library(&self, precision: Precision) -> String {
         match (precision, self.library_of()) {
-            (Precision::Own, _) => "our own kernel".to_owned(),
+            (Precision::Own, _) => "farrier's kernel".to_owned(),
             (_, Ok(blas)) => blas.name.clone(),
             (_, Err(_)) => "no library".to_owned(),
         }
     }
 }
 
-/// Pinned memory is the host's: that there is none says nothing of the GPU.
+/// Pinned memory belongs to the host: running out of it does not implicate the GPU.
 fn of_host(err: DriverError) -> CudaError {
-    let what = "take pinned memory";
+    let what = "allocate pinned memory";
     match CudaError::of_driver(what, err) {
         CudaError::OutOfMemory => CudaError::Withheld { what, said: words(err) },
         other => other,
     }
 }
 
-/// What a comparison wrote.
+/// Decodes the `Found` structure of memory.cu.
 fn found_of(words: &[u32]) -> Found {
     let pair = |at: usize| u64::from(words[at + 1]) << 32 | u64::from(words[at]);
     let kept = (words[2] as usize).min(8);

@@ -1,11 +1,11 @@
-//! Memory that is given back however a test ends.
+//! Allocations that are freed however a test ends.
 
 use std::ops::{Deref, DerefMut};
 
 use super::super::edge::{Block, Edge, HostBlock, NoWay, Precision, Product};
 use super::super::error::CudaError;
 
-/// An edge with what was taken from it for one test.
+/// A backend with everything allocated from it for one test.
 pub(super) struct Hold<'e> {
     edge: &'e mut dyn Edge,
     blocks: Vec<Block>,
@@ -46,14 +46,15 @@ impl<'e> Hold<'e> {
         Ok(made)
     }
 
-    /// A block of at most `bytes`: half of what is free where that is less.
+    /// The buffer size for `parts` buffers: at most `bytes` each, and half of the free memory
+    /// together.
     pub(super) fn room(&mut self, bytes: u64, parts: u64) -> Result<u64, CudaError> {
         let free = self.edge.free_bytes()?;
         Ok(whole_quads(bytes.min(free / 2 / parts)))
     }
 }
 
-/// Kernels read and write four words at a time, in as many as they are asked for.
+/// Rounds down to whole MiB, at least one: kernels access four words at a time.
 pub(super) fn whole_quads(bytes: u64) -> u64 {
     (bytes >> 20 << 20).max(1 << 20)
 }
@@ -74,7 +75,7 @@ impl DerefMut for Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        // An error here is of a GPU that was lost, which the test itself has told.
+        // An error here comes from a lost GPU, which the test itself reported.
         for product in self.products.drain(..) {
             let _ = self.edge.forget(product);
         }

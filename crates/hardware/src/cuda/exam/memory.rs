@@ -1,4 +1,4 @@
-//! Memory: how fast, and whether every bit of it holds.
+//! Memory tests: bandwidth and bit errors.
 
 use farrier_facts::diag::{Outcome, median};
 
@@ -7,7 +7,7 @@ use super::super::error::CudaError;
 use super::hold::{Hold, whole_quads};
 use super::{Effort, giga, measured, mib};
 
-/// Repeats of one timed piece: a single pass takes less than a millisecond.
+/// Passes per timed sample: a single pass takes less than a millisecond.
 const PASSES: usize = 8;
 
 pub(super) fn read(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
@@ -15,7 +15,7 @@ pub(super) fn read(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, Cuda
     let bytes = hold.room(effort.transfer_bytes * 4, 1)?;
     let block = hold.block(bytes)?;
     hold.timed(&[Work::Fill(block, Pattern::Scattered(1))])?;
-    passes(&mut hold, effort, Work::Read(block), bytes, format!("{} a pass", mib(bytes)))
+    passes(&mut hold, effort, Work::Read(block), bytes, format!("{} per pass", mib(bytes)))
 }
 
 pub(super) fn write(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
@@ -23,10 +23,10 @@ pub(super) fn write(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, Cud
     let bytes = hold.room(effort.transfer_bytes * 4, 1)?;
     let block = hold.block(bytes)?;
     let work = Work::Fill(block, Pattern::Same(0x5555_aaaa));
-    passes(&mut hold, effort, work, bytes, format!("{} a pass", mib(bytes)))
+    passes(&mut hold, effort, work, bytes, format!("{} per pass", mib(bytes)))
 }
 
-/// By a kernel and by the copy engine; the faster one is what the memory can do.
+/// Copies with a kernel and with the copy engine; the faster one shows what the memory can do.
 pub(super) fn copy(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
     let mut hold = Hold::of(edge);
     let bytes = hold.room(effort.transfer_bytes * 4, 2)?;
@@ -35,7 +35,7 @@ pub(super) fn copy(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, Cuda
     hold.timed(&[Work::Fill(from, pattern)])?;
     let mut best: Option<Outcome> = None;
     for (work, how) in
-        [(Work::Copy(from, to), "a kernel"), (Work::CopyByEngine(from, to), "a copy")]
+        [(Work::Copy(from, to), "a kernel"), (Work::CopyByEngine(from, to), "the copy engine")]
     {
         hold.timed(&[Work::Fill(to, Pattern::Same(0))])?;
         let detail = format!("{} read and written by {how}", mib(bytes));
@@ -73,15 +73,15 @@ fn passes(
     Ok(measured(samples, detail))
 }
 
-/// Memory is taken in pieces, so that what others hold does not keep all of it from being tested.
+/// Memory is allocated in chunks, so that allocations of other processes do not prevent the test.
 const PIECE_BYTES: u64 = 1 << 30;
 
-/// Less of the card's memory than this is not all of it, whoever holds the rest: a desktop on a small card takes a tenth,
-/// and nobody can say of memory that was not tested that it is sound.
+/// Minimum tested share of the card's memory. A desktop on a small card takes a tenth; untested
+/// memory cannot be called sound.
 const LEAST_SHARE: f64 = 0.75;
 
-/// All free memory is written before any of it is read: a bit that one address shares with another, or that another
-/// write turns, is seen.
+/// Writes all free memory before reading any of it, which reveals aliased addresses and bits that
+/// other writes flip.
 pub(super) fn patterns(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
     let mut hold = Hold::of(edge);
     let free = hold.free_bytes()?;
@@ -97,7 +97,7 @@ pub(super) fn patterns(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, 
         let bytes = whole_quads(wanted.min(PIECE_BYTES));
         match hold.block(bytes) {
             Ok(block) => blocks.push(block),
-            // Somebody else was faster.
+            // Another process took the memory first.
             Err(CudaError::OutOfMemory) if !blocks.is_empty() => break,
             Err(err) => return Err(err),
         }
@@ -108,7 +108,7 @@ pub(super) fn patterns(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, 
     if giga(bytes, 1.0) < giga(all, 1.0) * LEAST_SHARE {
         return Ok(Outcome::NotRun {
             why: format!(
-                "only {} of {} could be taken, others hold the rest: less than {:.0} % says too little",
+                "only {} of {} could be allocated, other processes hold the rest: at least {:.0} % must be tested",
                 mib(bytes),
                 mib(all),
                 LEAST_SHARE * 100.0
@@ -117,7 +117,7 @@ pub(super) fn patterns(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, 
     }
     for round in 0..effort.memory_rounds {
         for pattern in patterns_of(round) {
-            // Blocks differ, so that one that is an alias of another is seen.
+            // Chunks differ, so that aliasing between them is detected.
             let own = |index: usize| match pattern {
                 Pattern::Scattered(seed) => {
                     Pattern::Scattered(seed ^ u32::try_from(index).unwrap_or(0) << 20)
@@ -142,7 +142,7 @@ pub(super) fn patterns(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, 
     Ok(Outcome::Done { value: Some(gb), samples: vec![gb], detail })
 }
 
-/// Alternating bits both ways, addresses, and scattered bits that differ each round.
+/// Alternating bits in both phases, addresses, and random bits that differ each round.
 fn patterns_of(round: u32) -> [Pattern; 4] {
     [
         Pattern::Same(0x5555_5555_u32.rotate_left(round)),
@@ -152,11 +152,11 @@ fn patterns_of(round: u32) -> [Pattern; 4] {
     ]
 }
 
-/// What wrong words have in common says most: one bit, one place, or everything.
+/// Reports what the wrong words have in common: one bit, one location, or neither.
 pub(super) fn wrong(found: &Found, pattern: Pattern) -> Outcome {
     let words = match found.wrong {
-        1 => "1 word was not as it was written".to_owned(),
-        count => format!("{count} words were not as they were written"),
+        1 => "1 wrong word".to_owned(),
+        count => format!("{count} wrong words"),
     };
     let mut what = vec![format!("{words} ({pattern})")];
     let differ = found.some.iter().fold(0, |bits, it| bits | (it.expected ^ it.found));
@@ -164,18 +164,16 @@ pub(super) fn wrong(found: &Found, pattern: Pattern) -> Outcome {
         what.push(format!("always bit {}", differ.trailing_zeros()));
     }
     what.extend(found.some.iter().take(3).map(|it| {
-        format!("word {:#x} is {:#010x} in place of {:#010x}", it.word, it.found, it.expected)
+        format!("word {:#x} is {:#010x}, expected {:#010x}", it.word, it.found, it.expected)
     }));
     Outcome::Wrong { what }
 }
 
-/// Memory to each of the other GPUs; the slowest is what counts.
+/// Copies to each peer GPU and reports the slowest.
 pub(super) fn peers(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
     let peers = edge.peers();
     if peers.is_empty() {
-        return Ok(Outcome::HasNot {
-            why: "there is no GPU that this one reaches directly".to_owned(),
-        });
+        return Ok(Outcome::HasNot { why: "no peer GPU is directly accessible".to_owned() });
     }
     let mut slowest: Option<(f64, Vec<f64>, String)> = None;
     for (index, name) in peers.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The tests themselves: what is asked of an [`Edge`], and what the answers come to. Nothing here knows CUDA.
+//! The GPU tests, written against [`GpuBackend`] and free of CUDA.
 
 mod hold;
 mod memory;
@@ -13,20 +13,20 @@ use super::edge::{Edge, Precision};
 
 pub use soak::Beat;
 
-/// How much is done.
+/// How much work the tests do.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Timed repeats; the first, untimed one does not count.
+    /// Timed repeats, after one untimed warm-up.
     pub repeats: u32,
-    /// Bytes that a transfer moves, unless less is free.
+    /// Bytes per transfer, unless less memory is free.
     pub transfer_bytes: u64,
-    /// Rows and columns of a matrix product.
+    /// Rows and columns of a GEMM.
     pub side: u64,
-    /// The share of free memory that patterns are written to.
+    /// Share of free memory that patterns are written to.
     pub memory_share: f64,
-    /// Rounds of patterns over it.
+    /// Rounds of patterns.
     pub memory_rounds: u32,
-    /// Seconds of each of the long tests.
+    /// Duration of each long test, in seconds.
     pub soak_s: f64,
 }
 
@@ -44,8 +44,8 @@ impl Effort {
     }
 }
 
-/// Runs one test. An error of CUDA is a result as well: a GPU that cannot do the work has failed, and one that was not
-/// let has not been tested.
+/// Runs one test. A CUDA error is a result too: the test failed if the error implicates the GPU,
+/// and otherwise did not run.
 pub fn run(
     edge: &mut dyn Edge,
     test: Test,
@@ -83,12 +83,12 @@ pub fn run(
     })
 }
 
-/// Right, with nothing to measure.
+/// Passed, with nothing measured.
 fn right(detail: String) -> Outcome {
     Outcome::Done { value: None, samples: Vec::new(), detail }
 }
 
-/// The median of what was measured.
+/// The median of the samples.
 fn measured(samples: Vec<f64>, detail: String) -> Outcome {
     let value = median(&samples);
     Outcome::Done { value, samples, detail }

@@ -1,4 +1,4 @@
-//! Large matrix products: how fast, and whether they are right.
+//! Large GEMMs: speed and correctness.
 
 use farrier_facts::diag::Outcome;
 
@@ -8,7 +8,7 @@ use super::super::numbers;
 use super::hold::Hold;
 use super::{Effort, giga, measured};
 
-/// Runs of the product in one timed piece.
+/// GEMMs per timed sample.
 const RUNS: usize = 5;
 
 pub(super) fn product(
@@ -35,7 +35,7 @@ pub(super) fn product(
         }
     }
     if digest(&mut hold, product)? != reference {
-        let what = "the same product gave other bits than before".to_owned();
+        let what = "the same GEMM gave different bits".to_owned();
         return Ok(Outcome::Wrong { what: vec![what] });
     }
     Ok(measured(samples, format!("{side} x {side} x {side} by {library}", side = product.side)))
@@ -45,7 +45,7 @@ fn not_run(NoWay { why, is_of_part }: NoWay) -> Outcome {
     if is_of_part { Outcome::HasNot { why } } else { Outcome::NotRun { why } }
 }
 
-/// The largest product up to `side` for which there is memory.
+/// The largest GEMM up to `side` that fits into memory.
 pub(super) fn fitting(
     hold: &mut Hold<'_>,
     precision: Precision,
@@ -65,7 +65,7 @@ pub(super) fn digest(hold: &mut Hold<'_>, product: Product) -> Result<u64, CudaE
     hold.digest()
 }
 
-/// The first number of the result against what the host makes of the same row and column.
+/// Compares the first value of the result with the host's dot product.
 fn first_wrong(
     hold: &mut Hold<'_>,
     precision: Precision,
@@ -78,7 +78,7 @@ fn first_wrong(
     let is_right = (found - expected).abs() <= allowed;
     Ok((!is_right).then(|| {
         format!(
-            "the product's first number is {found} in place of {expected} (within {allowed:.1e})"
+            "the first element of the GEMM is {found}, expected {expected} (tolerance {allowed:.1e})"
         )
     }))
 }

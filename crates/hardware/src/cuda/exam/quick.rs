@@ -1,4 +1,4 @@
-//! Half a minute: does it work.
+//! Quick tests: does the GPU work at all (half a minute).
 
 use farrier_facts::diag::Outcome;
 
@@ -7,7 +7,7 @@ use super::super::error::CudaError;
 use super::hold::Hold;
 use super::{Effort, giga, measured, mib, right};
 
-/// Memory is taken twice over, so that it must be given back in between.
+/// Allocates twice, so the memory must be freed in between.
 pub(super) fn allocate(edge: &mut dyn Edge) -> Result<Outcome, CudaError> {
     let before = edge.free_bytes()?;
     let bytes = Hold::of(edge).room(1 << 30, 1)?;
@@ -22,18 +22,18 @@ pub(super) fn allocate(edge: &mut dyn Edge) -> Result<Outcome, CudaError> {
         }
     }
     let after = edge.free_bytes()?;
-    // Others may take memory meanwhile: what counts is whether ours came back.
+    // Other processes may allocate meanwhile; only a missing share of our own memory counts.
     if after + bytes / 2 < before {
-        let what = format!("{} were taken and did not come back", mib(before - after));
+        let what = format!("{} were allocated and not freed", mib(before - after));
         return Ok(Outcome::Wrong { what: vec![what] });
     }
-    Ok(right(format!("{} written, read and given back, twice", mib(bytes))))
+    Ok(right(format!("{} allocated, written, read and freed, twice", mib(bytes))))
 }
 
-/// Rounds of a chain: a thread is busy for some microseconds.
+/// Rounds per chain: keeps a thread busy for some microseconds.
 const ROUNDS: u32 = 64;
 
-/// Every thread of a grid that fills the GPU computes what the host computes too.
+/// Every thread of a grid that fills the GPU computes a chain that the host verifies.
 pub(super) fn compute(edge: &mut dyn Edge) -> Result<Outcome, CudaError> {
     let processors = edge.about().processors;
     let count = processors.max(1) * 2048;
@@ -44,12 +44,12 @@ pub(super) fn compute(edge: &mut dyn Edge) -> Result<Outcome, CudaError> {
     let wrong = (0..count).zip(&words).filter(|(at, word)| chain(*at, ROUNDS) != **word);
     let wrong: Vec<u32> = wrong.map(|(at, _)| at).collect();
     match wrong.first() {
-        None => Ok(right(format!("{count} threads on {processors} multiprocessors were right"))),
+        None => Ok(right(format!("{count} threads on {processors} SMs gave correct results"))),
         Some(first) => {
             let expected = chain(*first, ROUNDS);
             let found = words.get(*first as usize).copied().unwrap_or_default();
             let what = format!(
-                "{} of {count} threads computed wrongly; thread {first} {found:#010x} in place of {expected:#010x}",
+                "{} of {count} threads gave wrong results; thread {first} {found:#010x}, expected {expected:#010x}",
                 wrong.len()
             );
             Ok(Outcome::Wrong { what: vec![what] })
@@ -70,7 +70,7 @@ fn transfer(edge: &mut dyn Edge, effort: &Effort, is_to_gpu: bool) -> Result<Out
     let bytes = hold.room(effort.transfer_bytes, 1)?;
     let block = hold.block(bytes)?;
     let host = hold.host_block(bytes)?;
-    // What travels is known, and is looked at after it has been there and back.
+    // Known data travels both ways and is verified afterwards.
     let pattern = Pattern::Scattered(7);
     let blank = Pattern::Same(0);
     hold.timed(&[Work::Fill(block, pattern), Work::ToHost(block, host)])?;
@@ -88,10 +88,10 @@ fn transfer(edge: &mut dyn Edge, effort: &Effort, is_to_gpu: bool) -> Result<Out
     if found.wrong > 0 {
         return Ok(super::memory::wrong(&found, pattern));
     }
-    Ok(measured(samples, format!("{} a copy, pinned", mib(bytes))))
+    Ok(measured(samples, format!("{} per copy, pinned", mib(bytes))))
 }
 
-/// Launches between two waits.
+/// Launches between two synchronisations.
 const LAUNCHES: u32 = 1000;
 
 pub(super) fn launch_stream(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
@@ -119,8 +119,8 @@ fn launches(
     let ran = edge.ticks()?.wrapping_sub(before);
     let launched = LAUNCHES * (effort.repeats + 1);
     if ran != launched {
-        let what = format!("a kernel that was launched {launched} times ran {ran} times");
+        let what = format!("a kernel launched {launched} times ran {ran} times");
         return Ok(Outcome::Wrong { what: vec![what] });
     }
-    Ok(measured(samples, format!("{LAUNCHES} kernels {how} between two waits")))
+    Ok(measured(samples, format!("{LAUNCHES} kernels {how} between two synchronisations")))
 }

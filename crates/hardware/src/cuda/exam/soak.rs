@@ -1,4 +1,4 @@
-//! Minutes of load: does it stay fast, and does it stay right.
+//! Minutes of load: sustained speed and silent data corruption.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use super::super::error::CudaError;
 use super::hold::Hold;
 use super::{Effort, giga, measured, products};
 
-/// What is told while a long test runs.
+/// Progress of a long test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
     /// Seconds of work since the test began.
     pub at_s: f64,
-    /// 10^12 operations a second just now; none of a test that measures none.
+    /// Current rate; `None` if the test measures none.
     pub tflops: Option<f64>,
 }
 
-/// A second or so of work is one beat.
+/// Roughly one second of work per progress report.
 const BEAT_S: f64 = 1.0;
 
-/// The fastest product there is, over and over.
+/// Runs the fastest available GEMM in a loop.
 pub(super) fn soak(
     edge: &mut dyn Edge,
     effort: &Effort,
@@ -30,7 +30,7 @@ pub(super) fn soak(
 ) -> Result<Outcome, CudaError> {
     let mut hold = Hold::of(edge);
     let Some((product, how)) = any_product(&mut hold, effort)? else {
-        return Ok(Outcome::HasNot { why: "this GPU has no tensor cores that we know".to_owned() });
+        return Ok(Outcome::HasNot { why: "this GPU has no supported tensor cores".to_owned() });
     };
     let once_s = hold.timed(&[Work::Multiply(product)])?;
     let runs = runs_in(BEAT_S, once_s);
@@ -68,14 +68,14 @@ fn runs_in(seconds: f64, once_s: f64) -> usize {
     (seconds / once_s.max(1e-6)).clamp(1.0, 5000.0) as usize
 }
 
-/// Blocks for each multiprocessor: some wait, and so take another one's place.
+/// Thread blocks per SM: more than fit at once, so that queued blocks spread over SMs.
 const BLOCKS: u32 = 8;
-/// Threads of a block in `hunt`.
+/// Threads per block in the `hunt` kernel.
 const THREADS: u32 = 256;
 const ROUNDS: u32 = 512;
 const TENSOR_ROUNDS: u32 = 4096;
 
-/// The same work on every multiprocessor, and one large product, again and again: whatever differs is corrupt.
+/// Repeats the same work on every SM, and one large GEMM; any difference is corruption.
 pub(super) fn corruption(
     edge: &mut dyn Edge,
     effort: &Effort,
@@ -93,12 +93,12 @@ pub(super) fn corruption(
     let mut tally = Tally::default();
     let (mut spent_s, mut reference, mut tensor_reference) = (0.0, None, None);
     let mut told_s = 0.0;
-    let mut hunted = vec!["whole numbers and floats".to_owned()];
+    let mut hunted = vec!["integers and floats".to_owned()];
     hunted.extend(has_tensor.then(|| "tensor cores".to_owned()));
-    hunted.extend(product.as_ref().map(|(_, how)| format!("one large product {how}")));
+    hunted.extend(product.as_ref().map(|(_, how)| format!("one large GEMM {how}")));
     while spent_s < effort.soak_s || tally.rounds == 0 {
         spent_s += hold.timed(&[Work::Hunt(sums, places, ROUNDS)])?;
-        tally.look(&mut hold, (sums, places), count, Some(expected), "whole numbers and floats")?;
+        tally.look(&mut hold, (sums, places), count, Some(expected), "integers and floats")?;
         if has_tensor {
             spent_s += hold.timed(&[Work::HuntTensor(sums, places, TENSOR_ROUNDS)])?;
             let most =
@@ -124,18 +124,19 @@ pub(super) fn corruption(
     Ok(tally.outcome(processors, spent_s, &hunted.join(", ")))
 }
 
-/// What was wrong so far.
+/// Mismatches so far.
 #[derive(Default)]
 struct Tally {
     rounds: u32,
     products: u32,
-    /// By kind of work and multiprocessor.
+    /// By kind of work and SM.
     processors: BTreeMap<(&'static str, u32), u32>,
     seen: BTreeSet<u32>,
 }
 
 impl Tally {
-    /// Compares what each block made of the same work, with `expected` or with what most of them made; that is returned.
+    /// Compares the checksum of each thread block with `expected`, or with the most frequent one,
+    /// and returns the reference.
     fn look(
         &mut self,
         hold: &mut Hold<'_>,
@@ -161,18 +162,16 @@ impl Tally {
         self.products >= 10 || self.processors.values().sum::<u32>() >= 10
     }
 
-    /// `hunted` are the kinds of work that were compared.
+    /// `checked` names the kinds of work that were compared.
     fn outcome(&self, processors: u32, spent_s: f64, hunted: &str) -> Outcome {
         let mut what: Vec<String> = self
             .processors
             .iter()
-            .map(|((kind, place), times)| {
-                format!("multiprocessor {place} computed wrongly {times} times ({kind})")
-            })
+            .map(|((kind, place), times)| format!("SM {place} gave {times} wrong results ({kind})"))
             .collect();
         if self.products > 0 {
             what.push(format!(
-                "{} of {} runs of one product gave other bits",
+                "{} of {} runs of one GEMM gave different bits",
                 self.products, self.rounds
             ));
         }
@@ -181,11 +180,11 @@ impl Tally {
         }
         let seen = self.seen.len();
         if seen < processors as usize {
-            let why = format!("only {seen} of {processors} multiprocessors did any of the work");
+            let why = format!("only {seen} of {processors} SMs ran any of the work");
             return Outcome::NotRun { why };
         }
         super::right(format!(
-            "{} rounds in {spent_s:.0} s on {seen} of {processors} multiprocessors, the same bits each time: {hunted}",
+            "{} rounds in {spent_s:.0} s on {seen} of {processors} SMs, bit-identical: {hunted}",
             self.rounds
         ))
     }

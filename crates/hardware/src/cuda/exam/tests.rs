@@ -34,7 +34,7 @@ fn wrong(gpu: SimulatedGpu, test: Test) -> String {
 }
 
 #[test]
-fn a_healthy_gpu_does_everything_and_gives_all_back() {
+fn healthy_gpu_passes_every_test_and_frees_its_memory() {
     let gpu = SimulatedGpu { peers: 1, ..gpu() };
     let mut edge = gpu.open().unwrap();
     let before = edge.free_bytes().unwrap();
@@ -46,7 +46,7 @@ fn a_healthy_gpu_does_everything_and_gives_all_back() {
 }
 
 #[test]
-fn what_is_slow_is_measured_as_slow() {
+fn slow_hardware_measures_slow() {
     for (ailment, test) in [
         (Ailment::SlowMemory(0.5), Test::HbmRead),
         (Ailment::SlowMemory(0.5), Test::HbmWrite),
@@ -63,8 +63,8 @@ fn what_is_slow_is_measured_as_slow() {
 }
 
 #[test]
-fn a_bit_that_sticks_is_found_wherever_memory_is_looked_at() {
-    // A word of which what is written has that bit unset.
+fn stuck_bit_is_found_by_every_memory_test() {
+    // A word whose patterns all have that bit unset.
     let is_unset = |word: &u64| {
         [0, 1, 3, 7].iter().all(|seed| Pattern::Scattered(*seed).word(*word) & (1 << 9) == 0)
     };
@@ -78,21 +78,23 @@ fn a_bit_that_sticks_is_found_wherever_memory_is_looked_at() {
 }
 
 #[test]
-fn one_wrong_word_is_one_word_and_what_was_written_is_said_in_words() {
+fn one_wrong_word_is_reported_with_its_pattern() {
     let stuck = gpu().with(Ailment::StuckBit { word: 5, bit: 3 });
     let what = wrong(stuck, Test::MemoryPatterns);
-    assert!(what.starts_with("1 word was not as it was written (0x55555555 in each"), "{what}");
+    assert!(what.starts_with("1 wrong word (0x55555555 in each"), "{what}");
 }
 
 #[test]
-fn memory_that_others_hold_is_not_sound_for_that() {
+fn too_little_testable_memory_is_not_run() {
     let full = gpu().with(Ailment::Full { left_mib: 4 });
-    let Outcome::NotRun { why } = outcome(full, Test::MemoryPatterns) else { panic!("it ran") };
-    assert!(why.starts_with("only 3 MiB of 24 MiB could be taken"), "{why}");
+    let Outcome::NotRun { why } = outcome(full, Test::MemoryPatterns) else {
+        panic!("the test ran")
+    };
+    assert!(why.starts_with("only 3 MiB of 24 MiB could be allocated"), "{why}");
 }
 
 #[test]
-fn a_gpu_that_cannot_be_is_told_by_its_field() {
+fn invalid_simulated_gpu_names_the_field() {
     assert_eq!(gpu().nonsense(), None);
     for (gpu, said) in [
         (SimulatedGpu { processors: 0, ..gpu() }, "`processors` is 0"),
@@ -111,39 +113,39 @@ fn a_gpu_that_cannot_be_is_told_by_its_field() {
 }
 
 #[test]
-fn a_multiprocessor_that_computes_wrongly_is_named() {
+fn faulty_sm_is_named() {
     let bad = gpu().with(Ailment::WrongProcessor { processor: 17, after: 0 });
     assert!(wrong(bad.clone(), Test::Compute).starts_with("2048 of 270336 threads"));
     let what = wrong(bad, Test::Corruption);
-    assert!(what.contains("multiprocessor 17 computed wrongly"), "{what}");
-    assert!(!what.contains("multiprocessor 18"), "{what}");
-    // It begins late, and is found all the same.
+    assert!(what.contains("SM 17 gave"), "{what}");
+    assert!(!what.contains("SM 18"), "{what}");
+    // A fault that starts late is found too.
     let late = gpu().with(Ailment::WrongProcessor { processor: 3, after: 500 });
-    assert!(wrong(late, Test::Corruption).contains("multiprocessor 3 "));
+    assert!(wrong(late, Test::Corruption).contains("SM 3 "));
 }
 
 #[test]
-fn a_hunt_says_what_it_hunted_and_that_it_was_everywhere() {
+fn corruption_test_covers_every_sm() {
     let mut beats = Vec::new();
     let mut edge = gpu().open().unwrap();
     let found = run(&mut edge, Test::Corruption, &EFFORT, &mut |beat| beats.push(beat.at_s));
     let Outcome::Done { detail, .. } = found else { panic!("{found:?}") };
-    assert!(detail.contains("132 of 132 multiprocessors"), "{detail}");
-    assert!(detail.ends_with("tensor cores, one large product by a simulated library"), "{detail}");
-    assert!(beats.windows(2).all(|pair| pair[1] - pair[0] >= 1.0), "once a second is enough");
+    assert!(detail.contains("132 of 132 SMs"), "{detail}");
+    assert!(detail.ends_with("tensor cores, one large GEMM by a simulated library"), "{detail}");
+    assert!(beats.windows(2).all(|pair| pair[1] - pair[0] >= 1.0), "at most one report per second");
     let few = outcome(gpu().with(Ailment::FewProcessors(3)), Test::Corruption);
     assert!(matches!(&few, Outcome::NotRun { why } if why.starts_with("only 3 of 132")), "{few:?}");
 }
 
 #[test]
-fn products_that_change_are_corrupt() {
+fn changing_gemm_result_is_corruption() {
     let bad = gpu().with(Ailment::WrongProduct { after: 1 });
-    assert_eq!(wrong(bad.clone(), Test::GemmBf16), "the same product gave other bits than before");
-    assert!(wrong(bad, Test::Corruption).contains("runs of one product gave other bits"));
+    assert_eq!(wrong(bad.clone(), Test::GemmBf16), "the same GEMM gave different bits");
+    assert!(wrong(bad, Test::Corruption).contains("runs of one GEMM gave different bits"));
 }
 
 #[test]
-fn what_cannot_be_done_says_why() {
+fn unsupported_tests_give_a_reason() {
     let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
     let not_run = |test| match outcome(bare.clone(), test) {
         Outcome::NotRun { why } => (why, false),
@@ -152,15 +154,15 @@ fn what_cannot_be_done_says_why() {
     };
     assert_eq!(not_run(Test::GemmBf16), ("no libcublasLt was found".to_owned(), false));
     let (why, is_of_part) = not_run(Test::PeerCopy);
-    assert_eq!(why, "there is no GPU that this one reaches directly");
-    assert!(is_of_part && not_run(Test::GemmFp8).1, "no card of the part can");
+    assert_eq!(why, "no peer GPU is directly accessible");
+    assert!(is_of_part && not_run(Test::GemmFp8).1, "the GPU model lacks it");
     assert!(matches!(outcome(bare.clone(), Test::GemmOwn), Outcome::Done { .. }));
     let soaked = outcome(bare, Test::Soak);
-    assert!(matches!(&soaked, Outcome::Done { detail, .. } if detail.contains("our own kernel")));
+    assert!(matches!(&soaked, Outcome::Done { detail, .. } if detail.contains("farrier's kernel")));
 }
 
 #[test]
-fn a_gpu_that_is_lost_has_failed() {
+fn lost_gpu_fails() {
     let lost = gpu().with(Ailment::Lost { after: 3 });
     for test in [Test::MemoryPatterns, Test::GemmBf16, Test::Soak, Test::LaunchStream] {
         let outcome = outcome(lost.clone(), test);
@@ -172,7 +174,7 @@ fn a_gpu_that_is_lost_has_failed() {
 }
 
 #[test]
-fn one_that_stays_lost_cannot_be_opened_again() {
+fn gpu_that_stays_lost_cannot_be_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let gone = gpu().with(Ailment::Gone { after: 3, mark: folder.path().join("lost") });
     let outcome = outcome(gone.clone(), Test::GemmBf16);
@@ -182,12 +184,12 @@ fn one_that_stays_lost_cannot_be_opened_again() {
 }
 
 #[test]
-fn what_the_machine_withholds_says_nothing_of_the_gpu() {
+fn machine_shortages_do_not_implicate_the_gpu() {
     for (ailment, test, said) in [
-        (Ailment::Full { left_mib: 0 }, Test::Allocate, "not that much free memory"),
-        (Ailment::Full { left_mib: 0 }, Test::HbmRead, "not that much free memory"),
-        (Ailment::NoPinnedMemory, Test::PcieToGpu, "failed to take pinned memory"),
-        (Ailment::UnfitLibrary, Test::GemmBf16, "cuBLASLt says 8, ARCH_MISMATCH"),
+        (Ailment::Full { left_mib: 0 }, Test::Allocate, "not enough free GPU memory"),
+        (Ailment::Full { left_mib: 0 }, Test::HbmRead, "not enough free GPU memory"),
+        (Ailment::NoPinnedMemory, Test::PcieToGpu, "failed to allocate pinned memory"),
+        (Ailment::UnfitLibrary, Test::GemmBf16, "cuBLASLt returned 8, ARCH_MISMATCH"),
     ] {
         let outcome = outcome(gpu().with(ailment), test);
         assert!(
@@ -204,7 +206,7 @@ fn what_the_machine_withholds_says_nothing_of_the_gpu() {
 }
 
 #[test]
-fn memory_that_others_hold_is_left_to_them() {
+fn patterns_use_the_remaining_free_memory() {
     let full = gpu().with(Ailment::Full { left_mib: 22 });
     let Outcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns) else {
         panic!("patterns fit into what is left");
@@ -213,12 +215,12 @@ fn memory_that_others_hold_is_left_to_them() {
 }
 
 #[test]
-fn a_long_test_tells_how_it_goes() {
+fn long_test_reports_progress() {
     let mut beats = Vec::new();
     let fading = gpu().with(Ailment::Fading(0.5));
     let outcome =
         run(&mut fading.open().unwrap(), Test::Soak, &EFFORT, &mut |beat| beats.push(beat));
-    let Outcome::Done { samples, .. } = outcome else { panic!("it is slow, and right") };
+    let Outcome::Done { samples, .. } = outcome else { panic!("slow but correct") };
     assert_eq!(samples.len(), beats.len());
     assert!(beats.last().unwrap().at_s >= 90.0);
     assert!(samples.last().unwrap() < &(0.6 * samples[0]));
