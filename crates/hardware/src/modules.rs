@@ -1,4 +1,4 @@
-//! What a kernel module file says of itself: the section `.modinfo`, and a signature at its end.
+//! Metadata of a kernel module file: its `.modinfo` section and the appended signature.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -8,14 +8,14 @@ use farrier_facts::node::{ModuleInfo, ModuleOnDisk, ReadError, Reading};
 
 use crate::root::Root;
 
-/// nvidia.ko has about 100 MB with debugging information; a file that unpacks to more is none.
+/// nvidia.ko is about 100 MB with debug information; a file that unpacks to more is not a module.
 const MODULE_BYTES_MAX: usize = 512 << 20;
 
-/// The kernel's mark of an appended signature (`include/linux/module_signature.h`).
+/// The kernel's marker of an appended signature (`include/linux/module_signature.h`).
 const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
 
-/// Below `/lib/modules/RELEASE`: DKMS and packages use different folders. In the order in which
-/// depmod prefers them.
+/// Below `/lib/modules/RELEASE`, in depmod's order of preference. DKMS and packages use different
+/// directories.
 const FOLDERS: [&str; 7] = [
     "updates/dkms",
     "updates",
@@ -26,7 +26,8 @@ const FOLDERS: [&str; 7] = [
     "kernel/nvidia-open",
 ];
 
-/// Ubuntu's precompiled modules lie in a folder that carries the branch: `kernel/nvidia-580srv-open`.
+/// Ubuntu's precompiled modules are in a directory named after the branch:
+/// `kernel/nvidia-580srv-open`.
 const PRECOMPILED: &str = "kernel";
 
 const NAMES: [&str; 3] = ["nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz"];
@@ -63,7 +64,7 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
     let read = match name.rsplit('.').next() {
         Some("zst") => unzstd(file).and_then(|bytes| parse(&bytes.as_slice())),
         Some("xz") => unxz(file).and_then(|bytes| parse(&bytes.as_slice())),
-        // A plain module has 100 MB, of which some kilobytes are asked for.
+        // An uncompressed module is 100 MB, of which only some kilobytes are needed.
         _ => parse(&file),
     };
     match read {
@@ -72,15 +73,14 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
     }
 }
 
-/// Bytes by their place.
+/// Random access to bytes.
 trait Placed {
-    /// `length` bytes at `offset`; nothing where there are fewer.
+    /// `length` bytes at `offset`; `None` if there are fewer.
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
-    /// How many there are.
     fn length(&self) -> Option<u64>;
 }
 
-/// No section that is read here is larger; a length beyond it is damage.
+/// No section read here is larger; a greater length means corruption.
 const SECTION_BYTES_MAX: u64 = 16 << 20;
 
 impl Placed for &[u8] {
@@ -130,7 +130,7 @@ fn unxz(file: File) -> io::Result<Vec<u8>> {
     Ok(bounded.0)
 }
 
-/// Refuses what unpacks to more than a module has.
+/// Rejects data that unpacks to more than a module's size.
 struct BoundedBuffer(Vec<u8>);
 
 impl Write for BoundedBuffer {
@@ -147,7 +147,7 @@ impl Write for BoundedBuffer {
     }
 }
 
-/// Reads a little-endian 64-bit ELF file; every machine with these GPUs has such modules.
+/// Parses a little-endian ELF-64 file, the format of modules on every machine with these GPUs.
 fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
     let section = modinfo(file).ok_or_else(|| io::Error::other("not a kernel module"))?;
     let value = |key: &str| {
@@ -166,7 +166,7 @@ fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
     })
 }
 
-/// The section `.modinfo` (System V ABI, ELF-64 object file format).
+/// The `.modinfo` section (System V ABI, ELF-64 object file format).
 fn modinfo(file: &impl Placed) -> Option<Vec<u8>> {
     const CLASS_64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
     const NAME: &[u8] = b".modinfo\0";
@@ -237,7 +237,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_module_says_what_it_is() {
+    fn module_metadata_is_parsed() {
         let entries = [
             "firmware=nvidia/580.95.05/gsp_ga10x.bin",
             "version=580.95.05",
@@ -253,7 +253,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn modules_are_read_plain_and_packed() {
+    fn modules_are_read_plain_and_compressed() {
         let bytes = module(&["version=580.95.05"], false);
         let folder = tempfile::tempdir().unwrap();
         let zst = ruzstd::encoding::compress_to_vec(
@@ -275,14 +275,14 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(start in any::<bool>(), rest in proptest::collection::vec(any::<u8>(), 0..512)) {
+        fn no_input_panics(start in any::<bool>(), rest in proptest::collection::vec(any::<u8>(), 0..512)) {
             let mut bytes = if start { b"\x7fELF\x02\x01".to_vec() } else { Vec::new() };
             bytes.extend(rest);
             let _ = parse(&bytes.as_slice());
         }
 
         #[test]
-        fn no_damage_makes_it_panic(at in 0_usize..0x140, byte in any::<u8>()) {
+        fn no_corruption_panics(at in 0_usize..0x140, byte in any::<u8>()) {
             let mut bytes = module(&["version=580.95.05"], true);
             if let Some(place) = bytes.get_mut(at) {
                 *place = byte;

@@ -11,7 +11,7 @@ const RPM: [&str; 2] = ["/var/lib/rpm", "/usr/lib/sysimage/rpm"];
 const CONF_FOLDER: &str = "/etc/apt/apt.conf.d";
 const PREFERENCES: &str = "/etc/apt/preferences";
 
-/// What the names of the packages that are looked at begin with.
+/// Name prefixes of the packages of interest.
 const WATCHED: [&str; 11] = [
     "nvidia-",
     "libnvidia-",
@@ -35,14 +35,14 @@ pub(crate) fn read(root: &Root) -> PackageObservation {
     }
 }
 
-/// The watched packages, each with its architecture in its name (`libnvidia-compute-580:amd64`): dpkg may have a name twice,
-/// and `apt-mark` takes the host's own without one.
+/// The packages of interest with their architecture in the name (`libnvidia-compute-580:amd64`):
+/// dpkg may have a name twice, and `apt-mark` assumes the host's architecture.
 pub(crate) fn of_architectures(root: &Root) -> Reading<Vec<Package>> {
     root.text(STATUS).and_then(|text| packages(&text, true))
 }
 
-/// The watched packages of dpkg's status file. A file that ends in the middle of a record was caught
-/// while it was written, or is damaged: then what is missing cannot be told from what is not there.
+/// The packages of interest in dpkg's status file. A file that ends in the middle of a record is
+/// being written or corrupt; a missing package then proves nothing.
 fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {
@@ -63,7 +63,7 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
         if !WATCHED.iter().any(|start| name.starts_with(start)) {
             continue;
         }
-        // `install ok installed`: what is wanted, whether it failed, what it is.
+        // `install ok installed`: desired action, error flag, current state.
         let status: Vec<&str> = field("Status").unwrap_or_default().split(' ').collect();
         let [wanted, _, state] = status[..] else {
             return Reading::Unreadable(ReadError::malformed(format!(
@@ -78,7 +78,7 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
                 "{STATUS} has no version for `{name}`"
             )));
         };
-        // What is for all has none of its own.
+        // `all` is not an architecture suffix.
         let architecture = field("Architecture").filter(|it| with_architecture && *it != "all");
         found.push(Package {
             name: architecture.map_or_else(|| name.to_owned(), |it| format!("{name}:{it}")),
@@ -105,8 +105,8 @@ fn rpm(root: &Root) -> Reading<bool> {
     Reading::Value(false)
 }
 
-/// One file's part of the settings that are looked at. The rest of apt's configuration may hold a
-/// proxy's password and is not kept.
+/// The relevant settings of one file. The rest of apt's configuration may contain a proxy's
+/// password and is not captured.
 #[derive(Debug, Serialize, Deserialize)]
 struct Part {
     enabled: Option<String>,
@@ -147,7 +147,7 @@ fn unattended(root: &Root) -> Reading<Unattended> {
     Reading::Value(Unattended { enabled, blacklist })
 }
 
-/// Apt reads files without an extension or with `conf`, of plain letters (apt.conf(5)).
+/// Apt reads files without an extension or with `conf`, whose names are plain (apt.conf(5)).
 fn is_read_by_apt(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     name.chars().all(plain)
@@ -198,7 +198,7 @@ mod tests {
         "Package: nvidia-open\nStatus: hold ok installed\nVersion: 1:580.95.05-1\n\n";
 
     #[test]
-    fn holds_states_and_versions_are_read() {
+    fn holds_states_and_versions_are_parsed() {
         let text = format!(
             "{HELD}Package: bash\nStatus: install ok installed\nVersion: 5\n\n\
              Package: nvidia-utils-570\nStatus: deinstall ok config-files\nVersion: 570.1-1\n\n\
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_of_two_architectures_is_two_packages() {
+    fn same_name_in_two_architectures_is_two_packages() {
         let record = |architecture: &str| {
             format!(
                 "Package: libnvidia-gl-580\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: 580\n\n"
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_status_is_not_a_short_list() {
+    fn corrupt_status_file_is_rejected() {
         for text in [
             "Package: nvidia-open\nStatus: hold ok inst",
             "Package: nvidia-open\nStatus: hold\nVersion: 1\n\n",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn apt_leaves_backups_alone() {
+    fn apt_ignores_backup_files() {
         assert!(is_read_by_apt("20auto-upgrades"));
         assert!(is_read_by_apt("99local.conf"));
         assert!(!is_read_by_apt("20auto-upgrades.ucf-dist"));

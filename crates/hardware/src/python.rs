@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::Root;
 
-/// Which Python was active when the node was looked at.
+/// The active Python at the time of the check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PythonChoice {
-    /// An interpreter or an environment that somebody named.
+    /// An interpreter or environment named by the user.
     pub named: Option<String>,
     /// `VIRTUAL_ENV` or `CONDA_PREFIX`.
     pub environment: Option<String>,
@@ -21,7 +21,7 @@ pub struct PythonChoice {
 }
 
 impl PythonChoice {
-    /// From what somebody named and the process's own environment.
+    /// From the user's choice and this process's environment.
     pub fn active(named: Option<&Path>) -> Self {
         let text = |path: PathBuf| path.into_os_string().into_string().ok();
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -33,14 +33,14 @@ impl PythonChoice {
         }
     }
 
-    /// For another root, where this process's environment means nothing.
+    /// For another root, where this process's environment does not apply.
     pub fn of_root(named: Option<&str>) -> Self {
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned).to_vec();
         Self { named: named.map(str::to_owned), environment: None, path }
     }
 }
 
-/// The packages whose versions matter; and every `nvidia-…` package.
+/// Packages whose versions matter, in addition to every `nvidia-…` package.
 const WATCHED: [&str; 12] = [
     "torch",
     "tensorflow",
@@ -72,7 +72,7 @@ pub(crate) fn read(root: &Root, choice: &PythonChoice) -> PythonObservation {
     }
 }
 
-/// The interpreter and its folders of packages.
+/// The interpreter and its package directories.
 fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
     if let Some(named) = &choice.named {
         let environment = match root.exists(&format!("{named}/bin/python3")) {
@@ -81,7 +81,7 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
         };
         return match site_packages(root, &environment) {
             Ok(folders) if folders.is_empty() => Reading::Unreadable(ReadError::malformed(
-                format!("`{named}` is no Python with a folder of packages"),
+                format!("`{named}` is not a Python with a package directory"),
             )),
             Ok(folders) => Reading::Value((named.clone(), folders)),
             Err(why) => Reading::Unreadable(why),
@@ -100,8 +100,8 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
     Reading::Absent
 }
 
-/// The folders of an interpreter. Where none are beside it, it may be a link to one that has them; a
-/// shim (pyenv, asdf) is a script, and where it leads only the shim knows.
+/// The package directories of an interpreter. If there are none next to it, it may be a symlink to
+/// one that has them; a shim (pyenv, asdf) is a script, and only the shim knows its target.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
     let beside = match site_packages(root, &prefix_of(&program)) {
         Ok(folders) => folders,
@@ -119,20 +119,20 @@ fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
         Some(Ok(folders)) if !folders.is_empty() => Reading::Value((program, folders)),
         Some(Err(why)) => Reading::Unreadable(why),
         _ => Reading::Unreadable(ReadError::malformed(format!(
-            "`{program}` has no folder of packages beside it"
+            "`{program}` has no package directory next to it"
         ))),
     }
 }
 
-/// `/opt/env` of `/opt/env/bin/python3`.
+/// `/opt/env` from `/opt/env/bin/python3`.
 fn prefix_of(program: &str) -> String {
     let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
     folder.strip_suffix("/bin").unwrap_or(folder).to_owned()
 }
 
-/// The folders of packages below a prefix, of every Python 3 that is there. Debian keeps packages of
-/// the system's Python in `dist-packages`, and what pip installs below `/usr/local`. An error where one
-/// of them is there and cannot be read: what is in it is not known to be nothing.
+/// The package directories below a prefix, of every Python 3. Debian keeps packages of the system
+/// Python in `dist-packages`, and pip's below `/usr/local`. Fails if one exists but cannot be read,
+/// since its contents are unknown.
 fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     let mut prefixes = vec![prefix.to_owned()];
     if prefix == "/usr" || prefix.is_empty() {
@@ -176,7 +176,7 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
             if !WATCHED.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
                 continue;
             }
-            // What comes first on the path is what Python takes.
+            // Python uses the first match on its path.
             if found.contains_key(&plain) {
                 continue;
             }
@@ -214,7 +214,7 @@ fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonP
     })
 }
 
-/// The CUDA in torch's own file: `cuda: Optional[str] = '12.8'`.
+/// The CUDA version in torch's own file: `cuda: Optional[str] = '12.8'`.
 fn built_with(root: &Root, folder: &str) -> Reading<String> {
     const FILE: &str = "torch/version.py";
     match root.text(&format!("{folder}/{FILE}")) {
@@ -227,19 +227,19 @@ fn built_with(root: &Root, folder: &str) -> Reading<String> {
             match assigned {
                 Some(cuda) if cuda == "None" => Reading::Absent,
                 Some(cuda) => Reading::Value(cuda),
-                None => Reading::Unreadable(ReadError::malformed(format!(
-                    "{FILE} does not speak of CUDA"
-                ))),
+                None => {
+                    Reading::Unreadable(ReadError::malformed(format!("{FILE} has no CUDA version")))
+                }
             }
         }
         Reading::Absent => {
-            Reading::Unreadable(ReadError::unavailable(format!("{FILE} is not there")))
+            Reading::Unreadable(ReadError::unavailable(format!("{FILE} does not exist")))
         }
         Reading::Unreadable(why) => Reading::Unreadable(why),
     }
 }
 
-/// The packages of NVIDIA's that are required exactly: `nvidia-nccl-cu12==2.27.5; platform…`.
+/// NVIDIA packages required with an exact version: `nvidia-nccl-cu12==2.27.5; platform…`.
 fn pinned(head: &str) -> BTreeMap<String, String> {
     head.lines()
         .filter_map(|line| line.strip_prefix("Requires-Dist: "))
@@ -253,7 +253,7 @@ fn pinned(head: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A package's name as Python compares it (PEP 503).
+/// A normalised package name (PEP 503).
 fn normal(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_comes_before_the_path() {
+    fn environment_takes_precedence_over_path() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_packages_that_cannot_be_listed_is_not_empty() {
+    fn unreadable_package_directory_is_not_empty() {
         let folder = tempfile::tempdir().unwrap();
         let usr = folder.path().join("usr");
         fs::create_dir_all(usr.join("bin")).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         fs::create_dir_all(usr.join("lib/python3/dist-packages")).unwrap();
         let local = usr.join("local/lib/python3.12");
         fs::create_dir_all(&local).unwrap();
-        // A link to itself cannot be listed, also not by root.
+        // A symlink to itself cannot be listed, not even by root.
         std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
         let seen = read(&Root::live(folder.path()), &PythonChoice::of_root(None));
         let why = seen.packages.why_unreadable().unwrap().to_string();

@@ -1,5 +1,6 @@
-//! The host's collector and the kernel log on a simulated node: what is injected is seen, and a quiet node is quiet.
-#![allow(clippy::unwrap_used, reason = "a test that cannot make its node has failed")]
+//! The host collector and the kernel log on a simulated node: injected faults are detected, and a
+//! healthy node shows none.
+#![allow(clippy::unwrap_used, reason = "a test that cannot create its node has failed")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -61,7 +62,7 @@ impl Node {
     }
 
     fn read(&mut self) -> Vec<Sample> {
-        // The fast tier says again what the medium one said of the ports.
+        // The fast tier repeats the medium tier's values of the ports.
         [Tier::Medium, Tier::Slow, Tier::Rare]
             .iter()
             .flat_map(|tier| self.collector.read(*tier))
@@ -78,7 +79,7 @@ fn value(samples: &[Sample], subject: &Subject, signal: Signal) -> f64 {
 }
 
 #[test]
-fn a_quiet_node_is_read_whole_and_shows_nothing() {
+fn healthy_node_is_read_completely_and_shows_no_fault() {
     let mut node = Node::new();
     node.read();
     let samples = node.read();
@@ -111,7 +112,7 @@ fn a_quiet_node_is_read_whole_and_shows_nothing() {
 }
 
 #[test]
-fn what_is_injected_is_seen() {
+fn injected_faults_are_detected() {
     let mut node = Node::new();
     node.read();
     let down = NicChange {
@@ -173,7 +174,7 @@ fn what_is_injected_is_seen() {
 }
 
 #[test]
-fn the_kernel_log_is_followed_with_its_gaps() {
+fn kernel_log_is_followed_with_its_gaps() {
     let node = Node::new();
     let settings = KmsgSettings::below(&node.folder.path().join("root"), None);
     let (stop, mut before, mut after) = (AtomicBool::new(false), 0, Vec::new());
@@ -213,7 +214,7 @@ fn the_kernel_log_is_followed_with_its_gaps() {
 }
 
 #[test]
-fn services_of_a_simulated_node_hold_by_their_unit() {
+fn simulated_services_are_owned_by_their_unit() {
     let node = Node::new();
     let root = Root::unrecorded(node.folder.path().join("root"));
     let pids = root.list("/proc");

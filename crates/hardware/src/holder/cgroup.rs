@@ -1,27 +1,29 @@
-//! What a control group's path says about who a process belongs to.
+//! Derives the owner of a process from its cgroup path.
 //!
 //! ```text
-//! 0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0                                    Slurm, version 2
-//! 9:memory:/slurm/uid_1000/job_42/step_batch/task_0                                              Slurm, version 1
+//! 0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0              Slurm, cgroup v2
+//! 9:memory:/slurm/uid_1000/job_42/step_batch/task_0                        Slurm, cgroup v1
 //! 0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
-//! 0::/system.slice/docker-ID.scope, /machine.slice/libpod-ID.scope                               a container
-//! 0::/system.slice/ollama.service, /user.slice/user-1000.slice/session-3.scope                   a unit
+//! 0::/system.slice/docker-ID.scope, /machine.slice/libpod-ID.scope         container
+//! 0::/system.slice/ollama.service                                          unit
+//! 0::/user.slice/user-1000.slice/session-3.scope                           unit
 //! ```
 
 use super::HolderKind;
 
-/// A container's number is a SHA-256 in hexadecimal; shorter ones are read where they stand in a pod.
+/// A container id is a SHA-256 in hexadecimal; shorter ids are accepted inside a pod.
 const CONTAINER_DIGITS: usize = 64;
 const CONTAINER_DIGITS_MIN: usize = 12;
 
-/// What the lines of `/proc/PID/cgroup` say, and the path that says it. With version 1 the hierarchies may
-/// differ: a scheduler's word goes before a container's, and that before systemd's.
+/// The owner from the lines of `/proc/PID/cgroup`, and the path that shows it. With cgroup v1 the
+/// hierarchies may differ: a scheduler takes precedence over a container, and a container over
+/// systemd.
 pub(super) fn judge(text: &str) -> (HolderKind, Option<String>) {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let judged = paths.map(|path| (of_path(path), path)).min_by_key(|(kind, _)| rank(kind));
     match judged {
         Some((kind, path)) => (kind, Some(path.to_owned())),
-        None => (unknown("the process is in no control group"), None),
+        None => (unknown("the process is in no cgroup"), None),
     }
 }
 
@@ -40,13 +42,13 @@ fn rank(kind: &HolderKind) -> u8 {
 }
 
 fn of_path(path: &str) -> HolderKind {
-    // containerd without systemd's help: `kubepods-podUID.slice:cri-containerd:ID`.
+    // containerd without the systemd cgroup driver: `kubepods-podUID.slice:cri-containerd:ID`.
     let parts: Vec<&str> = path.split(['/', ':']).filter(|part| !part.is_empty()).collect();
     slurm(&parts)
         .or_else(|| pod(&parts))
         .or_else(|| container(&parts))
         .or_else(|| unit(&parts))
-        .unwrap_or_else(|| unknown("its control group belongs to no job, container or unit"))
+        .unwrap_or_else(|| unknown("its cgroup belongs to no job, container or unit"))
 }
 
 fn slurm(parts: &[&str]) -> Option<HolderKind> {
@@ -61,14 +63,14 @@ fn slurm(parts: &[&str]) -> Option<HolderKind> {
 fn pod(parts: &[&str]) -> Option<HolderKind> {
     let (place, uid) =
         parts.iter().enumerate().rev().find_map(|(place, part)| Some((place, pod_uid(part)?)))?;
-    // With colons the runtime's name stands between the two.
+    // With colons the runtime's name comes in between.
     let mut below = parts.iter().skip(place + 1).take(2);
     let container = below.find_map(|part| container_id(part, CONTAINER_DIGITS_MIN));
     Some(HolderKind::Pod { uid, container })
 }
 
-/// `podUID` or `kubepods-burstable-podUID.slice`, where systemd has `_` for `-`. The pods that a node starts by
-/// itself have a plain hash for a UID.
+/// `podUID` or `kubepods-burstable-podUID.slice`, where systemd writes `_` for `-`. Static pods
+/// have a plain hash as UID.
 fn pod_uid(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let (_, uid) = part.rsplit_once("pod")?;
@@ -122,9 +124,10 @@ mod tests {
         HolderKind::Unit { name: name.to_owned() }
     }
 
-    /// Forms that nodes were seen to have; `ID` and `UID` stand for the numbers above, `U_ID` for systemd's writing.
+    /// Forms seen on real nodes; `ID` and `UID` stand for the values above, `U_ID` for systemd's
+    /// spelling.
     #[test]
-    fn paths_of_real_nodes_are_understood() {
+    fn real_cgroup_paths_are_parsed() {
         let container = || HolderKind::Container { id: ID.to_owned() };
         for (line, expected) in [
             (
@@ -185,8 +188,8 @@ mod tests {
                 "0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.kde.konsole-1234.scope",
                 unit("app-org.kde.konsole-1234.scope"),
             ),
-            ("0::/", unknown("its control group belongs to no job, container or unit")),
-            ("", unknown("the process is in no control group")),
+            ("0::/", unknown("its cgroup belongs to no job, container or unit")),
+            ("", unknown("the process is in no cgroup")),
         ] {
             let line = line.replace("U_ID", &UID.replace('-', "_")).replace("UID", UID);
             let line = line.replace("ID", ID);
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_hierarchies_the_scheduler_is_believed() {
+    fn scheduler_hierarchy_takes_precedence() {
         let text = "12:pids:/system.slice/slurmd.service\n\
                     9:memory:/slurm/uid_1000/job_77/step_0/task_0\n\
                     1:name=systemd:/system.slice/slurmd.service\n0::/\n";
@@ -206,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in "\\PC{0,120}") {
+        fn no_input_panics(text in "\\PC{0,120}") {
             judge(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! A command line that can be shown: short, without control characters, without secrets.
+//! A printable command line: short, without control characters or secrets.
 
 use std::io::Read;
 
@@ -6,12 +6,12 @@ use farrier_facts::node::{ReadError, Reading};
 
 use crate::root::Root;
 
-/// Of a command line, which may have megabytes, no more is read.
+/// Read limit; a command line may be megabytes long.
 const READ_BYTES: u64 = 4096;
-/// Of which no more is shown.
+/// Display limit.
 const SHOWN_CHARACTERS: usize = 200;
 
-/// Words in the name of an option or variable whose value nobody should see.
+/// Words in an option or variable name whose value is secret.
 const SECRETS: [&str; 6] = ["token", "password", "passwd", "secret", "credential", "key"];
 
 pub(super) fn read(root: &Root, folder: &str) -> Option<String> {
@@ -24,7 +24,7 @@ pub(super) fn read(root: &Root, folder: &str) -> Option<String> {
     });
     let Reading::Value(bytes) = bytes else { return None };
     let line = line(&bytes);
-    // Kernel threads have none.
+    // Kernel threads have no command line.
     (!line.is_empty()).then_some(line)
 }
 
@@ -53,11 +53,12 @@ fn line(bytes: &[u8]) -> String {
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words = || name.split(|letter: char| !letter.is_ascii_alphanumeric());
-    // `tokens`, `tokenizer` and `max_tokens` are what models have.
+    // `tokens`, `tokenizer` and `max_tokens` are ordinary model options.
     words().any(|word| SECRETS.contains(&word) || word.ends_with("password"))
 }
 
-/// A process chooses its own name: what would move a cursor or turn the writing round is replaced.
+/// Replaces characters that move the cursor or reverse the text direction: a process chooses its
+/// own name.
 pub(super) fn harmless(text: &str) -> String {
     let odd = |letter: char| {
         letter.is_control()
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_shown_and_models_words_are() {
+    fn secrets_are_hidden_and_model_options_are_shown() {
         for (words, expected) in [
             (
                 "vllm serve --api-key abc --tokenizer auto",
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_or_no_text_is_bounded() {
+    fn long_and_binary_command_lines_are_bounded() {
         let long = line(&[b'a'; 4096]);
         assert_eq!(long.chars().count(), SHOWN_CHARACTERS + 1);
         assert_eq!(line(b"\xff\xfe\0\x1b[2J\0\n\0"), "\u{fffd}\u{fffd} \u{fffd}[2J \u{fffd}");

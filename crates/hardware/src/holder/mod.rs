@@ -1,4 +1,4 @@
-//! Who holds a GPU: from a process to the pod, the Slurm job, the container or the unit that it belongs to.
+//! The owner of a process: the pod, Slurm job, container or systemd unit that it belongs to.
 
 mod cgroup;
 mod command;
@@ -10,60 +10,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::Root;
 
-/// A login that nobody made, such as a service's, has this number.
+/// `loginuid` of a process without a login session, such as a service.
 const NO_LOGIN: u32 = u32::MAX;
 
-/// A process and to whom it belongs. What could not be read is none.
+/// A process and its owner. Unreadable values are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Holder {
-    /// The process.
     pub pid: u32,
-    /// The kernel's short name of it.
+    /// `comm`, the kernel's short name.
     pub name: Option<String>,
-    /// The command line: its beginning, without secrets, safe to print.
+    /// Start of the command line, with secrets removed and safe to print.
     pub command: Option<String>,
-    /// The user as whom it runs.
+    /// Real user id.
     pub uid: Option<u32>,
     /// The user who logged in to start it.
     pub login_uid: Option<u32>,
-    /// To what it belongs.
     pub kind: HolderKind,
-    /// The control group that says so.
+    /// The cgroup from which the owner was derived.
     pub cgroup: Option<String>,
 }
 
-/// What a process belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HolderKind {
-    /// A job of Slurm.
     SlurmJob {
-        /// Its number.
         id: u64,
         /// `0`, `batch`, `extern`, `interactive`.
         step: Option<String>,
     },
-    /// A pod of Kubernetes.
     Pod {
-        /// Its UID, with dashes.
+        /// With dashes.
         uid: String,
         /// The container in it.
         container: Option<String>,
     },
     /// A container outside Kubernetes.
     Container {
-        /// Its number.
         id: String,
     },
-    /// A unit of systemd: a service, or a session of a user.
+    /// A systemd unit: a service or a user session.
     Unit {
         /// Such as `ollama.service` or `session-3.scope`.
         name: String,
     },
-    /// Nobody knows.
     Unknown {
-        /// Why.
         why: String,
     },
 }
@@ -82,9 +73,9 @@ impl fmt::Display for HolderKind {
     }
 }
 
-/// Reads to whom a process belongs. The command line is read from the process's own memory, behind a lock that a
-/// thread which is stuck in the driver may hold: it is left out where a thread is stuck, and whoever asks does well to
-/// ask once, when the process appears.
+/// Determines the owner of a process. The command line is read from the process's memory, behind a
+/// lock that a thread stuck in the driver may hold, so it is left out if any thread is stuck.
+/// Callers should ask once, when the process appears.
 pub fn holder(root: &Root, pid: u32) -> Holder {
     let folder = format!("/proc/{pid}");
     let name = root.word(&format!("{folder}/comm"));
@@ -108,12 +99,13 @@ pub fn holder(root: &Root, pid: u32) -> Holder {
     }
 }
 
-/// When a process was started, in the kernel's ticks since the boot: with its number this tells it from all others of the
-/// boot. It is read without a lock of the process.
+/// Start time of a process in clock ticks since boot; with the PID it identifies the process within
+/// the boot. Read without a lock of the process.
 pub fn started(root: &Root, pid: u32) -> Option<u64> {
     let stat = root.bytes(&format!("/proc/{pid}/stat"));
     let line = String::from_utf8_lossy(stat.value()?).into_owned();
-    // The name may have spaces and parentheses; the state behind it is the third field, the start the 22nd.
+    // The name may contain spaces and parentheses; the state after it is field 3, the start time
+    // field 22.
     let (_, rest) = line.rsplit_once(") ")?;
     rest.split_whitespace().nth(22 - 3)?.parse().ok()
 }
@@ -138,15 +130,15 @@ fn unknown(why: String) -> HolderKind {
 
 fn absent(root: &Root, folder: &str, pid: u32) -> String {
     match root.exists(folder) {
-        Reading::Value(true) => "the kernel has no control groups".to_owned(),
+        Reading::Value(true) => "the kernel has no cgroups".to_owned(),
         Reading::Value(false) | Reading::Absent => {
-            format!("there is no process {pid} here: it ended, or it is in another PID namespace")
+            format!("no process {pid} here: it exited or is in another PID namespace")
         }
         Reading::Unreadable(why) => why.to_string(),
     }
 }
 
-/// `Uid: 1000 1000 1000 1000`: real, effective, saved and of files.
+/// `Uid: 1000 1000 1000 1000`: real, effective, saved, file system.
 fn uid(root: &Root, folder: &str) -> Option<u32> {
     let status = root.text(&format!("{folder}/status"));
     let line = status.value()?.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -160,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_described() {
+    fn process_owner_is_described() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join("proc/42").join(name);
@@ -180,7 +172,7 @@ mod tests {
         assert_eq!(found.kind.to_string(), "Slurm job 7.0");
         write("loginuid", "4294967295");
         assert_eq!(holder(&root, 42).login_uid, None);
-        // A thread is stuck in the driver: the memory of the process is not touched.
+        // With a thread stuck in the driver, the memory of the process is not touched.
         write("task/42/stat", "42 (python3) S 1 1\n");
         write("task/43/stat", "43 (a) S (b) D 1 1\n");
         let stuck = holder(&root, 42);
@@ -188,18 +180,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_unknown_and_says_why() {
+    fn missing_process_is_unknown_with_a_reason() {
         let folder = tempfile::tempdir().unwrap();
         let found = holder(&Root::unrecorded(folder.path()), 42);
         let HolderKind::Unknown { why } = &found.kind else { panic!("{found:?}") };
-        assert_eq!(why, "there is no process 42 here: it ended, or it is in another PID namespace");
+        assert_eq!(why, "no process 42 here: it exited or is in another PID namespace");
         assert_eq!((found.name, found.command, found.uid), (None, None, None));
     }
 
     #[test]
-    fn this_process_is_found() {
+    fn own_process_is_found() {
         let found = holder(&Root::unrecorded("/"), std::process::id());
-        // Not its command: another test's thread may wait for the disk, and then that is not read.
+        // The command is not checked: another test's thread may be in disk sleep, and then it is
+        // not read.
         assert!(found.name.is_some() && found.uid.is_some());
     }
 }

@@ -10,7 +10,7 @@ const MODULES: &str = "/sys/module";
 
 pub(super) fn read(root: &Root, samples: &mut Vec<Sample>) {
     let loaded = match root.word("/sys/module/nvidia/initstate") {
-        // `coming` and `going` are states in which nobody can use it.
+        // A module in state `coming` or `going` is not usable.
         Reading::Value(state) => Reading::Value(state == "live"),
         Reading::Absent => required(root.list(MODULES), MODULES).map(|_| false),
         Reading::Unreadable(why) => Reading::Unreadable(why),

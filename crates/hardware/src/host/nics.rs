@@ -1,8 +1,9 @@
 //! Ports of network adapters for jobs: `InfiniBand`, `RoCE` and EFA.
 //!
-//! A read of `state` or of a counter is a command to the adapter's firmware. Only what is judged is read; what
-//! failed is left alone for an hour, because on some adapters each read of a counter that the firmware keeps to
-//! itself prints `ACCESS_REG ... failed` into the kernel log (leptonai/gpud#1164).
+//! Reading `state` or a counter is a command to the adapter's firmware, so only files that rules
+//! need are read. A counter that fails is skipped for an hour, because on some adapters each read
+//! of a counter that the firmware does not expose prints `ACCESS_REG ... failed` into the kernel
+//! log (leptonai/gpud#1164).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +15,18 @@ use crate::root::Root;
 
 const ADAPTERS: &str = "/sys/class/infiniband";
 
-/// A driver that is loaded anew takes its ports away for a moment.
+/// Reloading a driver removes its ports for a moment.
 const MISSED_READS: u32 = 3;
 
-/// An hour of reads, one every ten seconds.
+/// An hour of reads at one per ten seconds.
 const LEFT_ALONE_READS: u32 = 360;
 
-/// A node has at most some tens; an adapter that is renamed again and again must not fill the memory.
+/// A node has at most some tens; repeated renaming of an adapter must not exhaust the memory.
 const PORTS_MAX: usize = 512;
 
-/// Counters of a port, with the folders in which they may stand. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
-/// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver moved the counters
-/// of commands from the port to the device in 5.14.
+/// Counters of a port and where they are. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
+/// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver
+/// moved the command counters from the port to the device in 5.14.
 const COUNTERS: [(Signal, Place, &str); 14] = [
     (Signal::NicLinkDowned, Place::Port, "link_downed"),
     (Signal::NicLinkErrorRecovery, Place::Port, "link_error_recovery"),
@@ -43,7 +44,7 @@ const COUNTERS: [(Signal, Place, &str); 14] = [
     (Signal::NicEfaCommandErrors, Place::Device, "cmds_err"),
 ];
 
-/// Where a counter stands.
+/// The directory of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// `ports/1/counters`.
@@ -54,7 +55,7 @@ enum Place {
     Device,
 }
 
-/// The ports at one look, for who does not watch them.
+/// One-shot view of the ports, without monitoring.
 pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
@@ -69,10 +70,10 @@ pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
     })
 }
 
-/// A port by its device and number.
+/// A port by device and number.
 type PortName = (String, u32);
 
-/// The ports that were seen.
+/// State of all ports.
 #[derive(Debug)]
 pub(super) struct Nics {
     expected: Option<u32>,
@@ -85,22 +86,22 @@ pub(super) struct Nics {
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Reads in a row in which it was not there.
+    /// Consecutive reads in which it was missing.
     missed: u32,
-    /// Whether the physical link was up when it was last looked at; none where that could not be read.
+    /// Whether the physical link was up at the last read; `None` if that was unreadable.
     link_up: Option<bool>,
     active: Option<bool>,
-    /// Whether its link was ever up: a port without a cable is no fault.
+    /// Whether its link was ever up: a port without a cable is not a fault.
     used: bool,
     class: Class,
     counters: BTreeMap<Signal, Counter>,
 }
 
-/// Ports that ought to run at one rate: those of one model on one kind of network. A node may have other adapters for
-/// storage besides those for jobs.
+/// Ports that should run at the same rate: one model on one kind of network. A node may have other
+/// adapters for storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
-    /// `hca_type`, such as `MT4129`; adapters of other makers have none.
+    /// `hca_type`, such as `MT4129`; other vendors' adapters have none.
     model: String,
     /// `link_layer`: `InfiniBand` or `Ethernet`.
     network: String,
@@ -108,7 +109,7 @@ struct Class {
 
 impl Class {
     fn of(root: &Root, name: &PortName) -> Self {
-        // What cannot be read is a class of its own.
+        // Unreadable values form a class of their own.
         let word = |path: String| root.word(&path).value().cloned().unwrap_or_default();
         Self {
             model: word(format!("{ADAPTERS}/{}/hca_type", name.0)),
@@ -117,7 +118,7 @@ impl Class {
     }
 }
 
-/// A counter that is not read each time.
+/// A counter that is not read every time.
 #[derive(Debug)]
 struct Counter {
     reading: Reading<f64>,
@@ -125,7 +126,8 @@ struct Counter {
 }
 
 impl Nics {
-    /// `most`: active ports that were seen at a time by an earlier collector. A number that is expected takes its place.
+    /// `most`: the most active ports that an earlier collector saw at once. An expected count
+    /// overrides it.
     pub(super) fn new(
         expected: Option<u32>,
         most: u32,
@@ -136,7 +138,7 @@ impl Nics {
         Self { expected, ignored, ports: BTreeMap::new(), used_before, most_active }
     }
 
-    /// The ports that are known to have been in use.
+    /// Ports known to have been in use.
     pub(super) fn used(&self) -> BTreeSet<PortName> {
         let now = self.ports.iter().filter(|(_, port)| port.used).map(|(name, _)| name);
         self.used_before.iter().chain(now).take(PORTS_MAX).cloned().collect()
@@ -150,7 +152,7 @@ impl Nics {
         &self.ignored
     }
 
-    /// Only whether the known ports are active: one file each.
+    /// Reads only whether the known ports are active: one file each.
     pub(super) fn read_states(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             let active = state(root, name).map(|active| active && port.link_up != Some(false));
@@ -159,9 +161,10 @@ impl Nics {
         self.give_counts(samples);
     }
 
-    /// Everything, with adapters that are new.
+    /// Reads everything and discovers new adapters.
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
-        // Without the class there are no adapters: none of those that were known is found below.
+        // Without the sysfs class there are no adapters, and every known port counts as missing
+        // below.
         if let Reading::Unreadable(why) = self.find(root) {
             return self.give_unreadable(&why, samples);
         }
@@ -172,10 +175,10 @@ impl Nics {
                 port.link_up = link.value().copied();
                 link.map(|up| active && up)
             });
-            // Where the firmware does not answer, each further read would wait for it again.
+            // If the firmware does not answer, each further read would block again.
             let answers = matches!(active, Reading::Value(_));
             if answers && !port.used {
-                // It went down before we started.
+                // The link went down before we started.
                 let downed = counter(root, name, Place::Port, "link_downed");
                 port.used = downed.value().is_some_and(|times| *times > 0.0);
             }
@@ -194,7 +197,7 @@ impl Nics {
         self.give_counts(samples);
     }
 
-    /// The class with the most ports that are in use: only those are compared with each other.
+    /// The class with the most ports in use; only its ports are compared with each other.
     fn compared(&self) -> Option<Class> {
         let mut counts: BTreeMap<&Class, u32> = BTreeMap::new();
         for port in self.ports.values().filter(|port| port.used) {
@@ -203,7 +206,7 @@ impl Nics {
         counts.into_iter().max_by_key(|(_, count)| *count).map(|(class, _)| class.clone())
     }
 
-    /// Looks for ports that are not known yet.
+    /// Discovers ports that are not known yet.
     fn find(&mut self, root: &Root) -> Reading<()> {
         let devices = match root.list(ADAPTERS) {
             Reading::Value(devices) => devices,
@@ -213,7 +216,7 @@ impl Nics {
         for device in devices.into_iter().filter(|device| !self.ignored.contains(device)) {
             let ports = match root.list(&format!("{ADAPTERS}/{device}/ports")) {
                 Reading::Value(ports) => ports,
-                // It went away while we looked.
+                // It disappeared meanwhile.
                 Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
@@ -244,7 +247,7 @@ impl Nics {
         let reading = match unknown {
             None => Reading::Value(f64::from(active)),
             Some(((device, port), _)) => Reading::Unreadable(ReadError::unavailable(format!(
-                "the state of port {port} of `{device}` cannot be read"
+                "failed to read the state of port {port} of `{device}`"
             ))),
         };
         of_node(samples, Signal::NodeNicsActive, reading);
@@ -263,14 +266,14 @@ impl Nics {
 }
 
 impl Port {
-    /// Whether it is there, and active. Absent: its folder is gone.
+    /// Reports presence and activity. `Absent` means that the port's directory is gone.
     fn give_state(&mut self, name: &PortName, active: Reading<bool>, samples: &mut Vec<Sample>) {
         if active == Reading::Absent {
             self.active = Some(false);
             self.missed = self.missed.saturating_add(1);
             if self.missed >= MISSED_READS {
                 samples.push(sample(name, Signal::NicPresent, Reading::Value(0.0)));
-                let why = ReadError::unavailable("the adapter is no longer there");
+                let why = ReadError::unavailable("the adapter is gone");
                 samples.push(sample(name, Signal::NicActive, Reading::Unreadable(why)));
             }
             return;
@@ -286,7 +289,8 @@ impl Port {
         samples.push(sample(name, Signal::NicActive, reading));
     }
 
-    /// `compared`: whether its rate is compared with those of others. That of a port that is down says nothing.
+    /// `compared`: whether its rate is compared with those of others. The rate of a port that is
+    /// down means nothing.
     fn give_rest(
         &mut self,
         root: &Root,
@@ -333,15 +337,15 @@ fn state(root: &Root, name: &PortName) -> Reading<bool> {
 /// `5: LinkUp`.
 fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
     match numbered(root, &format!("{}/phys_state", folder(name))) {
-        // Every driver has both files; one without the other went away between the two.
+        // Every driver has both files; if only one exists, the port disappeared between the reads.
         Reading::Absent => {
-            Reading::Unreadable(ReadError::unavailable("the port went away while it was read"))
+            Reading::Unreadable(ReadError::unavailable("the port disappeared during the read"))
         }
         other => other.map(|state| state == 5),
     }
 }
 
-/// A state of sysfs: a number, a colon and a word.
+/// A sysfs state: a number, a colon and a word.
 fn numbered(root: &Root, path: &str) -> Reading<u32> {
     root.word(path).and_then(|word| {
         let number = word.split(':').next().and_then(|number| number.trim().parse().ok());
@@ -374,7 +378,7 @@ fn counter(root: &Root, name: &PortName, place: Place, file: &str) -> Reading<f6
 fn value(root: &Root, path: &str) -> Reading<f64> {
     root.word(path).and_then(|word| match word.parse() {
         Ok(number) => Reading::Value(count(number)),
-        // `N/A (no PMA)`: the adapter does not count this.
+        // `N/A (no PMA)`: the adapter does not have this counter.
         Err(_) if word.starts_with("N/A") => Reading::Absent,
         Err(_) => no_number(path),
     })

@@ -1,4 +1,5 @@
-//! The PCI bus: which GPUs stand on it, their bus errors, and bridges that send peers' traffic the long way.
+//! The PCI bus: GPUs present, their bus errors, and bridges that redirect peer-to-peer traffic
+//! (ACS).
 
 use std::collections::BTreeMap;
 
@@ -15,14 +16,13 @@ const NVIDIA: &str = "0x10de";
 const ACS_CAPABILITY: u32 = 0x000d;
 /// Bits of its control register: P2P request redirect and P2P completion redirect.
 const ACS_REDIRECT: u16 = 1 << 2 | 1 << 3;
-/// Extended capabilities begin behind the 256 bytes of the old configuration space.
+/// Extended capabilities start after the 256 bytes of legacy configuration space.
 const EXTENDED: usize = 0x100;
-/// Without `CAP_SYS_ADMIN` the kernel shows the header only.
+/// Without `CAP_SYS_ADMIN` the kernel exposes only the header.
 const HEADER_BYTES: usize = 64;
-/// As many capabilities of 8 bytes as there is room for: a loop ends.
+/// As many capabilities of 8 bytes as fit, which ends a cyclic list.
 const CAPABILITIES_MAX: usize = (4096 - EXTENDED) / 8;
 
-/// What a device is, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Device {
     Gpu,
@@ -30,19 +30,20 @@ enum Device {
     Other,
 }
 
-/// The devices that were seen.
+/// State of the PCI bus.
 #[derive(Debug)]
 pub(super) struct Pci {
     expected: Option<u32>,
-    /// The most that were seen at a time.
+    /// The most GPUs ever seen at once.
     most: u32,
-    /// GPUs that are known from an earlier collector only, until the bus is read.
+    /// GPUs known only from an earlier collector, until the bus is read.
     remembered: Vec<GpuIdentity>,
-    /// What stands at an address does not change while it stands there: some hundred devices are asked once.
+    /// Device kinds by address. They do not change while a device is present, so some hundred
+    /// devices are read once.
     devices: BTreeMap<String, Device>,
-    /// GPUs by address, kept when NVML no longer lists them: that is when it matters.
+    /// GPUs by address. Kept when NVML no longer lists them, which is when they matter.
     gpus: BTreeMap<String, GpuIdentity>,
-    /// GPUs whose address nobody tells.
+    /// GPUs whose address is unknown.
     unplaced: Vec<GpuUuid>,
 }
 
@@ -51,8 +52,8 @@ fn address_of(gpu: &GpuIdentity) -> Option<String> {
 }
 
 impl Pci {
-    /// `most` and `gpus` are what an earlier collector saw. A number that is expected takes the place of the former:
-    /// that is how a GPU that was taken out on purpose is no longer missed.
+    /// `most` and `gpus` come from an earlier collector. An expected count overrides `most`, so
+    /// that a GPU that was removed on purpose is not reported as missing.
     pub(super) fn new(expected: Option<u32>, most: u32, gpus: &[GpuIdentity]) -> Self {
         Self {
             expected,
@@ -76,7 +77,7 @@ impl Pci {
         self.most = self.most.max(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         for gpu in gpus {
             let Some(address) = address_of(gpu) else { continue };
-            // A GPU that was moved or replaced is not looked for where it was.
+            // A GPU that was moved or replaced is not looked for at its old address.
             self.gpus.retain(|_, known| known.uuid != gpu.uuid);
             self.gpus.insert(address, gpu.clone());
         }
@@ -85,7 +86,7 @@ impl Pci {
         self.unplaced = unplaced.map(|gpu| gpu.uuid.clone()).collect();
     }
 
-    /// Asks each device anew what it is, next time.
+    /// Classifies every device again at the next read.
     pub(super) fn forget_devices(&mut self) {
         self.devices.clear();
     }
@@ -100,7 +101,7 @@ impl Pci {
         self.most = self.most.max(on_bus.unwrap_or(0));
         let expected = match self.expected {
             Some(expected) => Reading::Value(expected),
-            // Where nothing could ever be counted, none is no expectation.
+            // If no GPU was ever counted, zero is not an expectation.
             None if self.most == 0 => gpus.clone(),
             None => Reading::Value(self.most),
         };
@@ -111,7 +112,7 @@ impl Pci {
         of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
         for gpu in &self.unplaced {
             let reading =
-                Reading::Unreadable(ReadError::unavailable("NVML does not tell its address"));
+                Reading::Unreadable(ReadError::unavailable("NVML does not report its PCI address"));
             let subject = Subject::Gpu(gpu.clone());
             samples.push(Sample { subject, signal: Signal::GpuOnBus, reading, note: None });
         }
@@ -130,7 +131,8 @@ impl Pci {
         }
     }
 
-    /// Where none is missing, a GPU of earlier that does not stand where it stood was replaced or taken out.
+    /// If no GPU is missing, a remembered GPU that is not at its old address was replaced or
+    /// removed.
     fn forget_replaced(&mut self, none_is_missing: bool) {
         for gpu in std::mem::take(&mut self.remembered) {
             let Some(address) = address_of(&gpu) else { continue };
@@ -141,7 +143,7 @@ impl Pci {
         }
     }
 
-    /// Bridges that send peer-to-peer traffic up to the root.
+    /// Counts bridges that redirect peer-to-peer traffic to the root complex.
     pub(super) fn read_acs(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let bridges = self.find(root).and_then(|()| {
             let mut redirecting = 0;
@@ -159,7 +161,7 @@ impl Pci {
         of_node(samples, Signal::NodeAcsBridges, bridges);
     }
 
-    /// Brings the list of devices up to date.
+    /// Updates the list of devices.
     fn find(&mut self, root: &Root) -> Reading<()> {
         let addresses = match required(root.list(DEVICES), DEVICES) {
             Reading::Value(addresses) => addresses,
@@ -170,7 +172,7 @@ impl Pci {
             let known = self.devices.get(&address).copied();
             let device = match known.map_or_else(|| device(root, &address), Reading::Value) {
                 Reading::Value(device) => device,
-                // It went away while we looked.
+                // It disappeared meanwhile.
                 Reading::Absent => continue,
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
@@ -181,7 +183,7 @@ impl Pci {
     }
 }
 
-/// The kernel's counts of bus errors, Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer`.
+/// The kernel's AER counters, Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer`.
 const ERRORS: [(Signal, &str, &str); 3] = [
     (Signal::GpuAerCorrectable, "aer_dev_correctable", "TOTAL_ERR_COR"),
     (Signal::GpuAerNonFatal, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
@@ -208,10 +210,10 @@ fn device(root: &Root, address: &str) -> Reading<Device> {
     })
 }
 
-/// Whether a bridge's configuration space says that it redirects requests or completions of peers.
+/// Whether a bridge redirects peer requests or completions, from its configuration space.
 fn redirects(config: &[u8]) -> Reading<bool> {
     if config.len() <= HEADER_BYTES {
-        let why = "only root may read the configuration of PCI bridges";
+        let why = "reading the configuration of PCI bridges needs root";
         return Reading::Unreadable(ReadError::unavailable(why));
     }
     let word = |at: usize| {
@@ -220,7 +222,8 @@ fn redirects(config: &[u8]) -> Reading<bool> {
     };
     let mut at = EXTENDED;
     for _ in 0..CAPABILITIES_MAX {
-        // A bridge without extended configuration space has no such control; one that is gone reads as ones.
+        // A bridge without extended configuration space has no ACS; one that is gone reads as all
+        // ones.
         let Some(head) = word(at).filter(|head| *head != 0 && *head != u32::MAX) else { break };
         if head & 0xffff == ACS_CAPABILITY {
             let control = word(at + 4).map_or(0, |word| (word >> 16) as u16);
@@ -248,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn redirection_is_found_in_the_configuration_space() {
-        // AER first, ACS behind it, with all that a bridge can do in the capability register.
+    fn acs_redirect_is_read_from_configuration_space() {
+        // AER first, then ACS with a full capability register.
         let chain = |control: u32| {
             space(&[(0x100, 0x1482_0001, 0), (0x148, 0x0001_000d, control << 16 | 0x5f)])
         };
@@ -262,7 +265,7 @@ mod tests {
         assert_eq!(redirects(&[0xff; 4096]), Reading::Value(false));
         assert_eq!(redirects(&[0; 256]), Reading::Value(false));
         assert!(matches!(redirects(&[0; 64]), Reading::Unreadable(_)));
-        // Capabilities in a ring end.
+        // A cyclic capability list terminates.
         let ring = space(&[(0x100, 0x2001_0001, 0), (0x200, 0x1001_0001, 0)]);
         assert_eq!(redirects(&ring), Reading::Value(false));
     }

@@ -1,8 +1,9 @@
-//! Threads that are stuck in the kernel (state D), told apart by what they wait for.
+//! Threads stuck in the kernel (state D), by what they wait for.
 //!
-//! One pass over `/proc/*/stat`; only of a thread in D is more read. A thread counts when it was in D in two passes
-//! in a row. Others than the driver's must also not have been switched to in between: whoever writes much to a
-//! disk is in D most of the time, and moves. The driver waits in short sleeps, so that its stuck threads do switch.
+//! One pass over `/proc/*/stat`; more is read only for threads in D. A thread counts if it was in D
+//! in two consecutive passes. Threads outside the driver must also have had no context switch in
+//! between: a heavy disk writer is in D most of the time but makes progress. The driver polls with
+//! short sleeps, so its stuck threads do switch.
 
 use std::collections::HashMap;
 
@@ -14,33 +15,32 @@ use crate::root::Root;
 
 const PROCESSES: &str = "/proc";
 
-/// More are stuck only when the node is lost, and then the number says nothing more.
+/// Sanity limit: with more stuck threads the node is lost and the exact number is irrelevant.
 const STUCK_MAX: usize = 4096;
 
-/// A thread, told from a later one with the same number by when it started.
+/// A thread id with its start time, which distinguishes it from a later thread with the same id.
 type ThreadKey = (u32, u64);
 
-/// What a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Driver,
     Nfs,
     Other,
-    /// Nobody knows: it is a thread of a process on a GPU, and where it waits is shown to root only.
+    /// A thread of a GPU process whose wait channel is visible only to root.
     Unknown,
 }
 
 /// A thread that was in D in the last pass.
 #[derive(Debug, Clone)]
 struct Stuck {
-    /// For people: its name and number.
+    /// Name and thread id, for display.
     name: String,
     waits: Waits,
-    /// How often it was switched to; none where that could not be read.
+    /// Voluntary context switches; `None` if unreadable.
     switches: Option<u64>,
 }
 
-/// What was seen in the last pass.
+/// State of the last pass.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     last: HashMap<ThreadKey, Stuck>,
@@ -75,14 +75,14 @@ impl Threads {
                     .value()
                     .is_some_and(|counts| counts.iter().any(|(what, _)| *what == Waits::Unknown))
             {
-                let why = "a thread of a process on a GPU is stuck, and only root may see where";
+                let why = "a thread of a GPU process is stuck; where is visible to root only";
                 count = Reading::Unreadable(ReadError::unavailable(why));
             }
             of_node_named(samples, signal, count, &names);
         }
     }
 
-    /// What each thread waits for that is stuck since the last pass, and its name.
+    /// Threads stuck since the last pass: what they wait for, and their names.
     fn pass(&mut self, root: &Root) -> Reading<Vec<(Waits, String)>> {
         let names = match required(root.list(PROCESSES), PROCESSES) {
             Reading::Value(names) => names,
@@ -116,7 +116,7 @@ impl Threads {
                 Waits::Nfs | Waits::Other => {}
                 Waits::Unknown => {
                     add(Waits::Unknown);
-                    // Stuck it is, wherever.
+                    // It is stuck in any case, wherever it waits.
                     if is_still {
                         add(Waits::Other);
                     }
@@ -128,7 +128,7 @@ impl Threads {
     }
 }
 
-/// Notes a thread if it is in D. One that ended meanwhile is none.
+/// Records a thread if it is in D. A thread that exited meanwhile is skipped.
 fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, Stuck>) {
     let Reading::Value(line) = root.bytes(&format!("{folder}/stat")) else { return };
     let line = String::from_utf8_lossy(&line);
@@ -140,9 +140,10 @@ fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, St
     let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
     if waits == Waits::Other {
-        // Only root may read it, and behind a lock that a process in `execve` holds: not where the name is enough.
+        // Readable by root only, and behind a lock that a process in `execve` holds. Skip it if the
+        // name is enough.
         let stack = text("stack").filter(|stack| !stack.is_empty());
-        // To whom the kernel does not show the place it shows a nought.
+        // The kernel shows 0 to unprivileged readers.
         let is_hidden = stack.is_none() && matches!(wait_channel.as_str(), "" | "0");
         waits = match waits_for(stat.name, &wait_channel, stack.as_deref().unwrap_or("")) {
             Waits::Other if on_gpu && is_hidden => Waits::Unknown,
@@ -154,7 +155,7 @@ fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, St
     now.insert((stat.number, stat.started), seen);
 }
 
-/// What `/proc/PID/stat` says: `1234 (name) D ...`, Linux `Documentation/filesystems/proc.rst`.
+/// Fields of `/proc/PID/stat`: `1234 (name) D ...`, Linux `Documentation/filesystems/proc.rst`.
 struct Stat<'a> {
     number: u32,
     name: &'a str,
@@ -163,13 +164,13 @@ struct Stat<'a> {
 }
 
 impl<'a> Stat<'a> {
-    /// The name may hold blanks and parentheses: its end is the last one.
+    /// The name may contain spaces and parentheses; it ends at the last one.
     fn parse(line: &'a str) -> Option<Self> {
         let (number, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ');
         let state = fields.next()?;
-        // The start is field 22; the state was field 3.
+        // The start time is field 22; the state was field 3.
         let started = fields.nth(18)?.parse().ok()?;
         Some(Self { number: number.trim().parse().ok()?, name, state, started })
     }
@@ -183,7 +184,8 @@ fn switches(root: &Root, folder: &str) -> Option<u64> {
         .find_map(|number| number.trim().parse().ok())
 }
 
-/// Names are of NVIDIA/open-gpu-kernel-modules (`kernel-open/nvidia`, `nvidia-uvm`) and of Linux `net/sunrpc`, `fs/nfs`.
+/// Names from NVIDIA/open-gpu-kernel-modules (`kernel-open/nvidia`, `nvidia-uvm`) and Linux
+/// `net/sunrpc`, `fs/nfs`.
 fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
     let thread = ["nv_", "nv-", "nvidia", "UVM "].iter().any(|start| name.starts_with(start))
         || name.starts_with("irq/") && name.contains("nvidia");
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_is_read_whatever_the_name() {
+    fn stat_is_parsed_whatever_the_name() {
         let rest = "S 1 7 7 0 -1 4194560 0 0 0 0 12 8 0 0 20 0 1 0 4321 0 0";
         for name in ["bash", "tmux: server", "a) D 1 (b", "(sd-pam)", ""] {
             let line = format!("77 ({name}) {rest}");
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart_by_what_they_wait_for() {
+    fn threads_are_classified_by_what_they_wait_for() {
         for (name, wait_channel, stack, expected) in [
             ("nv_queue", "0", "", Waits::Driver),
             ("irq/152-nvidia", "", "", Waits::Driver),

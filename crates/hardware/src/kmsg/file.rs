@@ -1,4 +1,4 @@
-//! A file in the form of the kernel log that somebody appends to: the log of a simulated node.
+//! An appended file in kmsg format: the kernel log of a simulated node.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -11,15 +11,16 @@ use super::KernelLog;
 use super::cursor::Cursor;
 use super::wait::Changes;
 
-/// Where the kernel does not tell of changes: a line must reach a finding within 50 ms, of which this is the largest part.
+/// Polling interval if inotify is unavailable. A line must reach a finding within 50 ms, and this
+/// is the largest part.
 const LOOK: Duration = Duration::from_millis(20);
-/// Where it does, the file is looked at all the same: some file systems do not tell of all changes.
+/// Polling interval with inotify: some file systems do not report every change.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
-/// The kernel's own records have at most 8 KiB; a longer line is not one.
+/// The kernel's own records have at most 8 KiB; a longer line is not a record.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Follows the file until `stop` is set or another file stands in its place.
+/// Follows the file until `stop` is set or the file is replaced.
 pub(super) fn follow(
     path: &Path,
     log: &File,
@@ -56,17 +57,17 @@ pub(super) fn follow(
         }
         let now = fs::metadata(path)?;
         if now.len() < place {
-            // Emptied and perhaps written anew: another log.
+            // Truncated and perhaps rewritten: a different log.
             cursor.forget();
             return Ok(());
         }
         if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
-            // Replaced by one that is as long: the same log with more in it.
+            // Replaced by a file at least as long: the same log with more records.
             return Ok(());
         }
         if now.len() == place {
             match &changes {
-                // What changed before there was a watch shows in another turn.
+                // Changes from before the watch show up in the next iteration.
                 None => changes = Some(Changes::of(path)),
                 Some(Ok(changes)) => drop(changes.wait(LOOK_ANYWAY)?),
                 Some(Err(_)) => std::thread::sleep(LOOK),
@@ -76,7 +77,7 @@ pub(super) fn follow(
     Ok(())
 }
 
-/// Reads all that is there; a last line without its end is not whole yet.
+/// Reads the current contents; an unterminated last line is incomplete and skipped.
 pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let mut cursor = Cursor::after(None);
     let mut lines = Lines::default();
@@ -95,16 +96,16 @@ pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<(
     }
 }
 
-/// Whole lines out of chunks. The last one waits until its newline is there.
+/// Splits chunks into complete lines. The last one waits for its newline.
 #[derive(Default)]
 struct Lines {
     begun: Vec<u8>,
-    /// The line that has begun is too long to be one; it is dropped up to its end.
+    /// The current line is too long and is dropped up to its end.
     too_long: bool,
 }
 
 impl Lines {
-    /// Gives out each line that ends in the chunk; none for one that was too long.
+    /// Emits each line completed by the chunk; `None` for one that was too long.
     fn take(&mut self, chunk: &[u8], mut give: impl FnMut(Option<&[u8]>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_dropped_up_to_its_end() {
+    fn overlong_line_is_dropped() {
         let long = vec![b'x'; LINE_BYTES_MAX];
         let given = lines(&[b"a\n", &long, &long, b"x\nb\n", b"half"]);
         assert_eq!(given, [Some(b"a".to_vec()), None, Some(b"b".to_vec())]);
@@ -155,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_do_not_depend_on_the_chunks(text in "[ab\n]{0,60}", cut in 1..9_usize) {
+        fn lines_are_independent_of_chunking(text in "[ab\n]{0,60}", cut in 1..9_usize) {
             let whole = lines(&[text.as_bytes()]);
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(cut).collect();
             prop_assert_eq!(lines(&chunks), whole);

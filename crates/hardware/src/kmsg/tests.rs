@@ -1,4 +1,4 @@
-//! The whole reader, on files and on this machine's own log.
+//! The whole reader, on files and on this machine's kernel log.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ struct Reading {
     said: Receiver<KernelLog>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Of the thread.
+    /// Of the reader thread.
     status: PathBuf,
 }
 
@@ -37,7 +37,7 @@ impl Reading {
     }
 
     fn next(&self) -> KernelLog {
-        self.said.recv_timeout(PATIENCE).expect("the reader says something")
+        self.said.recv_timeout(PATIENCE).expect("the reader sends an event")
     }
 
     fn texts(&self, count: usize) -> Vec<String> {
@@ -50,7 +50,7 @@ impl Reading {
 }
 
 impl Reading {
-    /// How often the thread has gone to sleep.
+    /// Voluntary context switches of the reader thread.
     fn sleeps(&self) -> u32 {
         let status = fs::read_to_string(&self.status).unwrap();
         let mut lines = status.lines();
@@ -63,7 +63,7 @@ impl Drop for Reading {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("the reader ends");
+            thread.join().expect("the reader stops");
         }
     }
 }
@@ -74,7 +74,7 @@ fn append(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_file_is_followed_and_half_a_line_waits() {
+fn file_is_followed_and_partial_line_waits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,1,10,-;one\n KEY=x\n6,2,20,-;two\n4,3,30,-;thr");
@@ -85,7 +85,7 @@ fn a_file_is_followed_and_half_a_line_waits() {
 }
 
 #[test]
-fn while_nothing_is_written_nobody_looks() {
+fn idle_file_is_not_polled() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,1,10,-;one\n");
@@ -94,7 +94,7 @@ fn while_nothing_is_written_nobody_looks() {
     let (before, start) = (reading.sleeps(), Instant::now());
     std::thread::sleep(Duration::from_millis(900));
     let sleeps = reading.sleeps() - before;
-    // Five a second, however long this thread had to wait for its turn.
+    // Five per second, however long this thread had to wait for the CPU.
     let seconds = start.elapsed().as_secs() + 1;
     assert!(u64::from(sleeps) <= 5 * seconds, "{sleeps} times in {seconds} s");
     append(&path, "6,2,20,-;two\n");
@@ -102,7 +102,7 @@ fn while_nothing_is_written_nobody_looks() {
 }
 
 #[test]
-fn a_file_that_is_emptied_or_replaced_is_read_on() {
+fn truncated_or_replaced_file_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,1,10,-;one\n6,2,20,-;two\n");
@@ -113,33 +113,33 @@ fn a_file_that_is_emptied_or_replaced_is_read_on() {
     fs::rename(&next, &path).unwrap();
     assert_eq!(reading.texts(2), ["three", "CaughtUp"]);
     fs::write(&path, "6,0,1,-;new\n").unwrap();
-    // It may be seen empty, before the new line is in it.
+    // It may be observed empty, before the new line is written.
     let mut texts = reading.texts(2);
     texts.sort();
     assert_eq!(texts, ["CaughtUp", "new"]);
 }
 
 #[test]
-fn a_log_that_is_not_there_is_said_once_and_found_later() {
+fn missing_log_is_reported_once_and_found_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     let reading = Reading::start(path.clone(), None);
-    let KernelLog::Unreadable { why } = reading.next() else { panic!("it is not there") };
-    assert_eq!(why, format!("there is no kernel log at `{}`", path.display()));
+    let KernelLog::Unreadable { why } = reading.next() else { panic!("the log is missing") };
+    assert_eq!(why, format!("no kernel log at `{}`", path.display()));
     append(&folder.path().join("made"), "6,1,10,-;one\n");
     fs::rename(folder.path().join("made"), &path).unwrap();
     assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
+fn other_files_are_rejected() {
     let reading = Reading::start(PathBuf::from("/dev/null"), None);
-    let KernelLog::Unreadable { why } = reading.next() else { panic!("it is no log") };
-    assert_eq!(why, "`/dev/null` is neither the kernel's log nor a file");
+    let KernelLog::Unreadable { why } = reading.next() else { panic!("not a log") };
+    assert_eq!(why, "`/dev/null` is neither the kernel log device nor a regular file");
 }
 
 #[test]
-fn a_flood_passes_whole() {
+fn burst_is_delivered_completely() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,0,0,-;first\n");
@@ -151,13 +151,13 @@ fn a_flood_passes_whole() {
             .unwrap();
     }
     for expected in 1..=50_000 {
-        let KernelLog::Record { seq, .. } = reading.next() else { panic!("nothing is lost") };
+        let KernelLog::Record { seq, .. } = reading.next() else { panic!("no record is lost") };
         assert_eq!(seq, expected);
     }
 }
 
 #[test]
-fn this_machines_own_log_is_read_or_said_to_be_unreadable() {
+fn this_machines_log_is_read_or_reported_unreadable() {
     let reading = Reading::start(PathBuf::from("/dev/kmsg"), None);
     let mut last = None;
     loop {
