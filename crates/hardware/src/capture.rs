@@ -28,7 +28,7 @@ const FILES: &str = "root";
 /// The outcome of each read, by path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct CaptureRecord {
     /// Files that were read; their contents are below `root/`.
     pub files: BTreeMap<String, Reading<()>>,
     /// Symlink targets as written.
@@ -44,8 +44,8 @@ pub struct Record {
     contents: BTreeMap<String, Vec<u8>>,
 }
 
-impl Record {
-    pub(crate) fn file(&mut self, path: &str, reading: &Reading<Vec<u8>>) {
+impl CaptureRecord {
+    pub(crate) fn record_file(&mut self, path: &str, reading: &Reading<Vec<u8>>) {
         if let Reading::Value(bytes) = reading {
             self.contents.insert(path.to_owned(), bytes.clone());
         }
@@ -61,7 +61,7 @@ struct Index {
     farrier: String,
     captured: Date,
     python: PythonChoice,
-    reads: Record,
+    reads: CaptureRecord,
 }
 
 /// Why a capture failed to be written or read.
@@ -71,7 +71,7 @@ pub enum CaptureError {
     NotEmpty(PathBuf),
     /// A recorded path that cannot be stored below a directory.
     #[error("failed to store `{0}`: not a plain absolute path")]
-    OddPath(String),
+    UnsafePath(String),
     #[error("failed to {what} `{}`", path.display())]
     Io {
         /// `write` or `read`.
@@ -93,7 +93,7 @@ pub enum CaptureError {
 
 /// A captured node.
 #[derive(Debug)]
-pub struct Captured {
+pub struct CapturedNode {
     pub root: Root,
     pub nvml: NvmlReading,
     /// The Python that was active.
@@ -123,7 +123,7 @@ pub fn write(
         let plain = path
             .strip_prefix('/')
             .filter(|path| path.split('/').all(|part| !matches!(part, "" | "." | "..")))
-            .ok_or_else(|| CaptureError::OddPath(path.clone()))?;
+            .ok_or_else(|| CaptureError::UnsafePath(path.clone()))?;
         write_file(&folder.join(FILES).join(plain), bytes)?;
     }
     let index = Index {
@@ -153,7 +153,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
     fs::write(path, bytes).map_err(io)
 }
 
-pub fn open(folder: &Path) -> Result<Captured, CaptureError> {
+pub fn open(folder: &Path) -> Result<CapturedNode, CaptureError> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
@@ -166,7 +166,7 @@ pub fn open(folder: &Path) -> Result<Captured, CaptureError> {
     let index: Index = read_json(&path)?;
     let nvml = read_nvml(&folder.join(NVML))?;
     let root = Root::replay(folder.join(FILES), index.reads);
-    Ok(Captured { root, nvml, python: index.python, captured: index.captured })
+    Ok(CapturedNode { root, nvml, python: index.python, captured: index.captured })
 }
 
 /// Reads an NVML reading from a file.

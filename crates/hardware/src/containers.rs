@@ -2,7 +2,7 @@
 
 use farrier_facts::node::{CdiSpec, ContainerObservation, Reading};
 
-use crate::root::{Root, text_of};
+use crate::root::{Root, read_text};
 
 /// Runtimes and the programs that indicate them.
 const RUNTIMES: [(&str, &[&str]); 4] = [
@@ -40,7 +40,7 @@ pub(crate) fn inside(root: &Root) -> Reading<bool> {
     // A Kubernetes pod has no marker file: its root is an overlay and systemd was not booted in it.
     // A diskless host may have an overlay root too, but it runs systemd.
     let overlay =
-        root.extract("/proc/1/mounts", |file| text_of(file).map(|text| is_overlay(&text)));
+        root.extract("/proc/1/mounts", |file| read_text(file).map(|text| is_overlay(&text)));
     match (overlay, root.exists("/run/systemd/system")) {
         (Reading::Value(overlay), Reading::Value(booted)) => Reading::Value(overlay && !booted),
         _ => Reading::Value(false),

@@ -22,7 +22,7 @@ const NAMES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 pub(crate) fn read(root: &Root) -> DriverObservation {
     DriverObservation {
-        loaded: where_mounted(root, root.word("/sys/module/nvidia/version")),
+        loaded: where_mounted(root, root.trimmed("/sys/module/nvidia/version")),
         nvrm_line: root
             .text("/proc/driver/nvidia/version")
             .map(|text| text.lines().next().unwrap_or_default().to_owned()),

@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use farrier_facts::node::{BootChoice, InstalledKernel, KernelObservation, Reading};
 
 use crate::modules;
-use crate::root::{Root, text_of};
+use crate::root::{Root, read_text};
 
 pub(crate) fn read(root: &Root) -> KernelObservation {
-    let running = root.word("/proc/sys/kernel/osrelease");
+    let running = root.trimmed("/proc/sys/kernel/osrelease");
     KernelObservation {
         installed: installed(root, running.value()),
         boot_choice: boot_choice(root),
@@ -41,7 +41,7 @@ fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKern
             .into_iter()
             .map(|release| InstalledKernel {
                 bootable: image(&release),
-                module: modules::of_kernel(root, &release),
+                module: modules::for_kernel(root, &release),
                 headers: root.exists(&format!("/lib/modules/{release}/build/Makefile")),
                 release,
             })
@@ -111,7 +111,7 @@ fn default_of(root: &Root, path: &str) -> Reading<String> {
     let mut found = Reading::Absent;
     for path in paths {
         // Only this setting is captured: the kernel's command line may contain secrets.
-        match root.extract(&path, |file| text_of(file).map(|text| grub_default(&text))) {
+        match root.extract(&path, |file| read_text(file).map(|text| grub_default(&text))) {
             Reading::Value(Some(default)) => found = Reading::Value(default),
             Reading::Value(None) if found == Reading::Absent => {
                 found = Reading::Value("0".to_owned());

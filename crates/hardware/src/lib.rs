@@ -15,7 +15,7 @@
 //!
 //! This crate reports observations and never judges them; `farrier_facts::node` does that. Entry
 //! points: [`observe::observe`] for files, [`nvml::probe`] for one NVML snapshot, [`capture`] to
-//! store both; [`nvml::watch::run`], [`kmsg::run`], [`host::Collector`] and
+//! store both; [`nvml::watch::run`], [`kmsg::run`], [`host::HostCollector`] and
 //! [`process_owner::process_owner`] for continuous monitoring. File reads never enter the NVIDIA
 //! driver except `/proc/driver/nvidia/{version,params}`, which do not touch the GPU. Every call
 //! that can hang in a wedged driver runs in the probe child.
@@ -30,26 +30,26 @@ pub mod capture;
 pub mod clock;
 mod containers;
 pub mod cuda;
+mod current_faults;
 mod dkms;
 mod driver;
-pub mod holder;
 pub mod host;
 mod kernels;
 pub mod kmsg;
 mod modules;
-mod now;
 pub mod nvml;
 pub mod observe;
 mod packages;
+mod parent_exit;
 mod pci;
+pub mod process_owner;
 pub mod python;
 mod root;
 mod secure_boot;
 mod services;
-mod tether;
 mod tier;
 pub mod tune;
 
+pub use parent_exit::{kill_on_parent_exit, kill_self_on_parent_exit};
 pub use root::Root;
-pub use tether::{tether, tether_to};
 pub use tier::Tier;

@@ -33,7 +33,7 @@ const PRECOMPILED: &str = "kernel";
 const NAMES: [&str; 3] = ["nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz"];
 
 /// The driver's module for a kernel.
-pub(crate) fn of_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
+pub(crate) fn for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
     let base = format!("/lib/modules/{release}");
     let precompiled = match root.list(&format!("{base}/{PRECOMPILED}")) {
         Reading::Value(names) => names,
@@ -74,7 +74,7 @@ fn info(file: File, name: &str) -> Reading<ModuleInfo> {
 }
 
 /// Random access to bytes.
-trait Placed {
+trait RandomAccess {
     /// `length` bytes at `offset`; `None` if there are fewer.
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
     fn length(&self) -> Option<u64>;
@@ -83,7 +83,7 @@ trait Placed {
 /// No section read here is larger; a greater length means corruption.
 const SECTION_BYTES_MAX: u64 = 16 << 20;
 
-impl Placed for &[u8] {
+impl RandomAccess for &[u8] {
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(usize::try_from(length).ok()?)?;
@@ -95,7 +95,7 @@ impl Placed for &[u8] {
     }
 }
 
-impl Placed for File {
+impl RandomAccess for File {
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
         let length = usize::try_from(length.min(SECTION_BYTES_MAX + 1)).ok()?;
         let mut bytes = vec![0; length];
@@ -148,7 +148,7 @@ impl Write for BoundedBuffer {
 }
 
 /// Parses a little-endian ELF-64 file, the format of modules on every machine with these GPUs.
-fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
+fn parse(file: &impl RandomAccess) -> io::Result<ModuleInfo> {
     let section = modinfo(file).ok_or_else(|| io::Error::other("not a kernel module"))?;
     let value = |key: &str| {
         section.split(|byte| *byte == 0).find_map(|entry| {
@@ -167,7 +167,7 @@ fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
 }
 
 /// The `.modinfo` section (System V ABI, ELF-64 object file format).
-fn modinfo(file: &impl Placed) -> Option<Vec<u8>> {
+fn modinfo(file: &impl RandomAccess) -> Option<Vec<u8>> {
     const CLASS_64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
     const NAME: &[u8] = b".modinfo\0";
     let head = file.at(0, 0x40).filter(|head| head.starts_with(CLASS_64_LITTLE))?;

@@ -4,7 +4,9 @@ use farrier_facts::node::{NodeObservation, NvmlReading, OBSERVATION_VERSION, Rea
 
 use crate::python::PythonChoice;
 use crate::root::Root;
-use crate::{containers, dkms, driver, kernels, now, packages, pci, python, secure_boot, services};
+use crate::{
+    containers, current_faults, dkms, driver, kernels, packages, pci, python, secure_boot, services,
+};
 
 /// Where the driver lists the `NVSwitch` chips it manages.
 const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
@@ -30,7 +32,7 @@ pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObs
 
 /// Like [`observe`], plus the faults present right now: for a one-shot check without monitoring.
 pub fn observe_now(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
-    NodeObservation { now: Some(now::read(root)), ..observe(root, nvml, python) }
+    NodeObservation { now: Some(current_faults::read(root)), ..observe(root, nvml, python) }
 }
 
 fn nvswitches(root: &Root) -> Reading<u32> {

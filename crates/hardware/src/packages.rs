@@ -4,7 +4,7 @@ use farrier_facts::node::{Package, PackageObservation, Pin, ReadError, Reading, 
 use serde::{Deserialize, Serialize};
 
 use crate::apt_conf::AptConf;
-use crate::root::{Root, text_of};
+use crate::root::{Root, read_text};
 
 const STATUS: &str = "/var/lib/dpkg/status";
 const RPM: [&str; 2] = ["/var/lib/rpm", "/usr/lib/sysimage/rpm"];
@@ -12,7 +12,7 @@ const CONF_FOLDER: &str = "/etc/apt/apt.conf.d";
 const PREFERENCES: &str = "/etc/apt/preferences";
 
 /// Name prefixes of the packages of interest.
-const WATCHED: [&str; 11] = [
+const PREFIXES: [&str; 11] = [
     "nvidia-",
     "libnvidia-",
     "cuda-drivers",
@@ -37,7 +37,7 @@ pub(crate) fn read(root: &Root) -> PackageObservation {
 
 /// The packages of interest with their architecture in the name (`libnvidia-compute-580:amd64`):
 /// dpkg may have a name twice, and `apt-mark` assumes the host's architecture.
-pub(crate) fn of_architectures(root: &Root) -> Reading<Vec<Package>> {
+pub(crate) fn with_architectures(root: &Root) -> Reading<Vec<Package>> {
     root.text(STATUS).and_then(|text| packages(&text, true))
 }
 
@@ -60,7 +60,7 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
                 "{STATUS} has a record without a package"
             )));
         };
-        if !WATCHED.iter().any(|start| name.starts_with(start)) {
+        if !PREFIXES.iter().any(|start| name.starts_with(start)) {
             continue;
         }
         // `install ok installed`: desired action, error flag, current state.
@@ -108,7 +108,7 @@ fn rpm(root: &Root) -> Reading<bool> {
 /// The relevant settings of one file. The rest of apt's configuration may contain a proxy's
 /// password and is not captured.
 #[derive(Debug, Serialize, Deserialize)]
-struct Part {
+struct AptSettings {
     enabled: Option<String>,
     blacklist: Vec<String>,
 }
@@ -124,10 +124,10 @@ fn unattended(root: &Root) -> Reading<Unattended> {
     for name in names.iter().filter(|name| is_read_by_apt(name)) {
         let path = format!("{CONF_FOLDER}/{name}");
         let part = root.extract(&path, |file| {
-            text_of(file).map(|text| {
+            read_text(file).map(|text| {
                 let mut conf = AptConf::default();
                 conf.read(&text);
-                Part {
+                AptSettings {
                     enabled: conf.last("APT::Periodic::Unattended-Upgrade").map(str::to_owned),
                     blacklist: conf.all("Unattended-Upgrade::Package-Blacklist").to_vec(),
                 }

@@ -34,14 +34,14 @@ impl PythonChoice {
     }
 
     /// For another root, where this process's environment does not apply.
-    pub fn of_root(named: Option<&str>) -> Self {
+    pub fn for_root(named: Option<&str>) -> Self {
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned).to_vec();
         Self { named: named.map(str::to_owned), environment: None, path }
     }
 }
 
 /// Packages whose versions matter, in addition to every `nvidia-…` package.
-const WATCHED: [&str; 12] = [
+const PACKAGES: [&str; 12] = [
     "torch",
     "tensorflow",
     "jax",
@@ -77,7 +77,7 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
     if let Some(named) = &choice.named {
         let environment = match root.exists(&format!("{named}/bin/python3")) {
             Reading::Value(true) => named.clone(),
-            _ => prefix_of(named),
+            _ => install_prefix(named),
         };
         return match site_packages(root, &environment) {
             Ok(folders) if folders.is_empty() => Reading::Unreadable(ReadError::malformed(
@@ -103,7 +103,7 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
 /// The package directories of an interpreter. If there are none next to it, it may be a symlink to
 /// one that has them; a shim (pyenv, asdf) is a script, and only the shim knows its target.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
-    let beside = match site_packages(root, &prefix_of(&program)) {
+    let beside = match site_packages(root, &install_prefix(&program)) {
         Ok(folders) => folders,
         Err(why) => return Reading::Unreadable(why),
     };
@@ -115,7 +115,7 @@ fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
         Some(_) => target.clone(),
         None => format!("{folder}/{target}"),
     });
-    match target.map(|target| site_packages(root, &prefix_of(&target))) {
+    match target.map(|target| site_packages(root, &install_prefix(&target))) {
         Some(Ok(folders)) if !folders.is_empty() => Reading::Value((program, folders)),
         Some(Err(why)) => Reading::Unreadable(why),
         _ => Reading::Unreadable(ReadError::malformed(format!(
@@ -125,7 +125,7 @@ fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
 }
 
 /// `/opt/env` from `/opt/env/bin/python3`.
-fn prefix_of(program: &str) -> String {
+fn install_prefix(program: &str) -> String {
     let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
     folder.strip_suffix("/bin").unwrap_or(folder).to_owned()
 }
@@ -173,7 +173,7 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
         for name in names.iter().filter_map(|name| name.strip_suffix(".dist-info")) {
             let Some((name, _)) = name.split_once('-') else { continue };
             let plain = normal(name);
-            if !WATCHED.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
+            if !PACKAGES.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
                 continue;
             }
             // Python uses the first match on its path.
@@ -291,7 +291,7 @@ mod tests {
         write("usr/bin/python3", "");
         write("usr/lib/python3/dist-packages/torch-1.0.dist-info/METADATA", "Version: 1.0\n");
         let root = Root::live(folder.path());
-        let mut choice = PythonChoice::of_root(None);
+        let mut choice = PythonChoice::for_root(None);
         choice.environment = Some("/opt/env".to_owned());
         let seen = read(&root, &choice);
         assert_eq!(seen.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
@@ -302,15 +302,15 @@ mod tests {
         assert_eq!(torch.pinned["nvidia-nccl-cu12"], "2.27.5");
         assert_eq!(packages.len(), 2);
         for named in ["/opt/env", "/opt/env/bin/python3"] {
-            let seen = read(&root, &PythonChoice::of_root(Some(named)));
+            let seen = read(&root, &PythonChoice::for_root(Some(named)));
             assert_eq!(seen.packages.value().map(Vec::len), Some(2), "{named}");
         }
-        let system = read(&root, &PythonChoice::of_root(None));
+        let system = read(&root, &PythonChoice::for_root(None));
         assert_eq!(system.packages.value().unwrap()[0].version, "1.0");
-        let wrong = read(&root, &PythonChoice::of_root(Some("/opt/none/bin/python3")));
+        let wrong = read(&root, &PythonChoice::for_root(Some("/opt/none/bin/python3")));
         assert!(wrong.packages.why_unreadable().is_some());
         let empty = tempfile::tempdir().unwrap();
-        let none = read(&Root::live(empty.path()), &PythonChoice::of_root(None));
+        let none = read(&Root::live(empty.path()), &PythonChoice::for_root(None));
         assert_eq!(none.interpreter, Reading::Absent);
     }
 
@@ -325,7 +325,7 @@ mod tests {
         fs::create_dir_all(&local).unwrap();
         // A symlink to itself cannot be listed, not even by root.
         std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
-        let seen = read(&Root::live(folder.path()), &PythonChoice::of_root(None));
+        let seen = read(&Root::live(folder.path()), &PythonChoice::for_root(None));
         let why = seen.packages.why_unreadable().unwrap().to_string();
         assert!(why.contains("/usr/local/lib/python3.12/site-packages"), "{why}");
     }

@@ -18,7 +18,7 @@ use farrier_facts::node::{ReadError, Reading};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::capture::Record;
+use crate::capture::CaptureRecord;
 
 /// dpkg's status file is the largest file read whole: about 10 MB on a full desktop.
 const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -34,13 +34,13 @@ const LINKS_MAX: usize = 40;
 pub struct Root {
     source: Source,
     /// `None` if reads are not recorded.
-    record: Option<RefCell<Record>>,
+    record: Option<RefCell<CaptureRecord>>,
 }
 
 #[derive(Debug)]
 enum Source {
     Live(PathBuf),
-    Capture { files: PathBuf, record: Record },
+    Capture { files: PathBuf, record: CaptureRecord },
 }
 
 impl Root {
@@ -54,18 +54,18 @@ impl Root {
         Self { source: Source::Live(prefix.into()), record: None }
     }
 
-    pub(crate) fn replay(files: PathBuf, record: Record) -> Self {
+    pub(crate) fn replay(files: PathBuf, record: CaptureRecord) -> Self {
         Self { source: Source::Capture { files, record }, record: Some(RefCell::default()) }
     }
 
     /// Every read so far.
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> CaptureRecord {
         self.record.as_ref().map(|record| record.borrow().clone()).unwrap_or_default()
     }
 
-    fn note(&self, note: impl FnOnce(&mut Record)) {
+    fn record_read(&self, update: impl FnOnce(&mut CaptureRecord)) {
         if let Some(record) = &self.record {
-            note(&mut record.borrow_mut());
+            update(&mut record.borrow_mut());
         }
     }
 
@@ -74,11 +74,13 @@ impl Root {
             Source::Live(prefix) => {
                 outcome(open(prefix, path).and_then(|file| read_bounded(file, FILE_BYTES_MAX)))
             }
-            Source::Capture { files, record } => kept(record.files.get(path)).and_then(|()| {
-                outcome(open(files, path).and_then(|file| read_bounded(file, FILE_BYTES_MAX)))
-            }),
+            Source::Capture { files, record } => {
+                recorded_read(record.files.get(path)).and_then(|()| {
+                    outcome(open(files, path).and_then(|file| read_bounded(file, FILE_BYTES_MAX)))
+                })
+            }
         };
-        self.note(|record| record.file(path, &reading));
+        self.record_read(|record| record.record_file(path, &reading));
         reading
     }
 
@@ -93,7 +95,7 @@ impl Root {
     }
 
     /// Reads a file as text, trimmed.
-    pub fn word(&self, path: &str) -> Reading<String> {
+    pub fn trimmed(&self, path: &str) -> Reading<String> {
         self.text(path).map(|text| text.trim().to_owned())
     }
 
@@ -101,9 +103,9 @@ impl Root {
     pub fn list(&self, path: &str) -> Reading<Vec<String>> {
         let reading = match &self.source {
             Source::Live(prefix) => outcome(list(prefix, path)),
-            Source::Capture { record, .. } => kept(record.listings.get(path)),
+            Source::Capture { record, .. } => recorded_read(record.listings.get(path)),
         };
-        self.note(|record| {
+        self.record_read(|record| {
             record.listings.insert(path.to_owned(), reading.clone());
         });
         reading
@@ -114,9 +116,9 @@ impl Root {
     pub fn link(&self, path: &str) -> Reading<String> {
         let reading = match &self.source {
             Source::Live(prefix) => outcome(link(prefix, path)),
-            Source::Capture { record, .. } => kept(record.links.get(path)),
+            Source::Capture { record, .. } => recorded_read(record.links.get(path)),
         };
-        self.note(|record| {
+        self.record_read(|record| {
             record.links.insert(path.to_owned(), reading.clone());
         });
         reading
@@ -129,9 +131,9 @@ impl Root {
                 Reading::Absent => Reading::Value(false),
                 Reading::Unreadable(why) => Reading::Unreadable(why),
             },
-            Source::Capture { record, .. } => kept(record.exists.get(path)),
+            Source::Capture { record, .. } => recorded_read(record.exists.get(path)),
         };
-        self.note(|record| {
+        self.record_read(|record| {
             record.exists.insert(path.to_owned(), reading.clone());
         });
         reading
@@ -143,7 +145,7 @@ impl Root {
     }
 
     /// Resolves a path for writing. Captures are read-only.
-    pub(crate) fn real(&self, path: &str) -> io::Result<PathBuf> {
+    pub(crate) fn resolve_existing(&self, path: &str) -> io::Result<PathBuf> {
         match &self.source {
             Source::Live(prefix) => resolve(prefix, path, true),
             Source::Capture { .. } => Err(io::Error::other("captures are read-only")),
@@ -152,9 +154,9 @@ impl Root {
 
     /// Resolves a path that may not exist yet: its directory must exist, and a final symlink is not
     /// followed.
-    pub(crate) fn place_for(&self, path: &str) -> io::Result<PathBuf> {
+    pub(crate) fn resolve_parent(&self, path: &str) -> io::Result<PathBuf> {
         let (folder, name) = path.rsplit_once('/').ok_or(ErrorKind::InvalidInput)?;
-        Ok(self.real(if folder.is_empty() { "/" } else { folder })?.join(name))
+        Ok(self.resolve_existing(if folder.is_empty() { "/" } else { folder })?.join(name))
     }
 
     /// Extracts a value from a file that is too large to capture or may contain secrets (a proxy's
@@ -185,18 +187,20 @@ impl Root {
     ) -> Reading<T> {
         let reading = match &self.source {
             Source::Live(prefix) => outcome(open(prefix, path)).and_then(take),
-            Source::Capture { record, .. } => kept(record.extracts.get(path)).and_then(|value| {
-                serde_json::from_value(value).map_or_else(
-                    |_| {
-                        Reading::Unreadable(ReadError::malformed(format!(
-                            "failed to parse the capture's `{path}`"
-                        )))
-                    },
-                    Reading::Value,
-                )
-            }),
+            Source::Capture { record, .. } => {
+                recorded_read(record.extracts.get(path)).and_then(|value| {
+                    serde_json::from_value(value).map_or_else(
+                        |_| {
+                            Reading::Unreadable(ReadError::malformed(format!(
+                                "failed to parse the capture's `{path}`"
+                            )))
+                        },
+                        Reading::Value,
+                    )
+                })
+            }
         };
-        self.note(|record| {
+        self.record_read(|record| {
             let written = reading.as_ref().and_then(|value| {
                 serde_json::to_value(value).map_or_else(
                     |err| Reading::Unreadable(ReadError::malformed(err.to_string())),
@@ -210,12 +214,12 @@ impl Root {
 }
 
 /// Looks up a recorded read. A path without a record is unreadable, not absent: it was never read.
-fn kept<T: Clone>(reading: Option<&Reading<T>>) -> Reading<T> {
+fn recorded_read<T: Clone>(reading: Option<&Reading<T>>) -> Reading<T> {
     reading.cloned().unwrap_or_else(|| Reading::Unreadable(ReadError::NotInCapture))
 }
 
 /// Reads bounded text from an open file.
-pub(crate) fn text_of(file: File) -> Reading<String> {
+pub(crate) fn read_text(file: File) -> Reading<String> {
     outcome(read_bounded(file, FILE_BYTES_MAX))
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -232,7 +236,7 @@ pub(crate) fn outcome<T>(result: io::Result<T>) -> Reading<T> {
 
 fn list(prefix: &Path, path: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(place(prefix, path)?)? {
+    for entry in fs::read_dir(path_to_open(prefix, path)?)? {
         // Names looked up here are ASCII; skip a name that is not UTF-8.
         if let Ok(name) = entry?.file_name().into_string() {
             names.push(name);
@@ -257,8 +261,8 @@ fn link(prefix: &Path, path: &str) -> io::Result<String> {
 /// Non-blocking and without following a final symlink: the resolved path may have been swapped for
 /// a pipe.
 fn open_any(prefix: &Path, path: &str) -> io::Result<File> {
-    let flags = libc::O_NONBLOCK | last_link(prefix) | libc::O_CLOEXEC;
-    OpenOptions::new().read(true).custom_flags(flags).open(place(prefix, path)?)
+    let flags = libc::O_NONBLOCK | nofollow_flag(prefix) | libc::O_CLOEXEC;
+    OpenOptions::new().read(true).custom_flags(flags).open(path_to_open(prefix, path)?)
 }
 
 fn open(prefix: &Path, path: &str) -> io::Result<File> {
@@ -280,14 +284,14 @@ fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
 
 /// The path to open. No symlink leads out of `/`, so there the kernel may follow them itself. That
 /// is several times faster, which matters for files read every second.
-fn place(prefix: &Path, path: &str) -> io::Result<PathBuf> {
+fn path_to_open(prefix: &Path, path: &str) -> io::Result<PathBuf> {
     if prefix == Path::new("/") && path.starts_with('/') {
         return Ok(PathBuf::from(path));
     }
     resolve(prefix, path, true)
 }
 
-fn last_link(prefix: &Path) -> i32 {
+fn nofollow_flag(prefix: &Path) -> i32 {
     if prefix == Path::new("/") { 0 } else { libc::O_NOFOLLOW }
 }
 
@@ -352,10 +356,10 @@ mod tests {
     #[test]
     fn present_absent_and_unreadable_are_distinct() {
         let (folder, root) = root();
-        assert_eq!(root.word("/etc/name"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.word("/etc/none"), Reading::Absent);
-        assert_eq!(root.word("/etc/name/below"), Reading::Absent);
-        assert_eq!(root.word("/etc/inner"), Reading::Unreadable(ReadError::NotRegularFile));
+        assert_eq!(root.trimmed("/etc/name"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/etc/none"), Reading::Absent);
+        assert_eq!(root.trimmed("/etc/name/below"), Reading::Absent);
+        assert_eq!(root.trimmed("/etc/inner"), Reading::Unreadable(ReadError::NotRegularFile));
         fs::write(folder.path().join("etc/binary"), b"\x7fELF\0\0").unwrap();
         assert!(matches!(root.text("/etc/binary"), Reading::Unreadable(_)));
         assert_eq!(root.exists("/etc/inner"), Reading::Value(true));
@@ -369,7 +373,7 @@ mod tests {
         let (folder, recorded) = root();
         let unrecorded = Root::unrecorded(folder.path());
         for root in [&recorded, &unrecorded] {
-            assert_eq!(root.word("/etc/name"), Reading::Value("kept".to_owned()));
+            assert_eq!(root.trimmed("/etc/name"), Reading::Value("kept".to_owned()));
             assert_eq!(root.list("/etc").value().unwrap(), &["inner", "name"]);
             assert_eq!(root.exists("/etc"), Reading::Value(true));
         }
@@ -400,10 +404,10 @@ mod tests {
         symlink("/etc", at("config")).unwrap();
         symlink("/etc/../../../etc/name", at("odd")).unwrap();
         assert_eq!(root.text("/absolute"), Reading::Absent);
-        assert_eq!(root.word("/etc/inner/up"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.word("/config/name"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.word("/odd"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.word("/../../etc/name"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/etc/inner/up"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/config/name"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/odd"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/../../etc/name"), Reading::Value("kept".to_owned()));
         assert_eq!(root.link("/config"), Reading::Value("/etc".to_owned()));
         assert_eq!(root.link("/etc/name"), Reading::Unreadable(ReadError::NotALink));
     }

@@ -11,7 +11,7 @@ pub(crate) fn read(root: &Root) -> SecureBootObservation {
     SecureBootObservation {
         enabled: enabled(root),
         signatures_enforced: root
-            .word("/sys/module/module/parameters/sig_enforce")
+            .trimmed("/sys/module/module/parameters/sig_enforce")
             .map(|word| word == "Y" || word == "1"),
     }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
-use farrier_hardware::holder::{HolderKind, holder};
-use farrier_hardware::host::{Collector, Expectations};
+use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
+use farrier_hardware::process_owner::{OwnerKind, process_owner};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::fault::{BlockedThread, HostChange, NicChange, apply_to_host as apply};
 use farrier_sim::host::Adapters;
@@ -21,7 +21,7 @@ const NOW_UNIX_MS: u64 = 1_795_000_000_000;
 struct Node {
     folder: tempfile::TempDir,
     directory: NodeDir,
-    collector: Collector,
+    collector: HostCollector,
 }
 
 impl Node {
@@ -43,7 +43,7 @@ impl Node {
             })
             .collect();
         let root = Root::unrecorded(folder.path().join("root"));
-        let mut collector = Collector::new(root, Expectations::default());
+        let mut collector = HostCollector::new(root, Expectations::default());
         collector.set_inventory(&inventory);
         Self { folder, directory, collector }
     }
@@ -223,8 +223,8 @@ fn simulated_services_are_owned_by_their_unit() {
         .into_iter()
         .flatten()
         .filter_map(|name| name.parse().ok())
-        .filter_map(|pid| match holder(&root, pid).kind {
-            HolderKind::Unit { name } => Some(name),
+        .filter_map(|pid| match process_owner(&root, pid).kind {
+            OwnerKind::Unit { name } => Some(name),
             _ => None,
         })
         .collect();

@@ -9,7 +9,7 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::edge::Precision;
+use super::backend::Precision;
 use super::error::CudaError;
 
 /// `CUBLAS_STATUS_SUCCESS`
@@ -32,7 +32,7 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 /// `cublasLtMatmulHeuristicResult_t`: a selected algorithm.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct Algorithm {
     algo: [u64; 8],
     workspace: usize,
     state: c_int,
@@ -42,7 +42,7 @@ pub(super) struct Way {
 
 type Handle = *mut c_void;
 
-struct Calls {
+struct Functions {
     desc_create: unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int,
     desc_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int,
     desc_destroy: unsafe extern "C" fn(Handle) -> c_int,
@@ -60,7 +60,7 @@ struct Calls {
         Handle,
         Handle,
         c_int,
-        *mut Way,
+        *mut Algorithm,
         *mut c_int,
     ) -> c_int,
     matmul: unsafe extern "C" fn(
@@ -76,7 +76,7 @@ struct Calls {
         Handle,
         u64,
         Handle,
-        *const Way,
+        *const Algorithm,
         u64,
         usize,
         *mut c_void,
@@ -86,7 +86,7 @@ struct Calls {
 
 /// The library with an open handle.
 pub(super) struct Blas {
-    calls: Calls,
+    functions: Functions,
     handle: Handle,
     /// `cuBLASLt 13.1.0`, and where it was found.
     pub(super) name: String,
@@ -103,19 +103,19 @@ pub(super) enum OpenError {
     Create(c_int),
     /// It loads but does not work on this GPU.
     #[error("{name}: {err}")]
-    Useless { name: String, err: CudaError },
+    TrialFailed { name: String, err: CudaError },
 }
 
 /// No usable library.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", self.words())]
-pub(super) struct NoBlas {
+#[error("{}", self.describe())]
+pub(super) struct BlasUnavailable {
     /// Existing libraries and why each failed.
     tried: Vec<(PathBuf, OpenError)>,
 }
 
-impl NoBlas {
-    fn words(&self) -> String {
+impl BlasUnavailable {
+    fn describe(&self) -> String {
         if self.tried.is_empty() {
             return "no libcublasLt was found by the loader, in /usr/local/cuda or in a Python package; \
                     set FARRIER_CUBLASLT to its path"
@@ -129,7 +129,7 @@ impl NoBlas {
 /// The library has no algorithm for this GEMM on this GPU.
 #[derive(Debug, thiserror::Error)]
 #[error("{library} has no algorithm for this GEMM on this GPU")]
-pub(super) struct NoProduct {
+pub(super) struct NoAlgorithm {
     library: String,
 }
 
@@ -137,7 +137,7 @@ pub(super) struct NoProduct {
 pub(super) struct Plan {
     desc: Handle,
     layouts: [Handle; 3],
-    way: Way,
+    algorithm: Algorithm,
     precision: Precision,
 }
 
@@ -147,7 +147,7 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
     let (f32, f64, f16, bf16, e4m3) = (0, 1, 2, 14, 28);
     let (sums, sums_tf32, sums_f64) = (68, 77, 70);
     match precision {
-        Precision::Bf16 | Precision::Own => (bf16, bf16, sums, f32),
+        Precision::Bf16 | Precision::OwnKernel => (bf16, bf16, sums, f32),
         Precision::Fp16 => (f16, f16, sums, f32),
         Precision::Fp8 => (e4m3, bf16, sums, f32),
         Precision::Tf32 => (f32, f32, sums_tf32, f32),
@@ -158,12 +158,14 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
 impl Blas {
     /// The first library that loads and passes `trial`: a library newer than the driver loads but
     /// does not work.
-    pub(super) fn load(trial: impl Fn(&Self) -> Result<(), CudaError>) -> Result<Self, NoBlas> {
+    pub(super) fn load(
+        trial: impl Fn(&Self) -> Result<(), CudaError>,
+    ) -> Result<Self, BlasUnavailable> {
         let mut tried = Vec::new();
         for path in candidates() {
             let opened = Self::open(&path).and_then(|blas| match trial(&blas) {
                 Ok(()) => Ok(blas),
-                Err(err) => Err(OpenError::Useless { name: blas.name.clone(), err }),
+                Err(err) => Err(OpenError::TrialFailed { name: blas.name.clone(), err }),
             });
             match opened {
                 Ok(blas) => return Ok(blas),
@@ -171,27 +173,28 @@ impl Blas {
                 Err(_) => {}
             }
         }
-        Err(NoBlas { tried })
+        Err(BlasUnavailable { tried })
     }
 
     fn open(path: &Path) -> Result<Self, OpenError> {
         // SAFETY: loading runs the initialisers of NVIDIA's library, as in every program that uses
         // it.
         let library = unsafe { Library::new(path) }?;
-        let create: unsafe extern "C" fn(*mut Handle) -> c_int = call(&library, "cublasLtCreate")?;
-        let version: unsafe extern "C" fn() -> usize = call(&library, "cublasLtGetVersion")?;
-        let calls = Calls {
-            desc_create: call(&library, "cublasLtMatmulDescCreate")?,
-            desc_set: call(&library, "cublasLtMatmulDescSetAttribute")?,
-            desc_destroy: call(&library, "cublasLtMatmulDescDestroy")?,
-            layout_create: call(&library, "cublasLtMatrixLayoutCreate")?,
-            layout_destroy: call(&library, "cublasLtMatrixLayoutDestroy")?,
-            pref_create: call(&library, "cublasLtMatmulPreferenceCreate")?,
-            pref_set: call(&library, "cublasLtMatmulPreferenceSetAttribute")?,
-            pref_destroy: call(&library, "cublasLtMatmulPreferenceDestroy")?,
-            heuristic: call(&library, "cublasLtMatmulAlgoGetHeuristic")?,
-            matmul: call(&library, "cublasLtMatmul")?,
-            destroy: call(&library, "cublasLtDestroy")?,
+        let create: unsafe extern "C" fn(*mut Handle) -> c_int =
+            symbol(&library, "cublasLtCreate")?;
+        let version: unsafe extern "C" fn() -> usize = symbol(&library, "cublasLtGetVersion")?;
+        let functions = Functions {
+            desc_create: symbol(&library, "cublasLtMatmulDescCreate")?,
+            desc_set: symbol(&library, "cublasLtMatmulDescSetAttribute")?,
+            desc_destroy: symbol(&library, "cublasLtMatmulDescDestroy")?,
+            layout_create: symbol(&library, "cublasLtMatrixLayoutCreate")?,
+            layout_destroy: symbol(&library, "cublasLtMatrixLayoutDestroy")?,
+            pref_create: symbol(&library, "cublasLtMatmulPreferenceCreate")?,
+            pref_set: symbol(&library, "cublasLtMatmulPreferenceSetAttribute")?,
+            pref_destroy: symbol(&library, "cublasLtMatmulPreferenceDestroy")?,
+            heuristic: symbol(&library, "cublasLtMatmulAlgoGetHeuristic")?,
+            matmul: symbol(&library, "cublasLtMatmul")?,
+            destroy: symbol(&library, "cublasLtDestroy")?,
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the call writes one pointer. It requires a current context, which exists.
@@ -202,7 +205,7 @@ impl Blas {
         // SAFETY: the call only returns an integer.
         let number = unsafe { version() };
         let name = format!("cuBLASLt {}", version_text(number));
-        Ok(Self { calls, handle, name, _library: library })
+        Ok(Self { functions, handle, name, _library: library })
     }
 
     /// Prepares a GEMM: the result is `a` transposed times `b`, all `side` by `side`. The inner
@@ -213,25 +216,32 @@ impl Blas {
         precision: Precision,
         side: u64,
         ones: u64,
-    ) -> Result<Result<Plan, NoProduct>, CudaError> {
+    ) -> Result<Result<Plan, NoAlgorithm>, CudaError> {
         let (factors, result, sums, scale) = types(precision);
         let leading = i64::try_from(side).unwrap_or(i64::MAX);
         let mut plan = Plan {
             desc: ptr::null_mut(),
             layouts: [ptr::null_mut(); 3],
-            way: Way { algo: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] },
+            algorithm: Algorithm {
+                algo: [0; 8],
+                workspace: 0,
+                state: 0,
+                waves: 0.0,
+                reserved: [0; 4],
+            },
             precision,
         };
-        let made = self.describe(&mut plan, (factors, result, sums, scale), (side, leading), ones);
-        let chosen = made.and_then(|()| self.choose(&mut plan));
+        let created =
+            self.describe(&mut plan, (factors, result, sums, scale), (side, leading), ones);
+        let chosen = created.and_then(|()| self.choose(&mut plan));
         match chosen {
             Ok(Ok(())) => Ok(Ok(plan)),
             Ok(Err(why)) => {
-                self.forget(&plan);
+                self.destroy_plan(&plan);
                 Ok(Err(why))
             }
             Err(err) => {
-                self.forget(&plan);
+                self.destroy_plan(&plan);
                 Err(err)
             }
         }
@@ -247,10 +257,16 @@ impl Blas {
         // SAFETY: each call writes one pointer or reads a value of the size passed with it;
         // `destroy_plan` destroys what was created, even if a later call fails.
         unsafe {
-            told("describe a GEMM", (self.calls.desc_create)(&raw mut plan.desc, sums, scale))?;
+            check_status(
+                "describe a GEMM",
+                (self.functions.desc_create)(&raw mut plan.desc, sums, scale),
+            )?;
             let transposed = TRANSPOSED;
             let set = |attribute, value: *const c_void, bytes| {
-                told("describe a GEMM", (self.calls.desc_set)(plan.desc, attribute, value, bytes))
+                check_status(
+                    "describe a GEMM",
+                    (self.functions.desc_set)(plan.desc, attribute, value, bytes),
+                )
             };
             set(DESC_TRANSA, (&raw const transposed).cast(), size_of::<i32>())?;
             if plan.precision == Precision::Fp8 {
@@ -258,26 +274,30 @@ impl Blas {
                 set(DESC_SCALE_B, (&raw const ones).cast(), size_of::<u64>())?;
             }
             for (layout, kind) in plan.layouts.iter_mut().zip([factors, factors, result]) {
-                let made = (self.calls.layout_create)(layout, kind, side, side, leading);
-                told("describe a matrix", made)?;
+                let created = (self.functions.layout_create)(layout, kind, side, side, leading);
+                check_status("describe a matrix", created)?;
             }
         }
         Ok(())
     }
 
     /// Selects the algorithm that the library ranks first.
-    fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoProduct>, CudaError> {
+    fn choose(&self, plan: &mut Plan) -> Result<Result<(), NoAlgorithm>, CudaError> {
         let mut preference = ptr::null_mut();
         let mut count = 0;
         // SAFETY: as in `describe`; the algorithm is fully written if the count is 1.
         let status = unsafe {
-            told("select a GEMM algorithm", (self.calls.pref_create)(&raw mut preference))?;
+            check_status(
+                "select a GEMM algorithm",
+                (self.functions.pref_create)(&raw mut preference),
+            )?;
             let most = WORKSPACE_BYTES;
             let bytes = (&raw const most).cast();
-            let set = (self.calls.pref_set)(preference, PREF_WORKSPACE, bytes, size_of::<usize>());
+            let set =
+                (self.functions.pref_set)(preference, PREF_WORKSPACE, bytes, size_of::<usize>());
             let [a, b, c] = plan.layouts;
             let status = if set == SUCCESS {
-                (self.calls.heuristic)(
+                (self.functions.heuristic)(
                     self.handle,
                     plan.desc,
                     a,
@@ -286,19 +306,19 @@ impl Blas {
                     c,
                     preference,
                     1,
-                    &raw mut plan.way,
+                    &raw mut plan.algorithm,
                     &raw mut count,
                 )
             } else {
                 set
             };
-            (self.calls.pref_destroy)(preference);
+            (self.functions.pref_destroy)(preference);
             status
         };
         if status == NOT_SUPPORTED || (status == SUCCESS && count == 0) {
-            return Ok(Err(NoProduct { library: self.name.clone() }));
+            return Ok(Err(NoAlgorithm { library: self.name.clone() }));
         }
-        told("select a GEMM algorithm", status)?;
+        check_status("select a GEMM algorithm", status)?;
         Ok(Ok(()))
     }
 
@@ -326,7 +346,7 @@ impl Blas {
         // SAFETY: the caller guarantees the memory; alpha and beta are read before the call
         // returns.
         let status = unsafe {
-            (self.calls.matmul)(
+            (self.functions.matmul)(
                 self.handle,
                 plan.desc,
                 alpha,
@@ -339,24 +359,24 @@ impl Blas {
                 layout_c,
                 c,
                 layout_c,
-                &raw const plan.way,
+                &raw const plan.algorithm,
                 workspace,
                 WORKSPACE_BYTES,
                 stream,
             )
         };
-        told("multiply matrices", status)
+        check_status("multiply matrices", status)
     }
 
     /// Destroys the plan's descriptors.
-    pub(super) fn forget(&self, plan: &Plan) {
+    pub(super) fn destroy_plan(&self, plan: &Plan) {
         for layout in plan.layouts.into_iter().filter(|layout| !layout.is_null()) {
             // SAFETY: created by `layout_create` and destroyed once.
-            unsafe { (self.calls.layout_destroy)(layout) };
+            unsafe { (self.functions.layout_destroy)(layout) };
         }
         if !plan.desc.is_null() {
             // SAFETY: as above.
-            unsafe { (self.calls.desc_destroy)(plan.desc) };
+            unsafe { (self.functions.desc_destroy)(plan.desc) };
         }
     }
 }
@@ -364,18 +384,18 @@ impl Blas {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: the handle came from `cublasLtCreate` and is not used afterwards.
-        unsafe { (self.calls.destroy)(self.handle) };
+        unsafe { (self.functions.destroy)(self.handle) };
     }
 }
 
-fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, libloading::Error> {
+fn symbol<T: Copy>(library: &Library, name: &'static str) -> Result<T, libloading::Error> {
     // SAFETY: the types match the header, which has not changed since CUDA 10.1.
     let found = unsafe { library.get::<T>(name) };
     found.map(|symbol| *symbol)
 }
 
-fn told(what: &'static str, status: c_int) -> Result<(), CudaError> {
-    if status == SUCCESS { Ok(()) } else { Err(CudaError::of_blas(what, status)) }
+fn check_status(what: &'static str, status: c_int) -> Result<(), CudaError> {
+    if status == SUCCESS { Ok(()) } else { Err(CudaError::from_blas(what, status)) }
 }
 
 /// `130100` is 13.1.0: two digits each for minor and patch since CUDA 11.

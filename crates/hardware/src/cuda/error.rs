@@ -15,10 +15,10 @@ pub enum CudaError {
     /// The library lacks a required function.
     #[error("CUDA's driver library has no `{call}`: it is older than CUDA 11.4")]
     OldLibrary { call: &'static str },
-    #[error("CUDA finds no GPU: {said}")]
+    #[error("CUDA finds no GPU: {detail}")]
     NoGpu {
         /// CUDA's message.
-        said: String,
+        detail: String,
     },
     #[error("no GPU {index}: CUDA finds {count}")]
     NoSuchGpu { index: usize, count: usize },
@@ -26,24 +26,24 @@ pub enum CudaError {
     #[error("not enough free GPU memory")]
     OutOfMemory,
     /// The machine, its software or another process prevents it.
-    #[error("failed to {what}: {said}")]
-    Withheld {
+    #[error("failed to {what}: {detail}")]
+    Unavailable {
         /// The attempted operation.
         what: &'static str,
-        said: String,
+        detail: String,
     },
-    #[error("failed to {what}: {said}")]
-    Refused {
+    #[error("failed to {what}: {detail}")]
+    CallFailed {
         /// The attempted operation.
         what: &'static str,
         /// CUDA's message.
-        said: String,
+        detail: String,
     },
     /// The GPU did not run every launch.
     #[error(
         "the kernel ran {ran} times but was launched {launched} times: the measurement is invalid"
     )]
-    Lost {
+    LaunchCountMismatch {
         /// The kernel's own count.
         ran: u32,
         launched: u32,
@@ -52,29 +52,31 @@ pub enum CudaError {
 
 impl CudaError {
     /// Whether the error implicates the GPU. Missing, outdated or exhausted resources do not.
-    pub fn says_something_of_the_gpu(&self) -> bool {
+    pub fn implicates_gpu(&self) -> bool {
         match self {
             Self::NoLibrary { .. }
             | Self::OldLibrary { .. }
             | Self::NoGpu { .. }
             | Self::NoSuchGpu { .. }
             | Self::OutOfMemory
-            | Self::Withheld { .. } => false,
-            Self::Refused { .. } | Self::Lost { .. } => true,
+            | Self::Unavailable { .. } => false,
+            Self::CallFailed { .. } | Self::LaunchCountMismatch { .. } => true,
         }
     }
 
     /// A failed CUDA call.
-    pub(super) fn of_driver(what: &'static str, err: DriverError) -> Self {
+    pub(super) fn from_driver(what: &'static str, err: DriverError) -> Self {
         match err.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::OutOfMemory,
-            code if is_of_machine(code) => Self::Withheld { what, said: words(err) },
-            _ => Self::Refused { what, said: words(err) },
+            code if is_caused_by_machine(code) => {
+                Self::Unavailable { what, detail: error_text(err) }
+            }
+            _ => Self::CallFailed { what, detail: error_text(err) },
         }
     }
 
     /// A failed cuBLASLt call.
-    pub(super) fn of_blas(what: &'static str, status: i32) -> Self {
+    pub(super) fn from_blas(what: &'static str, status: i32) -> Self {
         let name = match status {
             1 => "NOT_INITIALIZED",
             3 => "ALLOC_FAILED",
@@ -86,18 +88,18 @@ impl CudaError {
             15 => "NOT_SUPPORTED",
             _ => "unknown status",
         };
-        let said = format!("cuBLASLt returned {status}, {name}");
+        let detail = format!("cuBLASLt returned {status}, {name}");
         // `cublasStatus_t`: not initialised, out of memory, or no support for this GPU or driver.
         if matches!(status, 1 | 3 | 8 | 15) {
-            Self::Withheld { what, said }
+            Self::Unavailable { what, detail }
         } else {
-            Self::Refused { what, said }
+            Self::CallFailed { what, detail }
         }
     }
 }
 
 /// CUDA codes caused by the driver, the machine or another user of the GPU.
-fn is_of_machine(code: CUresult) -> bool {
+fn is_caused_by_machine(code: CUresult) -> bool {
     matches!(
         code,
         // A stub library, one that does not match the kernel module, or one that does not support
@@ -119,25 +121,25 @@ fn is_of_machine(code: CUresult) -> bool {
 }
 
 /// CUDA's name and message of an error.
-pub(super) fn words(err: DriverError) -> String {
+pub(super) fn error_text(err: DriverError) -> String {
     let text = |found: Result<&std::ffi::CStr, DriverError>| {
         found.map(|text| text.to_string_lossy().into_owned()).ok()
     };
     match (text(err.error_name()), text(err.error_string())) {
-        (Some(name), Some(said)) => format!("{name}, {said}"),
+        (Some(name), Some(detail)) => format!("{name}, {detail}"),
         (Some(name), None) => name,
         _ => format!("error {}", err.0 as u32),
     }
 }
 
 /// Adds the attempted operation to a driver error.
-pub(super) trait Purpose<T> {
-    fn to(self, what: &'static str) -> Result<T, CudaError>;
+pub(super) trait DriverContext<T> {
+    fn context(self, what: &'static str) -> Result<T, CudaError>;
 }
 
-impl<T> Purpose<T> for Result<T, DriverError> {
-    fn to(self, what: &'static str) -> Result<T, CudaError> {
-        self.map_err(|err| CudaError::of_driver(what, err))
+impl<T> DriverContext<T> for Result<T, DriverError> {
+    fn context(self, what: &'static str) -> Result<T, CudaError> {
+        self.map_err(|err| CudaError::from_driver(what, err))
     }
 }
 
@@ -148,22 +150,22 @@ mod tests {
     #[test]
     fn shortages_and_unsuitable_software_do_not_implicate_the_gpu() {
         for status in [1, 3, 8, 15] {
-            assert!(!CudaError::of_blas("multiply matrices", status).says_something_of_the_gpu());
+            assert!(!CudaError::from_blas("multiply matrices", status).implicates_gpu());
         }
-        let failed = CudaError::of_blas("multiply matrices", 13);
-        assert!(failed.says_something_of_the_gpu());
+        let failed = CudaError::from_blas("multiply matrices", 13);
+        assert!(failed.implicates_gpu());
         assert_eq!(
             failed.to_string(),
             "failed to multiply matrices: cuBLASLt returned 13, EXECUTION_FAILED"
         );
-        assert!(!CudaError::OutOfMemory.says_something_of_the_gpu());
+        assert!(!CudaError::OutOfMemory.implicates_gpu());
         for code in [
             CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
             CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
             CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
             CUresult::CUDA_ERROR_SYSTEM_NOT_READY,
         ] {
-            assert!(is_of_machine(code), "{code:?}");
+            assert!(is_caused_by_machine(code), "{code:?}");
         }
         for code in [
             CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
@@ -171,7 +173,7 @@ mod tests {
             CUresult::CUDA_ERROR_LAUNCH_FAILED,
             CUresult::CUDA_ERROR_UNKNOWN,
         ] {
-            assert!(!is_of_machine(code), "{code:?}");
+            assert!(!is_caused_by_machine(code), "{code:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 
-use super::error::{CudaError, Purpose, words};
+use super::error::{CudaError, DriverContext, error_text};
 use super::{device, library};
 
 const ONE_THREAD: LaunchConfig =
@@ -31,12 +31,12 @@ pub struct LaunchTimes {
     /// As reported by CUDA.
     pub gpu: String,
     pub compute_capability: (i32, i32),
-    pub timed: Vec<Timed>,
+    pub timed: Vec<LaunchTiming>,
 }
 
 /// One kind of work: seconds per item, one value per repeat.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timed {
+pub struct LaunchTiming {
     /// A short, stable name.
     pub name: &'static str,
     /// Description of one item.
@@ -50,17 +50,17 @@ pub struct Timed {
 }
 
 /// The kinds of work, in the order in which they alternate.
-const WORK: [Work; 6] = [
-    Work::Stream,
-    Work::Graph,
-    Work::LaunchAndWait,
-    Work::Synchronise,
-    Work::CopyToGpu,
-    Work::CopyToHost,
+const WORK: [LaunchWork; 6] = [
+    LaunchWork::Stream,
+    LaunchWork::Graph,
+    LaunchWork::LaunchAndWait,
+    LaunchWork::Synchronise,
+    LaunchWork::CopyToGpu,
+    LaunchWork::CopyToHost,
 ];
 
 #[derive(Debug, Clone, Copy)]
-enum Work {
+enum LaunchWork {
     Stream,
     Graph,
     LaunchAndWait,
@@ -69,8 +69,8 @@ enum Work {
     CopyToHost,
 }
 
-impl Work {
-    fn untimed(self, launches: u32) -> Timed {
+impl LaunchWork {
+    fn empty_timing(self, launches: u32) -> LaunchTiming {
         // Kinds that synchronise each time use 100 items: enough for the clock, short enough for a
         // round.
         let (name, what, pieces, waits) = match self {
@@ -86,16 +86,16 @@ impl Work {
             }
         };
         let submit_s = (!waits).then(Vec::new);
-        Timed { name, what, pieces, submit_s, total_s: Vec::new() }
+        LaunchTiming { name, what, pieces, submit_s, total_s: Vec::new() }
     }
 }
 
 /// Runs the measurement. Blocking.
 pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
-    library::present()?;
+    library::ensure_present()?;
     let context = device::open(plan.gpu)?;
     let mut bench = Bench::new(&context, plan)?;
-    let mut kinds = WORK.map(|work| work.untimed(plan.launches));
+    let mut kinds = WORK.map(|work| work.empty_timing(plan.launches));
     // The first round is an untimed warm-up: module loading and the graph's upload happen lazily.
     for round in 0..=plan.repeats {
         for (work, timed) in WORK.into_iter().zip(&mut kinds) {
@@ -110,10 +110,10 @@ pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
     }
     bench.check()?;
     Ok(LaunchTimes {
-        gpu: context.name().to("query the GPU's name")?,
+        gpu: context.name().context("query the GPU's name")?,
         compute_capability: context
             .compute_capability()
-            .to("query the GPU's compute capability")?,
+            .context("query the GPU's compute capability")?,
         timed: kinds.into(),
     })
 }
@@ -135,61 +135,63 @@ impl Bench {
         // SAFETY: all work is on one stream, in order, so no memory is used on two streams. Event
         // tracking would add events to every launch and distort the measurement.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().to("create a stream")?;
+        let stream = context.new_stream().context("create a stream")?;
         let module = match context.load_module(Ptx::from_src(super::MEMORY_PTX)) {
             Err(err) if err.0 == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-                return Err(CudaError::Refused {
+                return Err(CudaError::CallFailed {
                     what: "load the kernel, which needs compute capability 7.0 or higher",
-                    said: words(err),
+                    detail: error_text(err),
                 });
             }
-            loaded => loaded.to("load the kernel")?,
+            loaded => loaded.context("load the kernel")?,
         };
-        let tick = module.load_function("tick").to("find the kernel")?;
-        let counter = stream.alloc_zeros::<u32>(1).to("allocate GPU memory")?;
-        let copied = stream.alloc_zeros::<u32>(1).to("allocate GPU memory")?;
-        let graph = captured(&stream, &tick, &counter, plan.launches)?;
-        graph.upload().to("upload the graph")?;
-        stream.synchronize().to("wait for the GPU")?;
+        let tick = module.load_function("tick").context("find the kernel")?;
+        let counter = stream.alloc_zeros::<u32>(1).context("allocate GPU memory")?;
+        let copied = stream.alloc_zeros::<u32>(1).context("allocate GPU memory")?;
+        let graph = capture_graph(&stream, &tick, &counter, plan.launches)?;
+        graph.upload().context("upload the graph")?;
+        stream.synchronize().context("wait for the GPU")?;
         Ok(Self { stream, tick, counter, copied, graph, launches: plan.launches, launched: 0 })
     }
 
     /// Seconds per item, until submitted and until done.
-    fn once(&mut self, work: Work, pieces: u32) -> Result<(f64, f64), CudaError> {
-        self.stream.synchronize().to("wait for the GPU")?;
+    fn once(&mut self, work: LaunchWork, pieces: u32) -> Result<(f64, f64), CudaError> {
+        self.stream.synchronize().context("wait for the GPU")?;
         let began = Instant::now();
         match work {
-            Work::Stream => self.launch(pieces)?,
-            Work::Graph => {
-                self.graph.launch().to("launch the graph")?;
+            LaunchWork::Stream => self.launch(pieces)?,
+            LaunchWork::Graph => {
+                self.graph.launch().context("launch the graph")?;
                 self.launched = self.launched.wrapping_add(self.launches);
             }
-            Work::LaunchAndWait => {
+            LaunchWork::LaunchAndWait => {
                 for _ in 0..pieces {
                     self.launch(1)?;
-                    self.stream.synchronize().to("wait for the GPU")?;
+                    self.stream.synchronize().context("wait for the GPU")?;
                 }
             }
-            Work::Synchronise => {
+            LaunchWork::Synchronise => {
                 for _ in 0..pieces {
-                    self.stream.synchronize().to("wait for the GPU")?;
+                    self.stream.synchronize().context("wait for the GPU")?;
                 }
             }
-            Work::CopyToGpu => {
+            LaunchWork::CopyToGpu => {
                 for _ in 0..pieces {
-                    self.stream.memcpy_htod(&[7], &mut self.copied).to("copy to the GPU")?;
+                    self.stream.memcpy_htod(&[7], &mut self.copied).context("copy to the GPU")?;
                 }
             }
-            Work::CopyToHost => {
+            LaunchWork::CopyToHost => {
                 for _ in 0..pieces {
                     let mut number = [0];
-                    self.stream.memcpy_dtoh(&self.copied, &mut number).to("copy from the GPU")?;
-                    self.stream.synchronize().to("wait for the GPU")?;
+                    self.stream
+                        .memcpy_dtoh(&self.copied, &mut number)
+                        .context("copy from the GPU")?;
+                    self.stream.synchronize().context("wait for the GPU")?;
                 }
             }
         }
         let submitted = began.elapsed();
-        self.stream.synchronize().to("wait for the GPU")?;
+        self.stream.synchronize().context("wait for the GPU")?;
         let done = began.elapsed();
         Ok((submitted.as_secs_f64() / f64::from(pieces), done.as_secs_f64() / f64::from(pieces)))
     }
@@ -203,13 +205,13 @@ impl Bench {
     /// Verifies that the kernel counted every launch, so that only work that happened was timed.
     fn check(&self) -> Result<(), CudaError> {
         let mut ran = [0];
-        self.stream.memcpy_dtoh(&self.counter, &mut ran).to("read the kernel's count")?;
-        self.stream.synchronize().to("wait for the GPU")?;
+        self.stream.memcpy_dtoh(&self.counter, &mut ran).context("read the kernel's count")?;
+        self.stream.synchronize().context("wait for the GPU")?;
         let [ran] = ran;
         if ran == self.launched {
             Ok(())
         } else {
-            Err(CudaError::Lost { ran, launched: self.launched })
+            Err(CudaError::LaunchCountMismatch { ran, launched: self.launched })
         }
     }
 }
@@ -225,13 +227,13 @@ fn submit(
     for _ in 0..times {
         // SAFETY: the kernel takes one pointer to a 32-bit counter and increments it atomically;
         // `counter` holds one and outlives the work, because every caller synchronises.
-        unsafe { launch.launch(ONE_THREAD) }.to("launch the kernel")?;
+        unsafe { launch.launch(ONE_THREAD) }.context("launch the kernel")?;
     }
     Ok(())
 }
 
 /// A graph of `nodes` sequential launches.
-fn captured(
+fn capture_graph(
     stream: &Arc<CudaStream>,
     tick: &CudaFunction,
     counter: &CudaSlice<u32>,
@@ -239,13 +241,13 @@ fn captured(
 ) -> Result<CudaGraph, CudaError> {
     stream
         .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        .to("begin graph capture")?;
+        .context("begin graph capture")?;
     let submitted = submit(stream, tick, counter, nodes);
     // End the capture even if a launch failed; until then the stream is unusable.
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).to("capture a graph");
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).context("capture a graph");
     submitted?;
-    graph?.ok_or(CudaError::Refused {
+    graph?.ok_or(CudaError::CallFailed {
         what: "capture a graph",
-        said: "CUDA returned an empty graph".to_owned(),
+        detail: "CUDA returned an empty graph".to_owned(),
     })
 }

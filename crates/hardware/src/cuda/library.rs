@@ -13,7 +13,7 @@ use super::error::CudaError;
 const NEEDED: [&str; 3] = ["cuInit", "cuGraphUpload", "cuGraphInstantiateWithFlags"];
 
 /// Loads the library, which stays loaded for later calls.
-pub(super) fn present() -> Result<(), CudaError> {
+pub(super) fn ensure_present() -> Result<(), CudaError> {
     // SAFETY: loading runs the driver library's initialisers, as in every CUDA program.
     if !unsafe { sys::is_culib_present() } {
         // SAFETY: as above; opened again only for the loader's message.

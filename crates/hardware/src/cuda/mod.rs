@@ -10,25 +10,26 @@
 //! their sources are in `kernels/`. A call into a wedged driver never returns, so `farrier diag`
 //! makes these calls in a child.
 
+mod backend;
 mod blas;
 mod device;
-mod edge;
 mod error;
-pub mod exam;
+pub mod gpu_tests;
 mod launch;
 mod library;
-mod numbers;
+mod matrix_values;
 mod serve;
 mod simulated;
 
-pub use device::Device;
-pub use edge::{
-    About, Block, Edge, Found, HostBlock, NoWay, Pattern, Precision, Product, Work, WrongWord,
+pub use backend::{
+    DeviceBuffer, Gemm, GpuBackend, GpuInfo, HostBuffer, MemoryMismatch, MemoryMismatches, Pattern,
+    Precision, UnsupportedGemm, Work,
 };
+pub use device::Device;
 pub use error::CudaError;
-pub use launch::{LaunchPlan, LaunchTimes, Timed, measure};
-pub use serve::{Asked, Said, serve};
-pub use simulated::{Ailment, SimulatedGpu};
+pub use launch::{LaunchPlan, LaunchTimes, LaunchTiming, measure};
+pub use serve::{TestEvent, TestRequest, serve};
+pub use simulated::{SimulatedFault, SimulatedGpu};
 
 /// Memory and arithmetic kernels, for compute capability 7.0 and higher.
 const MEMORY_PTX: &str = include_str!("../../kernels/memory.ptx");

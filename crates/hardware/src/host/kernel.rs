@@ -3,7 +3,7 @@
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{count, flag, no_number, number, of_node, required};
+use super::{count, flag, number, push_node, required, unexpected_content};
 use crate::root::Root;
 
 const PROCESSORS: &str = "/sys/devices/system/cpu";
@@ -24,22 +24,22 @@ pub(super) fn read_oom_kills(root: &Root, samples: &mut Vec<Sample>) {
     // The kernel counts them since 4.13.
     let kills = required(root.text(path), path)
         .and_then(|text| keyed(&text, "oom_kill ").map_or(Reading::Absent, Reading::Value));
-    of_node(samples, Signal::NodeOomKills, kills.map(count));
+    push_node(samples, Signal::NodeOomKills, kills.map(count));
 }
 
 /// Everything else.
 pub(super) fn read(root: &Root, samples: &mut Vec<Sample>) {
-    of_node(samples, Signal::NodeClockSourceGood, clock_source(root));
-    of_node(samples, Signal::NodeGovernorsSlow, slow_governors(root));
-    of_node(samples, Signal::NodeFileHandles, file_handles(root));
-    of_node(samples, Signal::NodeMemoryAvailable, memory_available(root));
-    of_node(samples, Signal::NodeLargeBlocksFree, large_blocks(root));
-    of_node(samples, Signal::NodeEdacUncorrected, memory_errors(root, "ue_count"));
-    of_node(samples, Signal::NodeEdacCorrected, memory_errors(root, "ce_count"));
+    push_node(samples, Signal::NodeClockSourceGood, clock_source(root));
+    push_node(samples, Signal::NodeGovernorsSlow, slow_governors(root));
+    push_node(samples, Signal::NodeFileHandles, file_handles(root));
+    push_node(samples, Signal::NodeMemoryAvailable, memory_available(root));
+    push_node(samples, Signal::NodeLargeBlocksFree, large_blocks(root));
+    push_node(samples, Signal::NodeEdacUncorrected, memory_errors(root, "ue_count"));
+    push_node(samples, Signal::NodeEdacCorrected, memory_errors(root, "ce_count"));
 }
 
 fn clock_source(root: &Root) -> Reading<f64> {
-    root.word("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    root.trimmed("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         .map(|source| flag(CLOCK_SOURCES_GOOD.contains(&source.as_str())))
 }
 
@@ -48,7 +48,7 @@ fn slow_governors(root: &Root) -> Reading<f64> {
     required(root.list(PROCESSORS), PROCESSORS).and_then(|names| {
         let (mut governed, mut slow) = (false, 0);
         for name in names.iter().filter(|name| is_numbered(name, "cpu")) {
-            match root.word(&format!("{PROCESSORS}/{name}/cpufreq/scaling_governor")) {
+            match root.trimmed(&format!("{PROCESSORS}/{name}/cpufreq/scaling_governor")) {
                 Reading::Value(governor) => {
                     governed = true;
                     slow += u64::from(governor != "performance");
@@ -64,14 +64,14 @@ fn slow_governors(root: &Root) -> Reading<f64> {
 /// `9344 0 9223372036854775807`: allocated, free among them, maximum.
 fn file_handles(root: &Root) -> Reading<f64> {
     let path = "/proc/sys/fs/file-nr";
-    required(root.word(path), path).and_then(|word| {
+    required(root.trimmed(path), path).and_then(|word| {
         let numbers: Vec<u64> =
             word.split_whitespace().map_while(|word| word.parse().ok()).collect();
         match numbers[..] {
             [allocated, free, most] if most > 0 => {
                 Reading::Value(count(allocated.saturating_sub(free)) / count(most))
             }
-            _ => no_number(path),
+            _ => unexpected_content(path),
         }
     })
 }
@@ -82,7 +82,7 @@ fn memory_available(root: &Root) -> Reading<f64> {
         let total = keyed(&text, "MemTotal:").filter(|total| *total > 0);
         match keyed(&text, "MemAvailable:").zip(total) {
             Some((available, total)) => Reading::Value(count(available) / count(total)),
-            None => no_number(path),
+            None => unexpected_content(path),
         }
     })
 }
@@ -91,7 +91,9 @@ fn large_blocks(root: &Root) -> Reading<f64> {
     let path = "/proc/buddyinfo";
     let order = order_of(LARGE_BLOCK_BYTES, page_bytes());
     required(root.text(path), path)
-        .and_then(|text| free_blocks(&text, order).map_or_else(|| no_number(path), Reading::Value))
+        .and_then(|text| {
+            free_blocks(&text, order).map_or_else(|| unexpected_content(path), Reading::Value)
+        })
         .map(count)
 }
 

@@ -43,7 +43,7 @@ pub struct Expectations {
 /// restart of the agent or the node is still reported as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Remembered {
+pub struct HardwareBaseline {
     /// GPUs by their last known addresses.
     pub gpus: Vec<GpuIdentity>,
     /// The most GPUs ever seen at once.
@@ -60,22 +60,26 @@ pub struct Remembered {
 
 /// Reads the host's files by tier.
 #[derive(Debug)]
-pub struct Collector {
+pub struct HostCollector {
     root: Root,
     nics: nics::Nics,
-    pci: pci::Pci,
+    pci: pci::PciBus,
     threads: threads::Threads,
     mounts: mounts::Mounts,
 }
 
-impl Collector {
+impl HostCollector {
     /// Starts without a baseline. Use a root that records nothing: [`Root::unrecorded`].
     pub fn new(root: Root, expectations: Expectations) -> Self {
-        Self::remembering(root, expectations, &Remembered::default())
+        Self::with_baseline(root, expectations, &HardwareBaseline::default())
     }
 
     /// Starts with the baseline of an earlier collector.
-    pub fn remembering(root: Root, expectations: Expectations, before: &Remembered) -> Self {
+    pub fn with_baseline(
+        root: Root,
+        expectations: Expectations,
+        before: &HardwareBaseline,
+    ) -> Self {
         // The port count is only comparable for the same ignored adapters.
         let same = before.nics_ignored == expectations.nics_ignored;
         let nics_most = if same { before.nics_most } else { 0 };
@@ -85,7 +89,7 @@ impl Collector {
         let nics_used = if due { before.nics_used.clone() } else { BTreeSet::new() };
         Self {
             root,
-            pci: pci::Pci::new(expectations.gpus, before.gpus_most, &before.gpus),
+            pci: pci::PciBus::new(expectations.gpus, before.gpus_most, &before.gpus),
             nics: nics::Nics::new(
                 expectations.nics,
                 nics_most,
@@ -98,8 +102,8 @@ impl Collector {
     }
 
     /// The baseline for the next collector.
-    pub fn remembered(&self) -> Remembered {
-        Remembered {
+    pub fn baseline(&self) -> HardwareBaseline {
+        HardwareBaseline {
             gpus: self.pci.gpus().cloned().collect(),
             gpus_most: self.pci.most(),
             nics_most: self.nics.most_active(),
@@ -135,7 +139,7 @@ impl Collector {
                 kernel::read(root, &mut samples);
             }
             Tier::Rare => {
-                self.pci.forget_devices();
+                self.pci.clear_device_kinds();
                 self.pci.read_acs(root, &mut samples);
             }
         }
@@ -143,12 +147,12 @@ impl Collector {
     }
 }
 
-fn of_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
-    of_node_named(samples, signal, reading, &[]);
+fn push_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
+    push_node_named(samples, signal, reading, &[]);
 }
 
 /// A count with the names of what was counted, so that nobody has to search for them.
-fn of_node_named(
+fn push_node_named(
     samples: &mut Vec<Sample>,
     signal: Signal,
     reading: Reading<f64>,
@@ -180,13 +184,13 @@ fn flag(holds: bool) -> f64 {
 
 /// Reads a file that holds one integer.
 fn number(root: &Root, path: &str) -> Reading<u64> {
-    root.word(path).and_then(|word| match word.parse() {
+    root.trimmed(path).and_then(|word| match word.parse() {
         Ok(number) => Reading::Value(number),
-        Err(_) => no_number(path),
+        Err(_) => unexpected_content(path),
     })
 }
 
-fn no_number<T>(path: &str) -> Reading<T> {
+fn unexpected_content<T>(path: &str) -> Reading<T> {
     Reading::Unreadable(ReadError::malformed(format!("unexpected content in `{path}`")))
 }
 

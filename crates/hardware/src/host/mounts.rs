@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{count, of_node_named, required};
+use super::{count, push_node_named, required};
 use crate::root::Root;
 
 /// PID 1 sees the node's mounts; a sandboxed service sees its own.
@@ -34,14 +34,14 @@ impl Mounts {
                 required(root.text(MOUNTS_OF_SELF), MOUNTS_OF_SELF)
             }
         };
-        let turned = text.map(|text| self.look(&text));
+        let turned = text.map(|text| self.newly_read_only(&text));
         let names = turned.value().cloned().unwrap_or_default();
         let number = turned.map(|turned| count(turned.len() as u64));
-        of_node_named(samples, Signal::NodeReadOnly, number, &names);
+        push_node_named(samples, Signal::NodeReadOnly, number, &names);
     }
 
     /// The file systems that became read-only, as `/data (ext4 on /dev/sda1)`.
-    fn look(&mut self, text: &str) -> Vec<String> {
+    fn newly_read_only(&mut self, text: &str) -> Vec<String> {
         let mut seen: BTreeMap<String, bool> = BTreeMap::new();
         let mut turned: BTreeMap<&str, String> = BTreeMap::new();
         for mount in text.lines().filter_map(Mount::parse).filter(Mount::is_of_disk) {
@@ -118,25 +118,28 @@ mod tests {
     #[test]
     fn file_system_that_became_read_only_is_counted_once() {
         let mut mounts = Mounts::default();
-        assert_eq!(mounts.look(QUIET).len(), 0);
+        assert_eq!(mounts.newly_read_only(QUIET).len(), 0);
         let failed = QUIET.replace("xfs /dev/nvme1n1 rw", "xfs /dev/nvme1n1 ro");
-        assert_eq!(mounts.look(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
-        assert_eq!(mounts.look(&failed).len(), 1);
-        assert_eq!(mounts.look(QUIET).len(), 0);
+        assert_eq!(mounts.newly_read_only(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
+        assert_eq!(mounts.newly_read_only(&failed).len(), 1);
+        assert_eq!(mounts.newly_read_only(QUIET).len(), 0);
         // Remounted manually, or its writable mount was removed.
         let by_hand = QUIET.replace("/ / rw", "/ / ro").replace("nvme0n1p2 rw", "nvme0n1p2 ro");
         let by_hand = by_hand.replace("259:2 / / ro", "259:2 / /my\\040disk ro");
-        assert_eq!(mounts.look(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);
+        assert_eq!(mounts.newly_read_only(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);
     }
 
     #[test]
     fn failure_before_agent_start_is_detected() {
         let failed = QUIET.replace("nvme0n1p2 rw", "nvme0n1p2 ro");
-        assert_eq!(Mounts::default().look(&failed).len(), 1);
+        assert_eq!(Mounts::default().newly_read_only(&failed).len(), 1);
     }
 
     #[test]
     fn malformed_lines_are_skipped() {
-        assert_eq!(Mounts::default().look("\n - \n1 2 3 - ext4 /dev/sda\nx - y z ro\n").len(), 0);
+        assert_eq!(
+            Mounts::default().newly_read_only("\n - \n1 2 3 - ext4 /dev/sda\nx - y z ro\n").len(),
+            0
+        );
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::node::{PortNow, ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
-use super::{count, flag, no_number, of_node};
+use super::{count, flag, push_node, unexpected_content};
 use crate::root::Root;
 
 const ADAPTERS: &str = "/sys/class/infiniband";
@@ -19,7 +19,7 @@ const ADAPTERS: &str = "/sys/class/infiniband";
 const MISSED_READS: u32 = 3;
 
 /// An hour of reads at one per ten seconds.
-const LEFT_ALONE_READS: u32 = 360;
+const SKIPPED_READS: u32 = 360;
 
 /// A node has at most some tens; repeated renaming of an adapter must not exhaust the memory.
 const PORTS_MAX: usize = 512;
@@ -27,26 +27,26 @@ const PORTS_MAX: usize = 512;
 /// Counters of a port and where they are. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
 /// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver
 /// moved the command counters from the port to the device in 5.14.
-const COUNTERS: [(Signal, Place, &str); 14] = [
-    (Signal::NicLinkDowned, Place::Port, "link_downed"),
-    (Signal::NicLinkErrorRecovery, Place::Port, "link_error_recovery"),
-    (Signal::NicSymbolError, Place::Port, "symbol_error"),
-    (Signal::NicBufferOverrun, Place::Port, "excessive_buffer_overrun_errors"),
-    (Signal::NicLinkIntegrity, Place::Port, "local_link_integrity_errors"),
-    (Signal::NicReceiveErrors, Place::Port, "port_rcv_errors"),
-    (Signal::NicTransmitDiscards, Place::Port, "port_xmit_discards"),
-    (Signal::NicRnrNakRetry, Place::Hardware, "rnr_nak_retry_err"),
-    (Signal::NicRoceSlowRestart, Place::Hardware, "roce_slow_restart"),
-    (Signal::NicEfaReceiveDrops, Place::Hardware, "rx_drops"),
-    (Signal::NicEfaUnresponsiveRemote, Place::Hardware, "unresponsive_remote_events"),
-    (Signal::NicEfaImpairedRemote, Place::Hardware, "impaired_remote_conn_events"),
-    (Signal::NicEfaNoCompletion, Place::Device, "no_completion_cmds"),
-    (Signal::NicEfaCommandErrors, Place::Device, "cmds_err"),
+const COUNTERS: [(Signal, CounterDir, &str); 14] = [
+    (Signal::NicLinkDowned, CounterDir::Port, "link_downed"),
+    (Signal::NicLinkErrorRecovery, CounterDir::Port, "link_error_recovery"),
+    (Signal::NicSymbolError, CounterDir::Port, "symbol_error"),
+    (Signal::NicBufferOverrun, CounterDir::Port, "excessive_buffer_overrun_errors"),
+    (Signal::NicLinkIntegrity, CounterDir::Port, "local_link_integrity_errors"),
+    (Signal::NicReceiveErrors, CounterDir::Port, "port_rcv_errors"),
+    (Signal::NicTransmitDiscards, CounterDir::Port, "port_xmit_discards"),
+    (Signal::NicRnrNakRetry, CounterDir::Hardware, "rnr_nak_retry_err"),
+    (Signal::NicRoceSlowRestart, CounterDir::Hardware, "roce_slow_restart"),
+    (Signal::NicEfaReceiveDrops, CounterDir::Hardware, "rx_drops"),
+    (Signal::NicEfaUnresponsiveRemote, CounterDir::Hardware, "unresponsive_remote_events"),
+    (Signal::NicEfaImpairedRemote, CounterDir::Hardware, "impaired_remote_conn_events"),
+    (Signal::NicEfaNoCompletion, CounterDir::Device, "no_completion_cmds"),
+    (Signal::NicEfaCommandErrors, CounterDir::Device, "cmds_err"),
 ];
 
 /// The directory of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CounterDir {
     /// `ports/1/counters`.
     Port,
     /// `ports/1/hw_counters`.
@@ -56,7 +56,7 @@ enum Place {
 }
 
 /// One-shot view of the ports, without monitoring.
-pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
+pub(crate) fn read_once(root: &Root) -> Reading<Vec<PortNow>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
         let port = |(name, port): (&PortName, &Port)| PortNow {
@@ -64,7 +64,8 @@ pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
             port: name.1,
             kind: format!("{} {}", port.class.model, port.class.network).trim().to_owned(),
             up: state(root, name).and_then(|active| link_up(root, name).map(|up| active && up)),
-            went_down: counter(root, name, Place::Port, "link_downed").map(|times| times > 0.0),
+            went_down: counter(root, name, CounterDir::Port, "link_downed")
+                .map(|times| times > 0.0),
         };
         nics.ports.iter().map(port).collect()
     })
@@ -93,24 +94,24 @@ struct Port {
     active: Option<bool>,
     /// Whether its link was ever up: a port without a cable is not a fault.
     used: bool,
-    class: Class,
-    counters: BTreeMap<Signal, Counter>,
+    class: RateClass,
+    counters: BTreeMap<Signal, SkippedCounter>,
 }
 
 /// Ports that should run at the same rate: one model on one kind of network. A node may have other
 /// adapters for storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Class {
+struct RateClass {
     /// `hca_type`, such as `MT4129`; other vendors' adapters have none.
     model: String,
     /// `link_layer`: `InfiniBand` or `Ethernet`.
     network: String,
 }
 
-impl Class {
-    fn of(root: &Root, name: &PortName) -> Self {
+impl RateClass {
+    fn read(root: &Root, name: &PortName) -> Self {
         // Unreadable values form a class of their own.
-        let word = |path: String| root.word(&path).value().cloned().unwrap_or_default();
+        let word = |path: String| root.trimmed(&path).value().cloned().unwrap_or_default();
         Self {
             model: word(format!("{ADAPTERS}/{}/hca_type", name.0)),
             network: word(format!("{}/link_layer", folder(name))),
@@ -120,7 +121,7 @@ impl Class {
 
 /// A counter that is not read every time.
 #[derive(Debug)]
-struct Counter {
+struct SkippedCounter {
     reading: Reading<f64>,
     reads_left: u32,
 }
@@ -156,9 +157,9 @@ impl Nics {
     pub(super) fn read_states(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             let active = state(root, name).map(|active| active && port.link_up != Some(false));
-            port.give_state(name, active, samples);
+            port.push_state(name, active, samples);
         }
-        self.give_counts(samples);
+        self.push_counts(samples);
     }
 
     /// Reads everything and discovers new adapters.
@@ -166,7 +167,7 @@ impl Nics {
         // Without the sysfs class there are no adapters, and every known port counts as missing
         // below.
         if let Reading::Unreadable(why) = self.find(root) {
-            return self.give_unreadable(&why, samples);
+            return self.push_unreadable(&why, samples);
         }
         let mut answering = Vec::new();
         for (name, port) in &mut self.ports {
@@ -179,10 +180,10 @@ impl Nics {
             let answers = matches!(active, Reading::Value(_));
             if answers && !port.used {
                 // The link went down before we started.
-                let downed = counter(root, name, Place::Port, "link_downed");
+                let downed = counter(root, name, CounterDir::Port, "link_downed");
                 port.used = downed.value().is_some_and(|times| *times > 0.0);
             }
-            port.give_state(name, active, samples);
+            port.push_state(name, active, samples);
             if answers {
                 answering.push(name.clone());
             }
@@ -191,15 +192,15 @@ impl Nics {
         for name in answering {
             if let Some(port) = self.ports.get_mut(&name) {
                 let compared = compared.as_ref() == Some(&port.class);
-                port.give_rest(root, &name, compared, samples);
+                port.push_rate_and_counters(root, &name, compared, samples);
             }
         }
-        self.give_counts(samples);
+        self.push_counts(samples);
     }
 
     /// The class with the most ports in use; only its ports are compared with each other.
-    fn compared(&self) -> Option<Class> {
-        let mut counts: BTreeMap<&Class, u32> = BTreeMap::new();
+    fn compared(&self) -> Option<RateClass> {
+        let mut counts: BTreeMap<&RateClass, u32> = BTreeMap::new();
         for port in self.ports.values().filter(|port| port.used) {
             *counts.entry(&port.class).or_default() += 1;
         }
@@ -223,7 +224,7 @@ impl Nics {
             for port in ports.iter().filter_map(|port| port.parse().ok()) {
                 let name = (device.clone(), port);
                 if self.ports.len() < PORTS_MAX && !self.ports.contains_key(&name) {
-                    let class = Class::of(root, &name);
+                    let class = RateClass::read(root, &name);
                     let used = self.used_before.contains(&name);
                     self.ports.insert(name, Port { used, class, ..Port::default() });
                 }
@@ -232,12 +233,12 @@ impl Nics {
         Reading::Value(())
     }
 
-    fn give_counts(&mut self, samples: &mut Vec<Sample>) {
+    fn push_counts(&mut self, samples: &mut Vec<Sample>) {
         let expected = self.expected.unwrap_or(self.most_active);
         if self.ports.is_empty() && expected == 0 {
             // A node without such a network has nothing to compare.
-            of_node(samples, Signal::NodeNicsActive, Reading::Absent);
-            of_node(samples, Signal::NodeNicsExpected, Reading::Absent);
+            push_node(samples, Signal::NodeNicsActive, Reading::Absent);
+            push_node(samples, Signal::NodeNicsExpected, Reading::Absent);
             return;
         }
         let active = self.ports.values().filter(|port| port.active == Some(true)).count();
@@ -250,24 +251,24 @@ impl Nics {
                 "failed to read the state of port {port} of `{device}`"
             ))),
         };
-        of_node(samples, Signal::NodeNicsActive, reading);
+        push_node(samples, Signal::NodeNicsActive, reading);
         let expected = f64::from(self.expected.unwrap_or(self.most_active));
-        of_node(samples, Signal::NodeNicsExpected, Reading::Value(expected));
+        push_node(samples, Signal::NodeNicsExpected, Reading::Value(expected));
     }
 
-    fn give_unreadable(&mut self, why: &ReadError, samples: &mut Vec<Sample>) {
+    fn push_unreadable(&mut self, why: &ReadError, samples: &mut Vec<Sample>) {
         for (name, port) in &mut self.ports {
             port.active = None;
             let reading = Reading::Unreadable(why.clone());
             samples.push(sample(name, Signal::NicActive, reading));
         }
-        of_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.clone()));
+        push_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.clone()));
     }
 }
 
 impl Port {
     /// Reports presence and activity. `Absent` means that the port's directory is gone.
-    fn give_state(&mut self, name: &PortName, active: Reading<bool>, samples: &mut Vec<Sample>) {
+    fn push_state(&mut self, name: &PortName, active: Reading<bool>, samples: &mut Vec<Sample>) {
         if active == Reading::Absent {
             self.active = Some(false);
             self.missed = self.missed.saturating_add(1);
@@ -291,7 +292,7 @@ impl Port {
 
     /// `compared`: whether its rate is compared with those of others. The rate of a port that is
     /// down means nothing.
-    fn give_rest(
+    fn push_rate_and_counters(
         &mut self,
         root: &Root,
         name: &PortName,
@@ -312,7 +313,7 @@ impl Port {
             if matches!(reading, Reading::Value(_)) {
                 self.counters.remove(&signal);
             } else {
-                let left = Counter { reading: reading.clone(), reads_left: LEFT_ALONE_READS };
+                let left = SkippedCounter { reading: reading.clone(), reads_left: SKIPPED_READS };
                 self.counters.insert(signal, left);
             }
             samples.push(sample(name, signal, reading));
@@ -347,39 +348,39 @@ fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
 
 /// A sysfs state: a number, a colon and a word.
 fn numbered(root: &Root, path: &str) -> Reading<u32> {
-    root.word(path).and_then(|word| {
+    root.trimmed(path).and_then(|word| {
         let number = word.split(':').next().and_then(|number| number.trim().parse().ok());
-        number.map_or_else(|| no_number(path), Reading::Value)
+        number.map_or_else(|| unexpected_content(path), Reading::Value)
     })
 }
 
 /// `400 Gb/sec (4X NDR)`.
 fn rate(root: &Root, name: &PortName) -> Reading<f64> {
     let path = format!("{}/rate", folder(name));
-    root.word(&path).and_then(|word| {
+    root.trimmed(&path).and_then(|word| {
         let rate = word.split(' ').next().and_then(|rate| rate.parse().ok());
-        rate.map_or_else(|| no_number(&path), Reading::Value)
+        rate.map_or_else(|| unexpected_content(&path), Reading::Value)
     })
 }
 
-fn counter(root: &Root, name: &PortName, place: Place, file: &str) -> Reading<f64> {
+fn counter(root: &Root, name: &PortName, place: CounterDir, file: &str) -> Reading<f64> {
     let hardware = || format!("{}/hw_counters/{file}", folder(name));
     let path = match place {
-        Place::Port => format!("{}/counters/{file}", folder(name)),
-        Place::Hardware => hardware(),
-        Place::Device => format!("{ADAPTERS}/{}/hw_counters/{file}", name.0),
+        CounterDir::Port => format!("{}/counters/{file}", folder(name)),
+        CounterDir::Hardware => hardware(),
+        CounterDir::Device => format!("{ADAPTERS}/{}/hw_counters/{file}", name.0),
     };
     match value(root, &path) {
-        Reading::Absent if place == Place::Device => value(root, &hardware()),
+        Reading::Absent if place == CounterDir::Device => value(root, &hardware()),
         reading => reading,
     }
 }
 
 fn value(root: &Root, path: &str) -> Reading<f64> {
-    root.word(path).and_then(|word| match word.parse() {
+    root.trimmed(path).and_then(|word| match word.parse() {
         Ok(number) => Reading::Value(count(number)),
         // `N/A (no PMA)`: the adapter does not have this counter.
         Err(_) if word.starts_with("N/A") => Reading::Absent,
-        Err(_) => no_number(path),
+        Err(_) => unexpected_content(path),
     })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 
-use super::{count, flag, of_node, required};
+use super::{count, flag, push_node, required};
 use crate::root::Root;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = 64;
 const CAPABILITIES_MAX: usize = (4096 - EXTENDED) / 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Device {
+enum DeviceKind {
     Gpu,
     Bridge,
     Other,
@@ -32,7 +32,7 @@ enum Device {
 
 /// State of the PCI bus.
 #[derive(Debug)]
-pub(super) struct Pci {
+pub(super) struct PciBus {
     expected: Option<u32>,
     /// The most GPUs ever seen at once.
     most: u32,
@@ -40,18 +40,18 @@ pub(super) struct Pci {
     remembered: Vec<GpuIdentity>,
     /// Device kinds by address. They do not change while a device is present, so some hundred
     /// devices are read once.
-    devices: BTreeMap<String, Device>,
+    devices: BTreeMap<String, DeviceKind>,
     /// GPUs by address. Kept when NVML no longer lists them, which is when they matter.
     gpus: BTreeMap<String, GpuIdentity>,
     /// GPUs whose address is unknown.
-    unplaced: Vec<GpuUuid>,
+    without_address: Vec<GpuUuid>,
 }
 
 fn address_of(gpu: &GpuIdentity) -> Option<String> {
     gpu.pci.as_deref().map(str::to_ascii_lowercase)
 }
 
-impl Pci {
+impl PciBus {
     /// `most` and `gpus` come from an earlier collector. An expected count overrides `most`, so
     /// that a GPU that was removed on purpose is not reported as missing.
     pub(super) fn new(expected: Option<u32>, most: u32, gpus: &[GpuIdentity]) -> Self {
@@ -61,7 +61,7 @@ impl Pci {
             remembered: gpus.to_vec(),
             devices: BTreeMap::new(),
             gpus: gpus.iter().filter_map(|gpu| Some((address_of(gpu)?, gpu.clone()))).collect(),
-            unplaced: Vec::new(),
+            without_address: Vec::new(),
         }
     }
 
@@ -81,20 +81,20 @@ impl Pci {
             self.gpus.retain(|_, known| known.uuid != gpu.uuid);
             self.gpus.insert(address, gpu.clone());
         }
-        let is_placed = |gpu: &&GpuIdentity| self.gpus.values().any(|it| it.uuid == gpu.uuid);
-        let unplaced = gpus.iter().filter(|gpu| !is_placed(gpu));
-        self.unplaced = unplaced.map(|gpu| gpu.uuid.clone()).collect();
+        let has_address = |gpu: &&GpuIdentity| self.gpus.values().any(|it| it.uuid == gpu.uuid);
+        let without_address = gpus.iter().filter(|gpu| !has_address(gpu));
+        self.without_address = without_address.map(|gpu| gpu.uuid.clone()).collect();
     }
 
     /// Classifies every device again at the next read.
-    pub(super) fn forget_devices(&mut self) {
+    pub(super) fn clear_device_kinds(&mut self) {
         self.devices.clear();
     }
 
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let found = self.find(root);
         let gpus = found.as_ref().map(|()| {
-            let count = self.devices.values().filter(|device| **device == Device::Gpu).count();
+            let count = self.devices.values().filter(|device| **device == DeviceKind::Gpu).count();
             u32::try_from(count).unwrap_or(u32::MAX)
         });
         let on_bus = gpus.value().copied();
@@ -106,11 +106,11 @@ impl Pci {
             None => Reading::Value(self.most),
         };
         if on_bus.is_some() && !self.remembered.is_empty() {
-            self.forget_replaced(on_bus >= expected.value().copied());
+            self.drop_replaced(on_bus >= expected.value().copied());
         }
-        of_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
-        of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
-        for gpu in &self.unplaced {
+        push_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
+        push_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
+        for gpu in &self.without_address {
             let reading =
                 Reading::Unreadable(ReadError::unavailable("NVML does not report its PCI address"));
             let subject = Subject::Gpu(gpu.clone());
@@ -133,7 +133,7 @@ impl Pci {
 
     /// If no GPU is missing, a remembered GPU that is not at its old address was replaced or
     /// removed.
-    fn forget_replaced(&mut self, none_is_missing: bool) {
+    fn drop_replaced(&mut self, none_is_missing: bool) {
         for gpu in std::mem::take(&mut self.remembered) {
             let Some(address) = address_of(&gpu) else { continue };
             let is_it = self.gpus.get(&address).is_some_and(|known| known.uuid == gpu.uuid);
@@ -147,7 +147,8 @@ impl Pci {
     pub(super) fn read_acs(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let bridges = self.find(root).and_then(|()| {
             let mut redirecting = 0;
-            for (address, _) in self.devices.iter().filter(|(_, device)| **device == Device::Bridge)
+            for (address, _) in
+                self.devices.iter().filter(|(_, device)| **device == DeviceKind::Bridge)
             {
                 let path = format!("{DEVICES}/{address}/config");
                 match root.bytes(&path).and_then(|config| redirects(&config)) {
@@ -158,7 +159,7 @@ impl Pci {
             }
             Reading::Value(count(redirecting))
         });
-        of_node(samples, Signal::NodeAcsBridges, bridges);
+        push_node(samples, Signal::NodeAcsBridges, bridges);
     }
 
     /// Updates the list of devices.
@@ -193,20 +194,21 @@ const ERRORS: [(Signal, &str, &str); 3] = [
 fn errors(root: &Root, path: &str, total: &str) -> Reading<f64> {
     root.text(path).and_then(|text| {
         let found = text.lines().find_map(|line| line.strip_prefix(total)?.trim().parse().ok());
-        found.map_or_else(|| super::no_number(path), |number| Reading::Value(count(number)))
+        found
+            .map_or_else(|| super::unexpected_content(path), |number| Reading::Value(count(number)))
     })
 }
 
-fn device(root: &Root, address: &str) -> Reading<Device> {
-    root.word(&format!("{DEVICES}/{address}/class")).and_then(|class| {
+fn device(root: &Root, address: &str) -> Reading<DeviceKind> {
+    root.trimmed(&format!("{DEVICES}/{address}/class")).and_then(|class| {
         if class.starts_with("0x0604") {
-            return Reading::Value(Device::Bridge);
+            return Reading::Value(DeviceKind::Bridge);
         }
         if !class.starts_with("0x0302") && !class.starts_with("0x0300") {
-            return Reading::Value(Device::Other);
+            return Reading::Value(DeviceKind::Other);
         }
-        root.word(&format!("{DEVICES}/{address}/vendor"))
-            .map(|vendor| if vendor == NVIDIA { Device::Gpu } else { Device::Other })
+        root.trimmed(&format!("{DEVICES}/{address}/vendor"))
+            .map(|vendor| if vendor == NVIDIA { DeviceKind::Gpu } else { DeviceKind::Other })
     })
 }
 

@@ -9,13 +9,13 @@ use super::*;
 
 struct Node {
     folder: tempfile::TempDir,
-    collector: Collector,
+    collector: HostCollector,
 }
 
 impl Node {
     fn new(expectations: Expectations) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let collector = Collector::new(Root::unrecorded(folder.path()), expectations);
+        let collector = HostCollector::new(Root::unrecorded(folder.path()), expectations);
         Self { folder, collector }
     }
 
@@ -71,7 +71,7 @@ fn reading(samples: &[Sample], subject: &Subject, signal: Signal) -> Option<Read
     first
 }
 
-fn of_the_node(samples: &[Sample], signal: Signal) -> Reading<f64> {
+fn node_reading(samples: &[Sample], signal: Signal) -> Reading<f64> {
     reading(samples, &Subject::Node, signal).unwrap_or_else(|| panic!("{signal} is missing"))
 }
 
@@ -97,13 +97,13 @@ fn port_that_goes_down_is_detected_at_once() {
     assert_eq!(of(Signal::NicSymbolError), Some(Reading::Absent));
     assert_eq!(of(Signal::NicEfaReceiveDrops), Some(Reading::Absent));
     assert!(is_unreadable(of(Signal::NicReceiveErrors).as_ref()));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(2.0));
 
     node.port("mlx5_1", "1: DOWN");
     let samples = node.collector.read(Tier::Fast);
     assert_eq!(reading(&samples, &nic("mlx5_1"), Signal::NicActive), Some(Reading::Value(0.0)));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
 
     node.write("sys/class/infiniband/mlx5_0/ports/1/phys_state", "3: Disabled\n");
     for tier in [Tier::Medium, Tier::Fast] {
@@ -124,7 +124,7 @@ fn port_without_cable_is_no_fault_but_one_that_went_down_before_start_is() {
         let active = |device| reading(&samples, &nic(device), Signal::NicActive);
         assert_eq!(active("mlx5_0"), Some(Reading::Absent));
         assert_eq!(active("mlx5_1"), Some(Reading::Value(0.0)));
-        assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
+        assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
     }
     for (state, expected) in [("4: ACTIVE", 1.0), ("1: DOWN", 0.0)] {
         node.write("sys/class/infiniband/mlx5_0/ports/1/state", state);
@@ -160,15 +160,15 @@ fn adapter_is_missing_after_three_reads() {
     node.port("mlx5_0", "4: ACTIVE");
     node.port("mlx5_9", "4: ACTIVE");
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(8.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(8.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
     assert_eq!(reading(&samples, &nic("mlx5_9"), Signal::NicPresent), None);
     node.remove("sys/class/infiniband/mlx5_0");
     for (tier, expected) in [(Tier::Medium, None), (Tier::Fast, None), (Tier::Fast, Some(0.0))] {
         let samples = node.collector.read(tier);
         let present = reading(&samples, &nic("mlx5_0"), Signal::NicPresent);
         assert_eq!(present, expected.map(Reading::Value));
-        assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
+        assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
     }
     node.port("mlx5_0", "4: ACTIVE");
     let samples = node.collector.read(Tier::Fast);
@@ -223,13 +223,13 @@ fn gpus_are_counted_on_the_bus_and_missed_when_they_disappear() {
     };
     node.collector.set_inventory(&[gpu(0, "0000:1B:00.0"), gpu(1, "0000:43:00.0")]);
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusPci), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusPci), Reading::Value(2.0));
     let first = Subject::Gpu(GpuUuid("GPU-0".to_owned()));
     for signal in [Signal::GpuAerCorrectable, Signal::GpuAerNonFatal, Signal::GpuAerFatal] {
         assert_eq!(reading(&samples, &first, signal), Some(Reading::Value(5.0)));
     }
     assert_eq!(reading(&samples, &first, Signal::GpuOnBus), Some(Reading::Value(1.0)));
-    let acs = of_the_node(&node.collector.read(Tier::Rare), Signal::NodeAcsBridges);
+    let acs = node_reading(&node.collector.read(Tier::Rare), Signal::NodeAcsBridges);
     let why = acs.why_unreadable().unwrap().to_string();
     assert_eq!(why, "reading the configuration of PCI bridges needs root");
 
@@ -237,12 +237,12 @@ fn gpus_are_counted_on_the_bus_and_missed_when_they_disappear() {
     // NVML no longer lists it either.
     node.collector.set_inventory(&[gpu(1, "0000:43:00.0")]);
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusPci), Reading::Value(1.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusPci), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
     assert_eq!(reading(&samples, &first, Signal::GpuOnBus), Some(Reading::Value(0.0)));
     node.remove("sys/bus");
     let samples = node.collector.read(Tier::Medium);
-    assert!(is_unreadable(Some(&of_the_node(&samples, Signal::NodeGpusPci))));
+    assert!(is_unreadable(Some(&node_reading(&samples, Signal::NodeGpusPci))));
     assert!(is_unreadable(reading(&samples, &first, Signal::GpuOnBus).as_ref()));
 }
 
@@ -269,7 +269,7 @@ fn threads_count_when_stuck_in_two_passes() {
             Signal::NodeNfsThreadsBlocked,
             Signal::NodeThreadsBlocked,
         ]
-        .map(|signal| of_the_node(&samples, signal))
+        .map(|signal| node_reading(&samples, signal))
     };
     assert_eq!(counts(), [0.0, 0.0, 0.0].map(Reading::Value));
     assert_eq!(counts(), [2.0, 1.0, 2.0].map(Reading::Value));
@@ -277,8 +277,8 @@ fn threads_count_when_stuck_in_two_passes() {
     node.task(200, "writer", 'D', 900);
     node.task(100, "nv_queue", 'D', 900);
     let samples = node.collector.read(Tier::Slow);
-    assert_eq!(of_the_node(&samples, Signal::NodeThreadsBlocked), Reading::Value(1.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeDriverThreadsBlocked), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeThreadsBlocked), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeDriverThreadsBlocked), Reading::Value(2.0));
     let blocked = samples.iter().find(|it| it.signal == Signal::NodeDriverThreadsBlocked);
     let named = blocked.and_then(|it| it.note.as_deref());
     assert_eq!(named, Some("nv_queue (pid 100), pt_nccl (pid 501)"));
@@ -292,7 +292,7 @@ fn threads_count_when_stuck_in_two_passes() {
     assert!(named.ends_with("UVM global queue (pid 603) and 4 more"), "{named}");
     node.remove("proc");
     let samples = node.collector.read(Tier::Slow);
-    assert!(is_unreadable(Some(&of_the_node(&samples, Signal::NodeThreadsBlocked))));
+    assert!(is_unreadable(Some(&node_reading(&samples, Signal::NodeThreadsBlocked))));
 }
 
 #[test]
@@ -328,11 +328,11 @@ fn kernel_values_are_read() {
         (Signal::NodeEdacUncorrected, 2.0),
         (Signal::NodeEdacCorrected, 40.0),
     ] {
-        assert_eq!(of_the_node(&samples, signal), Reading::Value(expected), "{signal}");
+        assert_eq!(node_reading(&samples, signal), Reading::Value(expected), "{signal}");
     }
     node.remove("sys/module/nvidia");
     let samples = node.collector.read(Tier::Medium);
-    assert_eq!(of_the_node(&samples, Signal::NodeDriverLoaded), Reading::Value(0.0));
+    assert_eq!(node_reading(&samples, Signal::NodeDriverLoaded), Reading::Value(0.0));
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn empty_root_does_not_look_healthy() {
 
 #[test]
 fn this_machine_is_readable() {
-    let mut collector = Collector::new(Root::unrecorded("/"), Expectations::default());
+    let mut collector = HostCollector::new(Root::unrecorded("/"), Expectations::default());
     for tier in Tier::ALL {
         for sample in collector.read(tier) {
             if let Reading::Value(value) = sample.reading {
@@ -357,7 +357,7 @@ fn this_machine_is_readable() {
     }
     let samples = collector.read(Tier::Slow);
     if Path::new("/proc/meminfo").exists() {
-        let available = of_the_node(&samples, Signal::NodeMemoryAvailable);
+        let available = node_reading(&samples, Signal::NodeMemoryAvailable);
         assert!(available.value().is_some_and(|ratio| *ratio > 0.0 && *ratio <= 1.0));
     }
 }
@@ -379,7 +379,7 @@ fn missing_hardware_is_reported_after_a_restart_unless_configured() {
     node.port("mlx5_1", "4: ACTIVE");
     node.collector.set_inventory(&[gpu(0, first), gpu(1, second)]);
     node.collector.read(Tier::Medium);
-    let before = node.collector.remembered();
+    let before = node.collector.baseline();
     assert_eq!((before.gpus_most, before.nics_most, before.gpus.len()), (2, 2, 2));
     node.remove(&format!("sys/bus/pci/devices/{second}"));
     node.remove("sys/class/infiniband/mlx5_1");
@@ -390,21 +390,21 @@ fn missing_hardware_is_reported_after_a_restart_unless_configured() {
         reading(samples, &subject, Signal::GpuOnBus)
     };
     let restart = |expectations: Expectations, listed: &[GpuIdentity]| {
-        let mut next = Collector::remembering(Root::unrecorded(root), expectations, &before);
+        let mut next = HostCollector::with_baseline(Root::unrecorded(root), expectations, &before);
         next.set_inventory(listed);
-        (next.read(Tier::Medium), next.remembered())
+        (next.read(Tier::Medium), next.baseline())
     };
     let (samples, again) = restart(Expectations::default(), &[gpu(0, first)]);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
     assert_eq!(on_bus(&samples, 1), Some(Reading::Value(0.0)));
     assert_eq!(again, before, "the next collector misses it too");
 
     // Removed on purpose.
     let fewer = Expectations { gpus: Some(1), nics: Some(1), ..Expectations::default() };
     let (samples, again) = restart(fewer, &[gpu(0, first)]);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
     assert_eq!(on_bus(&samples, 1), None);
     assert_eq!((again.gpus_most, again.nics_most, again.gpus.len()), (1, 1, 1));
 
@@ -412,13 +412,13 @@ fn missing_hardware_is_reported_after_a_restart_unless_configured() {
     let ignoring =
         Expectations { nics_ignored: vec!["mlx5_1".to_owned()], ..Expectations::default() };
     let (samples, _) = restart(ignoring, &[gpu(0, first)]);
-    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(1.0));
+    assert_eq!(node_reading(&samples, Signal::NodeNicsExpected), Reading::Value(1.0));
 
     // Another GPU in another slot replaced it.
     node.gpu("0000:52:00.0");
     let (samples, again) =
         restart(Expectations::default(), &[gpu(0, first), gpu(9, "0000:52:00.0")]);
-    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(node_reading(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
     assert_eq!((on_bus(&samples, 1), on_bus(&samples, 9)), (None, Some(Reading::Value(1.0))));
     assert_eq!((again.gpus_most, again.gpus.len()), (2, 2));
 }
@@ -460,12 +460,12 @@ fn used_port_is_down_after_a_restart_and_unused_port_is_not() {
         node.write(&file, "0\n");
     }
     node.collector.read(Tier::Medium);
-    let before = node.collector.remembered();
+    let before = node.collector.baseline();
     // After a reboot the counters are zero and the cable is still out.
     node.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
     let active = |expectations: Expectations, device: &str| {
         let root = Root::unrecorded(node.folder.path());
-        let mut next = Collector::remembering(root, expectations, &before);
+        let mut next = HostCollector::with_baseline(root, expectations, &before);
         let samples = next.read(Tier::Medium);
         reading(&samples, &Subject::Nic { device: device.to_owned(), port: 1 }, Signal::NicActive)
     };
@@ -512,10 +512,10 @@ fn hidden_wait_channel_of_a_gpu_process_is_unreadable() {
     node.collector.set_gpu_processes(&[7]);
     node.collector.read(Tier::Slow);
     let blocked = |node: &mut Node| {
-        of_the_node(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
+        node_reading(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
     };
     assert!(is_unreadable(Some(&blocked(&mut node))), "neither zero nor one");
-    let all = of_the_node(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
+    let all = node_reading(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
     assert_eq!(all, Reading::Value(2.0));
     // With a visible wait channel the kind is known.
     node.write("proc/7/stack", "[<0>] folio_wait_bit+0x1/0x2\n");

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use farrier_facts::node::{ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{of_node_named, required};
+use super::{push_node_named, required};
 use crate::root::Root;
 
 const PROCESSES: &str = "/proc";
@@ -22,7 +22,7 @@ const STUCK_MAX: usize = 4096;
 type ThreadKey = (u32, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waits {
+enum WaitsFor {
     Driver,
     Nfs,
     Other,
@@ -32,10 +32,10 @@ enum Waits {
 
 /// A thread that was in D in the last pass.
 #[derive(Debug, Clone)]
-struct Stuck {
+struct StuckThread {
     /// Name and thread id, for display.
     name: String,
-    waits: Waits,
+    waits: WaitsFor,
     /// Voluntary context switches; `None` if unreadable.
     switches: Option<u64>,
 }
@@ -43,7 +43,7 @@ struct Stuck {
 /// State of the last pass.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
-    last: HashMap<ThreadKey, Stuck>,
+    last: HashMap<ThreadKey, StuckThread>,
     gpu_processes: Vec<u32>,
 }
 
@@ -55,9 +55,9 @@ impl Threads {
     pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
         let counts = self.pass(root);
         for (signal, waits) in [
-            (Signal::NodeDriverThreadsBlocked, Waits::Driver),
-            (Signal::NodeNfsThreadsBlocked, Waits::Nfs),
-            (Signal::NodeThreadsBlocked, Waits::Other),
+            (Signal::NodeDriverThreadsBlocked, WaitsFor::Driver),
+            (Signal::NodeNfsThreadsBlocked, WaitsFor::Nfs),
+            (Signal::NodeThreadsBlocked, WaitsFor::Other),
         ] {
             let mut names: Vec<String> = counts
                 .value()
@@ -69,21 +69,21 @@ impl Threads {
             names.sort_unstable();
             let mut count =
                 counts.as_ref().map(|_| f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX)));
-            if waits == Waits::Driver
+            if waits == WaitsFor::Driver
                 && count == Reading::Value(0.0)
                 && counts
                     .value()
-                    .is_some_and(|counts| counts.iter().any(|(what, _)| *what == Waits::Unknown))
+                    .is_some_and(|counts| counts.iter().any(|(what, _)| *what == WaitsFor::Unknown))
             {
                 let why = "a thread of a GPU process is stuck; where is visible to root only";
                 count = Reading::Unreadable(ReadError::unavailable(why));
             }
-            of_node_named(samples, signal, count, &names);
+            push_node_named(samples, signal, count, &names);
         }
     }
 
     /// Threads stuck since the last pass: what they wait for, and their names.
-    fn pass(&mut self, root: &Root) -> Reading<Vec<(Waits, String)>> {
+    fn pass(&mut self, root: &Root) -> Reading<Vec<(WaitsFor, String)>> {
         let names = match required(root.list(PROCESSES), PROCESSES) {
             Reading::Value(names) => names,
             other => {
@@ -94,14 +94,14 @@ impl Threads {
         let mut now = HashMap::new();
         for pid in names.iter().filter_map(|name| name.parse::<u32>().ok()) {
             let on_gpu = self.gpu_processes.contains(&pid);
-            look(root, &format!("{PROCESSES}/{pid}"), on_gpu, &mut now);
+            record_if_stuck(root, &format!("{PROCESSES}/{pid}"), on_gpu, &mut now);
             if on_gpu {
                 let folder = format!("{PROCESSES}/{pid}/task");
                 let tasks = root.list(&folder);
                 for task in
                     tasks.value().into_iter().flatten().filter(|task| **task != pid.to_string())
                 {
-                    look(root, &format!("{folder}/{task}"), on_gpu, &mut now);
+                    record_if_stuck(root, &format!("{folder}/{task}"), on_gpu, &mut now);
                 }
             }
         }
@@ -111,14 +111,14 @@ impl Threads {
             let is_still = stuck.switches == before.switches;
             let mut add = |waits| counts.push((waits, stuck.name.clone()));
             match stuck.waits {
-                Waits::Driver => add(Waits::Driver),
-                waits @ (Waits::Nfs | Waits::Other) if is_still => add(waits),
-                Waits::Nfs | Waits::Other => {}
-                Waits::Unknown => {
-                    add(Waits::Unknown);
+                WaitsFor::Driver => add(WaitsFor::Driver),
+                waits @ (WaitsFor::Nfs | WaitsFor::Other) if is_still => add(waits),
+                WaitsFor::Nfs | WaitsFor::Other => {}
+                WaitsFor::Unknown => {
+                    add(WaitsFor::Unknown);
                     // It is stuck in any case, wherever it waits.
                     if is_still {
-                        add(Waits::Other);
+                        add(WaitsFor::Other);
                     }
                 }
             }
@@ -129,29 +129,34 @@ impl Threads {
 }
 
 /// Records a thread if it is in D. A thread that exited meanwhile is skipped.
-fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, Stuck>) {
+fn record_if_stuck(
+    root: &Root,
+    folder: &str,
+    on_gpu: bool,
+    now: &mut HashMap<ThreadKey, StuckThread>,
+) {
     let Reading::Value(line) = root.bytes(&format!("{folder}/stat")) else { return };
     let line = String::from_utf8_lossy(&line);
     let Some(stat) = Stat::parse(&line).filter(|stat| stat.state == "D") else { return };
     if now.len() >= STUCK_MAX {
         return;
     }
-    let text = |file: &str| root.word(&format!("{folder}/{file}")).value().cloned();
+    let text = |file: &str| root.trimmed(&format!("{folder}/{file}")).value().cloned();
     let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
-    if waits == Waits::Other {
+    if waits == WaitsFor::Other {
         // Readable by root only, and behind a lock that a process in `execve` holds. Skip it if the
         // name is enough.
         let stack = text("stack").filter(|stack| !stack.is_empty());
         // The kernel shows 0 to unprivileged readers.
         let is_hidden = stack.is_none() && matches!(wait_channel.as_str(), "" | "0");
         waits = match waits_for(stat.name, &wait_channel, stack.as_deref().unwrap_or("")) {
-            Waits::Other if on_gpu && is_hidden => Waits::Unknown,
+            WaitsFor::Other if on_gpu && is_hidden => WaitsFor::Unknown,
             waits => waits,
         };
     }
     let name = format!("{} (pid {})", stat.name, stat.number);
-    let seen = Stuck { name, waits, switches: switches(root, folder) };
+    let seen = StuckThread { name, waits, switches: switches(root, folder) };
     now.insert((stat.number, stat.started), seen);
 }
 
@@ -186,7 +191,7 @@ fn switches(root: &Root, folder: &str) -> Option<u64> {
 
 /// Names from NVIDIA/open-gpu-kernel-modules (`kernel-open/nvidia`, `nvidia-uvm`) and Linux
 /// `net/sunrpc`, `fs/nfs`.
-fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
+fn waits_for(name: &str, wait_channel: &str, stack: &str) -> WaitsFor {
     let thread = ["nv_", "nv-", "nvidia", "UVM "].iter().any(|start| name.starts_with(start))
         || name.starts_with("irq/") && name.contains("nvidia");
     let function = |name: &str| {
@@ -197,7 +202,7 @@ fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
     // `[<0>] os_acquire_rwlock_write+0x35/0x50 [nvidia]`
     let functions = || stack.lines().filter_map(|line| line.split_whitespace().nth(1));
     if thread || function(wait_channel) || stack.contains(" [nvidia") || functions().any(function) {
-        return Waits::Driver;
+        return WaitsFor::Driver;
     }
     let nfs = |name: &str| name.starts_with("rpc_") || name.starts_with("nfs");
     if nfs(wait_channel)
@@ -205,9 +210,9 @@ fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
         || stack.contains(" [sunrpc]")
         || functions().any(nfs)
     {
-        return Waits::Nfs;
+        return WaitsFor::Nfs;
     }
-    Waits::Other
+    WaitsFor::Other
 }
 
 #[cfg(test)]
@@ -230,27 +235,27 @@ mod tests {
     #[test]
     fn threads_are_classified_by_what_they_wait_for() {
         for (name, wait_channel, stack, expected) in [
-            ("nv_queue", "0", "", Waits::Driver),
-            ("irq/152-nvidia", "", "", Waits::Driver),
-            ("UVM global queu", "", "", Waits::Driver),
-            ("nvidia-smi", "", "", Waits::Driver),
-            ("python3", "os_acquire_mutex", "", Waits::Driver),
+            ("nv_queue", "0", "", WaitsFor::Driver),
+            ("irq/152-nvidia", "", "", WaitsFor::Driver),
+            ("UVM global queu", "", "", WaitsFor::Driver),
+            ("nvidia-smi", "", "", WaitsFor::Driver),
+            ("python3", "os_acquire_mutex", "", WaitsFor::Driver),
             (
                 "python3",
                 "0",
                 "[<0>] rwsem_down_write+0x1/0x2\n[<0>] foo+0x35/0x50 [nvidia_uvm]\n",
-                Waits::Driver,
+                WaitsFor::Driver,
             ),
-            ("nvme-wq", "blk_mq_get_tag", "", Waits::Other),
-            ("irq/33-nvme0q1", "0", "", Waits::Other),
-            ("python3", "rpc_wait_bit_killable", "", Waits::Nfs),
+            ("nvme-wq", "blk_mq_get_tag", "", WaitsFor::Other),
+            ("irq/33-nvme0q1", "0", "", WaitsFor::Other),
+            ("python3", "rpc_wait_bit_killable", "", WaitsFor::Nfs),
             (
                 "df",
                 "0",
                 "[<0>] __wait_on_bit+0x1/0x2\n[<0>] nfs_wait_client_init_complete+0x3/0x4 [nfs]\n",
-                Waits::Nfs,
+                WaitsFor::Nfs,
             ),
-            ("jbd2/nvme0n1p1-", "jbd2_journal_commit_transaction", "", Waits::Other),
+            ("jbd2/nvme0n1p1-", "jbd2_journal_commit_transaction", "", WaitsFor::Other),
         ] {
             assert_eq!(waits_for(name, wait_channel, stack), expected, "{name} {wait_channel}");
         }

@@ -1,7 +1,7 @@
 //! Tracks which records were delivered, and how many are missing between two.
 
 use super::KernelLog;
-use super::record::{self, Record};
+use super::record::{self, KmsgRecord};
 
 /// Position in the log.
 #[derive(Debug)]
@@ -30,7 +30,9 @@ impl Cursor {
     /// Delivers a record unless it was delivered before, preceded by the size of a gap. Malformed
     /// input is ignored.
     pub(super) fn give(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
-        let Some(Record { seq, since_boot_us, level, text }) = record::parse(bytes) else { return };
+        let Some(KmsgRecord { seq, since_boot_us, level, text }) = record::parse(bytes) else {
+            return;
+        };
         if self.skip_to.is_some_and(|given| seq <= given) {
             return;
         }

@@ -2,7 +2,7 @@
 //! Linux `Documentation/ABI/testing/dev-kmsg`.
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct KmsgRecord {
     pub(super) seq: u64,
     pub(super) since_boot_us: u64,
     pub(super) level: u8,
@@ -10,7 +10,7 @@ pub(super) struct Record {
 }
 
 /// Parses the first line of a record; `None` if it is not a record.
-pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
+pub(super) fn parse(bytes: &[u8]) -> Option<KmsgRecord> {
     let line = bytes.split(|byte| *byte == b'\n').next()?;
     let head_end = memchr::memchr(b';', line)?;
     let (head, text) = (&line[..head_end], &line[head_end + 1..]);
@@ -21,7 +21,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
     let since_boot_us = number(fields.next()?)?;
     fields.next()?;
     let level = u8::try_from(prefix & 7).ok()?;
-    Some(Record { seq, since_boot_us, level, text: unescape(text) })
+    Some(KmsgRecord { seq, since_boot_us, level, text: unescape(text) })
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -64,8 +64,8 @@ mod tests {
 
     use super::*;
 
-    fn record(seq: u64, since_boot_us: u64, level: u8, text: &[u8]) -> Record {
-        Record { seq, since_boot_us, level, text: text.to_vec() }
+    fn record(seq: u64, since_boot_us: u64, level: u8, text: &[u8]) -> KmsgRecord {
+        KmsgRecord { seq, since_boot_us, level, text: text.to_vec() }
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             line.extend(escape(&text));
             line.extend(b"\n SUBSYSTEM=pci\n");
             let level = u8::try_from(prefix & 7).unwrap();
-            prop_assert_eq!(parse(&line), Some(Record { seq, since_boot_us, level, text }));
+            prop_assert_eq!(parse(&line), Some(KmsgRecord { seq, since_boot_us, level, text }));
         }
 
         #[test]

@@ -18,7 +18,7 @@ pub(super) const TEXT_BYTES: usize = 128;
 /// A loaded library.
 pub(super) struct Caller<'a> {
     pub(super) library: Library,
-    pub(super) before: &'a mut dyn FnMut(&str),
+    pub(super) on_call: &'a mut dyn FnMut(&str),
 }
 
 /// The library is too old to have a function.
@@ -44,7 +44,7 @@ impl fmt::Display for LoadError {
 impl Error for LoadError {}
 
 /// A return code, or that the library lacks the function.
-pub(super) type Called = Result<Return, MissingCall>;
+pub(super) type CallResult = Result<Return, MissingCall>;
 
 impl From<MissingCall> for ReadError {
     fn from(missing: MissingCall) -> Self {
@@ -61,7 +61,7 @@ impl fmt::Display for MissingCall {
 /// Looks up a function and calls it. Yields the return code, or that the library lacks it.
 macro_rules! call {
     ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
-        ($caller.before)($name);
+        ($caller.on_call)($name);
         // SAFETY: the name is an NVML function and the type matches its declaration in nvml.h.
         match unsafe { $caller.library.get::<$type>(concat!($name, "\0").as_bytes()) } {
             // SAFETY: NVML is initialised (or this call initialises it), the handle came from it,
@@ -76,16 +76,16 @@ pub(super) use call;
 
 impl<'a> Caller<'a> {
     /// Loads the library. `on_call` runs before each call with the function's name.
-    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
-        before("dlopen");
+    pub(super) fn load(path: &OsStr, on_call: &'a mut dyn FnMut(&str)) -> Result<Self, LoadError> {
+        on_call("dlopen");
         // SAFETY: loading runs the library's constructors. It is NVIDIA's library or one that the
         // user named explicitly, and this process exists only to call it.
         let library = unsafe { Library::new(path) }.map_err(LoadError)?;
-        Ok(Self { library, before })
+        Ok(Self { library, on_call })
     }
 
     /// Initialises the library. Returns the failure, if any.
-    pub(super) fn start(&mut self) -> Option<NvmlReading> {
+    pub(super) fn init(&mut self) -> Option<NvmlReading> {
         match call!(self, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => None,
             Ok(code) => Some(NvmlReading::Refused { error: NvmlStatus(code) }),
@@ -95,31 +95,31 @@ impl<'a> Caller<'a> {
 
     pub(super) fn system_text(&mut self, name: &'static str) -> Reading<String> {
         let mut text = [0; TEXT_BYTES];
-        (self.before)(name);
+        (self.on_call)(name);
         // SAFETY: both system strings have this type in nvml.h.
         let called = match unsafe { self.library.get::<ffi::Text>(name.as_bytes()) } {
             // SAFETY: the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(text.as_mut_ptr(), length(&text)) }),
             Err(_) => Err(MissingCall { name: None }),
         };
-        outcome(called, || text_of(&text))
+        outcome(called, || decode_text(&text))
     }
 
     pub(super) fn device_text(&mut self, device: Device, name: &'static str) -> Reading<String> {
         let mut text = [0; TEXT_BYTES];
-        (self.before)(name);
+        (self.on_call)(name);
         // SAFETY: every device string requested here has this type in nvml.h.
         let called = match unsafe { self.library.get::<ffi::DeviceText>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML; the buffer is live and its length is passed.
             Ok(function) => Ok(unsafe { function(device, text.as_mut_ptr(), length(&text)) }),
             Err(_) => Err(MissingCall { name: None }),
         };
-        outcome(called, || text_of(&text))
+        outcome(called, || decode_text(&text))
     }
 
     pub(super) fn number(&mut self, device: Device, name: &'static str) -> Reading<u32> {
         let mut number: c_uint = 0;
-        (self.before)(name);
+        (self.on_call)(name);
         // SAFETY: every device number requested here has this type in nvml.h; its enumerations are
         // C `unsigned int`s.
         let called = match unsafe { self.library.get::<ffi::DeviceNumber>(name.as_bytes()) } {
@@ -132,7 +132,7 @@ impl<'a> Caller<'a> {
 
     pub(super) fn setting(&mut self, device: Device, name: &'static str) -> Reading<Setting> {
         let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
-        (self.before)(name);
+        (self.on_call)(name);
         // SAFETY: ECC and MIG mode have this type in nvml.h.
         let called = match unsafe { self.library.get::<ffi::DevicePair>(name.as_bytes()) } {
             // SAFETY: the handle came from NVML and the pointers refer to live locals.
@@ -157,7 +157,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The device's NVLink fabric state, with the call's result.
-    pub(super) fn fabric_info(&mut self, device: Device) -> (Called, ffi::FabricInfoV2) {
+    pub(super) fn fabric_info(&mut self, device: Device) -> (CallResult, ffi::FabricInfoV2) {
         let mut fabric = ffi::FabricInfoV2 {
             version: ffi::struct_version::<ffi::FabricInfoV2>(2),
             cluster_uuid: [0; 16],
@@ -173,7 +173,7 @@ impl<'a> Caller<'a> {
 }
 
 /// Converts a call's result. A value that the device does not support is absent.
-pub(super) fn outcome<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
+pub(super) fn outcome<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::SUCCESS) => Reading::Value(value()),
         Ok(ffi::NOT_SUPPORTED) => Reading::Absent,
@@ -187,7 +187,7 @@ pub(super) fn length(text: &[c_char]) -> c_uint {
 }
 
 /// The text up to its NUL, or the whole buffer if the library did not terminate it.
-pub(super) fn text_of(text: &[c_char]) -> String {
+pub(super) fn decode_text(text: &[c_char]) -> String {
     let bytes: Vec<u8> = text.iter().map(|letter| letter.to_ne_bytes()[0]).collect();
     match CStr::from_bytes_until_nul(&bytes) {
         Ok(text) => text.to_string_lossy().into_owned(),

@@ -110,7 +110,7 @@ pub(super) struct ProcessInfo {
 /// `nvmlProcessUtilizationSample_t`
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct ProcessShareSample {
+pub(super) struct ProcessUtilizationSample {
     pub(super) pid: c_uint,
     pub(super) timestamp_us: u64,
     pub(super) sm: c_uint,
@@ -245,8 +245,8 @@ pub(super) type DeviceUtilization = unsafe extern "C" fn(Device, *mut Utilizatio
 pub(super) type DeviceMemory = unsafe extern "C" fn(Device, *mut MemoryV2) -> Return;
 pub(super) type DeviceProcesses =
     unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessInfo) -> Return;
-pub(super) type DeviceProcessShares =
-    unsafe extern "C" fn(Device, *mut ProcessShareSample, *mut c_uint, u64) -> Return;
+pub(super) type DeviceProcessUtilization =
+    unsafe extern "C" fn(Device, *mut ProcessUtilizationSample, *mut c_uint, u64) -> Return;
 pub(super) type DeviceMargin = unsafe extern "C" fn(Device, *mut MarginTemperatureV1) -> Return;
 pub(super) type DeviceHistogram = unsafe extern "C" fn(Device, *mut RowRemapperHistogram) -> Return;
 pub(super) type DeviceSram = unsafe extern "C" fn(Device, *mut EccSramErrorStatusV1) -> Return;

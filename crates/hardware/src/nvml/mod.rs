@@ -11,17 +11,19 @@
 
 mod caller;
 mod control;
+mod current_faults;
 mod ffi;
-mod library;
-mod now;
-mod orphan;
+mod parent_exit;
 mod probe;
+mod snapshot;
 pub mod watch;
 
-pub use control::{ControlError, Controls, Patience, ProbeError, SetError, serve_control};
-pub use library::read;
-pub use orphan::end_with_parent;
-pub use probe::{Line, ask};
+pub use control::{
+    ControlError, ControlTimeouts, GpuControls, GpuSetError, ProbeError, serve_control,
+};
+pub use parent_exit::exit_with_parent;
+pub use probe::{ProbeMessage, probe};
+pub use snapshot::read;
 
 /// The library's SONAME.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";

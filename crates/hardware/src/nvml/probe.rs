@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A line of the child's output: the next call, a partial result, or the final reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Line {
+pub enum ProbeMessage {
     /// This function is called next.
     Call(String),
     /// System-wide values; the GPUs follow.
@@ -28,7 +28,7 @@ const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 const REAP: Duration = Duration::from_millis(200);
 
 /// Runs the probe and waits for its result until `deadline`.
-pub fn ask(mut command: Command, deadline: Duration) -> NvmlReading {
+pub fn probe(mut command: Command, deadline: Duration) -> NvmlReading {
     let until = Instant::now() + deadline;
     // Inherit no descriptors: a child that never exits must not keep our caller's pipe open.
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
@@ -55,46 +55,48 @@ pub fn ask(mut command: Command, deadline: Duration) -> NvmlReading {
         let left = until.saturating_duration_since(Instant::now());
         match lines.recv_timeout(left) {
             Ok(line) => match serde_json::from_slice(&line) {
-                Ok(Line::Call(name)) => during = name,
-                Ok(Line::System(nvml)) => read = Some(nvml),
-                Ok(Line::Device(device)) => {
+                Ok(ProbeMessage::Call(name)) => during = name,
+                Ok(ProbeMessage::System(nvml)) => read = Some(nvml),
+                Ok(ProbeMessage::Device(device)) => {
                     if let Some(nvml) = &mut read {
                         nvml.devices.push(*device);
                     }
                 }
-                Ok(Line::Answer(answer)) => {
-                    end(&mut child);
+                Ok(ProbeMessage::Answer(answer)) => {
+                    reap(&mut child);
                     return answer;
                 }
                 Err(_) => {
-                    end(&mut child);
+                    reap(&mut child);
                     let why = format!("malformed output, in {during}");
                     return NvmlReading::Died { why };
                 }
             },
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();
-                end(&mut child);
+                reap(&mut child);
                 let read = read.map(Box::new);
                 return NvmlReading::Hung { after_s: deadline.as_secs(), during, read };
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return NvmlReading::Died { why: format!("{}, in {during}", ending(&mut child)) };
+                return NvmlReading::Died {
+                    why: format!("{}, in {during}", exit_reason(&mut child)),
+                };
             }
         }
     }
 }
 
 /// Reaps a child that exits soon; gives up on one that does not.
-fn end(child: &mut Child) {
+fn reap(child: &mut Child) {
     let until = Instant::now() + REAP;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-fn ending(child: &mut Child) -> String {
-    end(child);
+fn exit_reason(child: &mut Child) -> String {
+    reap(child);
     match child.try_wait() {
         Ok(Some(status)) => status.to_string(),
         _ => "output closed".to_owned(),
@@ -121,17 +123,17 @@ mod tests {
     #[test]
     fn result_is_returned_without_waiting_for_exit() {
         let answer = NvmlReading::Refused { error: NvmlStatus::DRIVER_NOT_LOADED };
-        let line = serde_json::to_string(&Line::Answer(answer.clone())).unwrap();
+        let line = serde_json::to_string(&ProbeMessage::Answer(answer.clone())).unwrap();
         let script = format!("echo '{{\"call\":\"nvmlInit_v2\"}}'; echo '{line}'; exec sleep 900");
         // Waiting for the process to exit would time out here.
-        assert_eq!(ask(shell(&script), LONG), answer);
+        assert_eq!(probe(shell(&script), LONG), answer);
     }
 
     #[test]
     fn hang_names_the_call() {
         let script = "echo '{\"call\":\"nvmlInit_v2\"}'; exec sleep 900";
         // Long enough for a shell to start on a busy machine.
-        let hung = ask(shell(script), Duration::from_secs(5));
+        let hung = probe(shell(script), Duration::from_secs(5));
         let during = "nvmlInit_v2".to_owned();
         assert_eq!(hung, NvmlReading::Hung { after_s: 5, during, read: None });
     }
@@ -142,10 +144,12 @@ mod tests {
             NvmlReading::Died { why } => why,
             other => panic!("{other:?}"),
         };
-        let why = died(ask(shell("echo '{\"call\":\"nvmlInit_v2\"}'; kill -SEGV $$"), LONG));
+        let why = died(probe(shell("echo '{\"call\":\"nvmlInit_v2\"}'; kill -SEGV $$"), LONG));
         assert!(why.contains("nvmlInit_v2") && why.contains("signal"), "{why}");
-        assert!(died(ask(shell("echo hello"), LONG)).contains("malformed output"));
-        assert!(died(ask(Command::new("/nonexistent/farrier"), LONG)).contains("failed to start"));
+        assert!(died(probe(shell("echo hello"), LONG)).contains("malformed output"));
+        assert!(
+            died(probe(Command::new("/nonexistent/farrier"), LONG)).contains("failed to start")
+        );
     }
 
     #[test]
@@ -156,9 +160,10 @@ mod tests {
         let missing = folder.path().join("none.so");
         for path in [text.as_os_str(), missing.as_os_str(), OsStr::new("libc.so.6")] {
             let mut calls = Vec::new();
-            let read = super::super::read(path, &mut |line: &Line| calls.push(line.clone()));
+            let read =
+                super::super::read(path, &mut |line: &ProbeMessage| calls.push(line.clone()));
             assert!(matches!(read, NvmlReading::NoLibrary { .. }), "{path:?}: {read:?}");
-            assert_eq!(calls[0], Line::Call("dlopen".to_owned()));
+            assert_eq!(calls[0], ProbeMessage::Call("dlopen".to_owned()));
         }
     }
 }

@@ -7,16 +7,16 @@ use farrier_facts::node::Reading;
 use farrier_facts::tune::{Applied, Change, Outcome, Step, Target, Value};
 use jiff::Timestamp;
 
-use super::hands::{HandError, Hands};
-use super::interrupt::Point;
-use super::journal::{Journal, JournalError, Note, Open};
+use super::actuator::{SettingActuator, SettingActuatorError};
+use super::failpoint::FailpointSite;
+use super::journal::{Journal, JournalEntry, JournalError, OpenChange};
 
 /// Makes the changes of the steps, in order. A failed step does not prevent the others; a journal
 /// that cannot be written and a lost NVML do.
 pub fn apply(
     profile: &str,
     steps: &[Step],
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
 ) -> Vec<Applied> {
@@ -28,17 +28,18 @@ pub fn apply(
             Outcome::NotDone(why.clone())
         } else {
             let number = journal.next();
-            match one(profile, change, hands, journal, at) {
+            match one(profile, change, actuator, journal, at) {
                 Ok((outcome, err)) => {
-                    lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+                    lost = err.filter(SettingActuatorError::is_lost).map(|err| err.to_string());
                     outcome
                 }
                 Err(err) => {
-                    let why = in_words(&err);
+                    let why = error_chain(&err);
                     lost = Some(why.clone());
                     // A change that was begun is in the journal and can be reverted.
-                    let is_it = |open: &Open| open.number >= number && !open.is_beside;
-                    let begun = journal.open_changes().iter().any(is_it);
+                    let is_this_change =
+                        |open: &OpenChange| open.number >= number && !open.is_side_effect;
+                    let begun = journal.open_changes().iter().any(is_this_change);
                     if begun { Outcome::Unknown(why) } else { Outcome::NotDone(why) }
                 }
             }
@@ -51,11 +52,11 @@ pub fn apply(
 fn one(
     profile: &str,
     change: &Change,
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
-) -> Result<(Outcome, Option<HandError>), JournalError> {
-    let old = match hands.read(&change.target) {
+) -> Result<(Outcome, Option<SettingActuatorError>), JournalError> {
+    let old = match actuator.read(&change.target) {
         Reading::Value(old) => old,
         Reading::Absent => {
             return Ok((Outcome::NotDone("it no longer exists".to_owned()), None));
@@ -65,17 +66,17 @@ fn one(
             return Ok((Outcome::NotDone(why), None));
         }
     };
-    if is_wanted(&old, &change.value) {
+    if is_equivalent(&old, &change.value) {
         return Ok((Outcome::Already, None));
     }
-    if let Some(why) = note_beside(profile, change, hands, journal, at)? {
+    if let Some(why) = record_side_effects(profile, change, actuator, journal, at)? {
         return Ok((Outcome::NotDone(why), None));
     }
     let number = journal.next();
-    let folders = folders_of(&change.target, hands, journal);
+    let folders = cleanup_folders(&change.target, actuator, journal);
     journal.write(
         at,
-        Note::Begun(Open {
+        JournalEntry::Begun(OpenChange {
             number,
             profile: profile.to_owned(),
             target: change.target.clone(),
@@ -83,52 +84,57 @@ fn one(
             new: change.value.clone(),
             folders: folders.clone(),
             made: None,
-            is_beside: false,
+            is_side_effect: false,
         }),
     )?;
-    journal.interrupt().reach(Point::Begun);
-    let written = hands.write(&change.target, &change.value);
-    journal.interrupt().reach(Point::Acted);
-    let now = hands.read(&change.target);
+    journal.failpoint().hit(FailpointSite::Begun);
+    let written = actuator.write(&change.target, &change.value);
+    journal.failpoint().hit(FailpointSite::Acted);
+    let now = actuator.read(&change.target);
     let outcome = match (&written, now) {
-        (Ok(()), Reading::Value(now)) if is_wanted(&now, &change.value) => {
-            journal.write(at, Note::Ended { number })?;
+        (Ok(()), Reading::Value(now)) if is_equivalent(&now, &change.value) => {
+            journal.write(at, JournalEntry::Ended { number })?;
             Outcome::Done
         }
         // A command that timed out may still be running, so the current value proves nothing.
-        (Err(err), _) if err.is_late() => Outcome::Unknown(in_words(err)),
+        (Err(err), _) if err.is_timed_out() => Outcome::Unknown(error_chain(err)),
         (written, Reading::Value(now)) if now.is_same(&old) => {
             let why = written.as_ref().err().map_or_else(
                 || "the write succeeded but changed nothing".to_owned(),
-                |err| in_words(err),
+                |err| error_chain(err),
             );
             // Nothing was changed, so only directories need to be cleaned up.
-            if hands.tidy(&change.target, &folders).is_ok() {
-                journal.write(at, Note::Failed { number, why: why.clone() })?;
+            if actuator.clean_up(&change.target, &folders).is_ok() {
+                journal.write(at, JournalEntry::Failed { number, why: why.clone() })?;
             }
-            let permission = written.as_ref().err().is_some_and(HandError::is_permission);
+            let permission =
+                written.as_ref().err().is_some_and(SettingActuatorError::is_permission);
             Outcome::Failed { why, permission }
         }
         (Ok(()), Reading::Value(now)) => {
             let words = change.target.words(&now);
-            journal.write(at, Note::Made { number, now })?;
+            journal.write(at, JournalEntry::Made { number, now })?;
             Outcome::Otherwise(words)
         }
         (written, now) => Outcome::Unknown(match (written, now) {
-            (Err(err), _) => in_words(err),
+            (Err(err), _) => error_chain(err),
             (Ok(()), Reading::Value(now)) => change.target.words(&now),
             (Ok(()), Reading::Absent) => "it no longer exists".to_owned(),
             (Ok(()), Reading::Unreadable(why)) => why.to_string(),
         }),
     };
-    journal.interrupt().reach(Point::Ended);
+    journal.failpoint().hit(FailpointSite::Ended);
     Ok((outcome, written.err()))
 }
 
 /// Directories to remove on revert if they are empty: those created for this change, and those
 /// created for other open changes, which may be reverted before this one.
-fn folders_of(target: &Target, hands: &mut dyn Hands, journal: &Journal) -> Vec<String> {
-    let mut folders = hands.missing_folders(target);
+fn cleanup_folders(
+    target: &Target,
+    actuator: &mut dyn SettingActuator,
+    journal: &Journal,
+) -> Vec<String> {
+    let mut folders = actuator.missing_directories(target);
     if let Target::File { path } = target {
         let ours = journal.open_changes().iter().flat_map(|open| &open.folders);
         folders.extend(ours.filter(|folder| Path::new(path).starts_with(folder)).cloned());
@@ -141,17 +147,19 @@ fn folders_of(target: &Target, hands: &mut dyn Hands, journal: &Journal) -> Vec<
 
 /// Records the old values of possible side effects, before the change itself, so that they are
 /// reverted after it. Returns a reason if one cannot be read.
-fn note_beside(
+fn record_side_effects(
     profile: &str,
     change: &Change,
-    hands: &mut dyn Hands,
+    actuator: &mut dyn SettingActuator,
     journal: &mut Journal,
     at: Timestamp,
 ) -> Result<Option<String>, JournalError> {
-    let mut seen = Vec::new();
+    let mut side_effects = Vec::new();
     for target in &change.beside {
-        match hands.read(target) {
-            Reading::Value(old @ Value::Switch(on)) => seen.push((target, old, Value::Switch(!on))),
+        match actuator.read(target) {
+            Reading::Value(old @ Value::Switch(on)) => {
+                side_effects.push((target, old, Value::Switch(!on)))
+            }
             Reading::Value(_) | Reading::Absent => {}
             Reading::Unreadable(why) => {
                 return Ok(Some(format!(
@@ -160,12 +168,12 @@ fn note_beside(
             }
         }
     }
-    for (target, old, new) in seen {
+    for (target, old, new) in side_effects {
         // An existing entry already has the value from before all changes.
-        if journal.open_changes().iter().any(|open| open.is_beside && open.target == *target) {
+        if journal.open_changes().iter().any(|open| open.is_side_effect && open.target == *target) {
             continue;
         }
-        let change = Open {
+        let change = OpenChange {
             number: journal.next(),
             profile: profile.to_owned(),
             target: target.clone(),
@@ -173,15 +181,15 @@ fn note_beside(
             new,
             folders: Vec::new(),
             made: None,
-            is_beside: true,
+            is_side_effect: true,
         };
-        journal.write(at, Note::Begun(change))?;
+        journal.write(at, JournalEntry::Begun(change))?;
     }
     Ok(None)
 }
 
 /// Ownership and mode are not part of what a profile requests.
-fn is_wanted(now: &Value, wanted: &Value) -> bool {
+fn is_equivalent(now: &Value, wanted: &Value) -> bool {
     match (now, wanted) {
         (Value::File(now), Value::File(wanted)) => now.content.bytes() == wanted.content.bytes(),
         _ => now == wanted,
@@ -189,7 +197,7 @@ fn is_wanted(now: &Value, wanted: &Value) -> bool {
 }
 
 /// An error with its chain of sources.
-pub(super) fn in_words(err: &dyn Error) -> String {
+pub(super) fn error_chain(err: &dyn Error) -> String {
     let mut words = err.to_string();
     let mut cause = err.source();
     while let Some(err) = cause {

@@ -11,21 +11,21 @@ use farrier_facts::tune::{Choice, Content, FileContent, Value};
 use crate::root::{Root, outcome};
 
 /// Suffix of a file while it is written. Nothing that reads these directories accepts it.
-const PART: &str = ".farrier-part";
+const TEMPORARY_SUFFIX: &str = ".farrier-part";
 
 /// The limit of [`Root`]: below another root, dpkg's status file is the largest.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// Reads a file, or that it does not exist. A symlink is an error.
 pub(super) fn read(root: &Root, path: &str) -> Reading<Value> {
-    let real = match root.place_for(path) {
+    let real = match root.resolve_parent(path) {
         Ok(real) => real,
-        Err(err) => return no_file(outcome(Err(err))),
+        Err(err) => return absent_is_no_file(outcome(Err(err))),
     };
-    no_file(outcome(read_real(&real)))
+    absent_is_no_file(outcome(read_real(&real)))
 }
 
-fn no_file(reading: Reading<Value>) -> Reading<Value> {
+fn absent_is_no_file(reading: Reading<Value>) -> Reading<Value> {
     if reading == Reading::Absent { Reading::Value(Value::NoFile) } else { reading }
 }
 
@@ -44,7 +44,7 @@ fn read_real(real: &Path) -> io::Result<Value> {
 }
 
 /// Missing parent directories of a path, outermost first.
-pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
+pub(super) fn missing_directories(root: &Root, path: &str) -> Vec<String> {
     let mut missing: Vec<String> = Path::new(path)
         .ancestors()
         .skip(1)
@@ -60,33 +60,33 @@ pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
 pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
     match value {
         Value::NoFile => {
-            let Ok(real) = root.place_for(path) else { return Ok(()) };
-            remove(&part_of(&real))?;
+            let Ok(real) = root.resolve_parent(path) else { return Ok(()) };
+            remove(&temporary_path(&real))?;
             remove(&real)?;
             sync_parent(&real)
         }
         Value::File(file) => {
-            for folder in missing_folders(root, path) {
-                let real = root.place_for(&folder)?;
+            for folder in missing_directories(root, path) {
+                let real = root.resolve_parent(&folder)?;
                 fs::create_dir(&real)?;
                 // Regardless of the umask: jobs must be able to enter.
                 fs::set_permissions(&real, fs::Permissions::from_mode(0o755))?;
                 sync_parent(&real)?;
             }
-            replace(&root.place_for(path)?, &file.content.bytes(), file.mode, file.owner)
+            replace(&root.resolve_parent(path)?, &file.content.bytes(), file.mode, file.owner)
         }
         _ => Err(io::Error::other("the value is not a file's")),
     }
 }
 
 /// Removes the temporary file of an interrupted write.
-pub(super) fn remove_part(root: &Root, path: &str) -> io::Result<()> {
-    root.place_for(path).map_or(Ok(()), |real| remove(&part_of(&real)))
+pub(super) fn remove_temporary(root: &Root, path: &str) -> io::Result<()> {
+    root.resolve_parent(path).map_or(Ok(()), |real| remove(&temporary_path(&real)))
 }
 
 /// Removes a directory if it is empty.
 pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
-    let Ok(real) = root.place_for(path) else { return Ok(()) };
+    let Ok(real) = root.resolve_parent(path) else { return Ok(()) };
     match fs::remove_dir(&real) {
         Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
             Ok(())
@@ -96,9 +96,9 @@ pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
     }
 }
 
-fn part_of(real: &Path) -> PathBuf {
+fn temporary_path(real: &Path) -> PathBuf {
     let mut name = real.as_os_str().to_owned();
-    name.push(PART);
+    name.push(TEMPORARY_SUFFIX);
     name.into()
 }
 
@@ -110,7 +110,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn replace(real: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let part = part_of(real);
+    let part = temporary_path(real);
     remove(&part)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
     let written = file.write_all(bytes).and_then(|()| {
@@ -163,7 +163,7 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
 /// Selects a word. The kernel takes the bare word; below another root there is no kernel, so the
 /// text it would show is written.
 pub(super) fn choose(root: &Root, path: &str, word: &str, is_kernel: bool) -> io::Result<()> {
-    let real = root.real(path)?;
+    let real = root.resolve_existing(path)?;
     if is_kernel {
         return OpenOptions::new().write(true).open(&real)?.write_all(word.as_bytes());
     }

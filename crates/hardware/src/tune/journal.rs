@@ -12,8 +12,8 @@ use farrier_facts::tune::{Target, Value};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::interrupt::{Interrupt, Point};
-use super::trust;
+use super::failpoint::{Failpoint, FailpointSite};
+use super::permissions;
 
 /// Its name in the state directory.
 pub const FILE: &str = "journal.jsonl";
@@ -60,9 +60,9 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    fn of(path: &Path, err: io::Error) -> Self {
+    fn from_io(path: &Path, err: io::Error) -> Self {
         let path = path.to_owned();
-        if trust::is_untrusted(&err) {
+        if permissions::is_untrusted(&err) {
             Self::Untrusted { path, err }
         } else {
             Self::File { path, err }
@@ -73,17 +73,18 @@ impl JournalError {
 /// One line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct JournalLine {
     v: u32,
     at: Timestamp,
-    note: Note,
+    #[serde(rename = "note")]
+    entry: JournalEntry,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Note {
+pub(super) enum JournalEntry {
     /// A change is about to be made.
-    Begun(Open),
+    Begun(OpenChange),
     /// The change was made as requested.
     Ended { number: u64 },
     /// The change was accepted, but the resulting value differs: cards round.
@@ -98,7 +99,7 @@ pub(super) enum Note {
 /// A change that was begun and not reverted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Open {
+pub struct OpenChange {
     /// Sequence number.
     pub number: u64,
     pub profile: String,
@@ -113,11 +114,11 @@ pub struct Open {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<Value>,
     /// A possible side effect of another change rather than a requested one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_beside: bool,
+    #[serde(rename = "is_beside", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_side_effect: bool,
 }
 
-impl Open {
+impl OpenChange {
     /// Whether a profile could have produced it.
     fn is_nameable(&self) -> bool {
         let leads = |folder: &String| match &self.target {
@@ -144,20 +145,20 @@ pub struct Journal {
     writer: Option<Writer>,
     /// Length of the complete lines on disk.
     bytes: u64,
-    open: Vec<Open>,
+    open: Vec<OpenChange>,
     next: u64,
-    interrupt: Interrupt,
+    failpoint: Failpoint,
 }
 
 impl Journal {
     /// Opens the journal for writing; creates it if necessary.
-    pub fn open(folder: &Path, interrupt: Interrupt) -> Result<Self, JournalError> {
+    pub fn open(folder: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
         let path = folder.join(FILE);
-        let failed = |err| JournalError::of(&path, err);
-        trust::folder(folder).and_then(|()| make_folder(folder)).map_err(failed)?;
+        let failed = |err| JournalError::from_io(&path, err);
+        permissions::check_directory(folder).and_then(|()| make_folder(folder)).map_err(failed)?;
         let lock_path = folder.join(LOCK);
         let mut how = OpenOptions::new();
-        let lock = trust::open(&lock_path, how.write(true).create(true).mode(0o600));
+        let lock = permissions::open(&lock_path, how.write(true).create(true).mode(0o600));
         let lock = lock.map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -166,27 +167,28 @@ impl Journal {
         }
         let mut journal = Self::read(folder)?;
         let mut how = OpenOptions::new();
-        let file = trust::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
+        let file =
+            permissions::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
         // Truncate the remains of an interrupted write.
         if file.metadata().map_err(failed)?.len() > journal.bytes {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         }
-        sync_folder(folder).map_err(failed)?;
+        sync_directory(folder).map_err(failed)?;
         journal.writer = Some(Writer { file, _lock: lock });
-        journal.interrupt = interrupt;
+        journal.failpoint = failpoint;
         Ok(journal)
     }
 
     /// Reads the journal without changing it. A missing file has no changes.
     pub fn read(folder: &Path) -> Result<Self, JournalError> {
         #[derive(Deserialize)]
-        struct OnlyVersion {
+        struct VersionOnly {
             v: u32,
         }
         let path = folder.join(FILE);
-        let bytes = trust::folder(folder)
-            .and_then(|()| all_of(&path))
-            .map_err(|err| JournalError::of(&path, err))?;
+        let bytes = permissions::check_directory(folder)
+            .and_then(|()| read_all(&path))
+            .map_err(|err| JournalError::from_io(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self {
             folder: folder.to_owned(),
@@ -195,29 +197,29 @@ impl Journal {
             bytes: whole as u64,
             open: Vec::new(),
             next: 1,
-            interrupt: Interrupt::default(),
+            failpoint: Failpoint::default(),
         };
         for (place, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
-            let version = serde_json::from_slice::<OnlyVersion>(line).ok().map(|it| it.v);
+            let version = serde_json::from_slice::<VersionOnly>(line).ok().map(|header| header.v);
             if let Some(version) = version.filter(|version| *version > VERSION) {
                 return Err(JournalError::Newer { path, version });
             }
-            let Ok(line) = serde_json::from_slice::<Line>(line) else {
+            let Ok(line) = serde_json::from_slice::<JournalLine>(line) else {
                 return Err(JournalError::Damaged { path, line: place + 1 });
             };
-            if let Note::Begun(change) = &line.note
+            if let JournalEntry::Begun(change) = &line.entry
                 && !change.is_nameable()
             {
                 let target = change.target.clone();
                 return Err(JournalError::Target { path, line: place + 1, target });
             }
-            journal.take(line.note);
+            journal.apply_entry(line.entry);
         }
         Ok(journal)
     }
 
     /// Changes that were begun and not reverted, oldest first.
-    pub fn open_changes(&self) -> &[Open] {
+    pub fn open_changes(&self) -> &[OpenChange] {
         &self.open
     }
 
@@ -226,45 +228,45 @@ impl Journal {
         self.next
     }
 
-    pub(super) fn interrupt(&self) -> &Interrupt {
-        &self.interrupt
+    pub(super) fn failpoint(&self) -> &Failpoint {
+        &self.failpoint
     }
 
-    fn take(&mut self, note: Note) {
-        match note {
-            Note::Begun(change) => {
+    fn apply_entry(&mut self, entry: JournalEntry) {
+        match entry {
+            JournalEntry::Begun(change) => {
                 self.next = self.next.max(change.number + 1);
                 self.open.push(change);
             }
-            Note::Ended { number } => {
-                if let Some(change) = self.opened(number) {
+            JournalEntry::Ended { number } => {
+                if let Some(change) = self.open_change(number) {
                     change.made = Some(change.new.clone());
                 }
             }
-            Note::Made { number, now } => {
-                if let Some(change) = self.opened(number) {
+            JournalEntry::Made { number, now } => {
+                if let Some(change) = self.open_change(number) {
                     change.made = Some(now);
                 }
             }
-            Note::Failed { number, .. } | Note::Reverted { number } => {
+            JournalEntry::Failed { number, .. } | JournalEntry::Reverted { number } => {
                 self.open.retain(|change| change.number != number);
             }
         }
     }
 
-    fn opened(&mut self, number: u64) -> Option<&mut Open> {
+    fn open_change(&mut self, number: u64) -> Option<&mut OpenChange> {
         self.open.iter_mut().find(|change| change.number == number)
     }
 
     /// Appends an entry; it is on disk when this returns.
-    pub(super) fn write(&mut self, at: Timestamp, note: Note) -> Result<(), JournalError> {
-        self.append(at, &note)
+    pub(super) fn write(&mut self, at: Timestamp, entry: JournalEntry) -> Result<(), JournalError> {
+        self.append(at, &entry)
             .map_err(|err| JournalError::File { path: self.path.clone(), err })?;
-        self.take(note);
+        self.apply_entry(entry);
         Ok(())
     }
 
-    fn append(&mut self, at: Timestamp, note: &Note) -> io::Result<()> {
+    fn append(&mut self, at: Timestamp, entry: &JournalEntry) -> io::Result<()> {
         let Some(Writer { file, .. }) = &mut self.writer else {
             return Err(io::Error::other("the journal is open read-only"));
         };
@@ -272,14 +274,14 @@ impl Journal {
         if file.metadata()?.len() > self.bytes {
             file.set_len(self.bytes)?;
         }
-        let mut bytes = serde_json::to_vec(&Line { v: VERSION, at, note: note.clone() })?;
+        let mut bytes = serde_json::to_vec(&JournalLine { v: VERSION, at, entry: entry.clone() })?;
         bytes.push(b'\n');
-        if self.interrupt.is_due(Point::HalfWritten) {
+        if self.failpoint.is_due(FailpointSite::HalfWritten) {
             file.write_all(&bytes[..bytes.len() / 2])?;
-            self.interrupt.die();
+            self.failpoint.trigger();
         }
         file.write_all(&bytes)?;
-        self.interrupt.reach(Point::Written);
+        self.failpoint.hit(FailpointSite::Written);
         file.sync_data()?;
         self.bytes += bytes.len() as u64;
         Ok(())
@@ -296,7 +298,7 @@ impl Journal {
     }
 
     /// Truncates the journal once no change is open, so that it does not grow forever.
-    pub(super) fn fold(&mut self) -> Result<(), JournalError> {
+    pub(super) fn compact(&mut self) -> Result<(), JournalError> {
         let failed = |err| JournalError::File { path: self.path.clone(), err };
         if !self.open.is_empty() || self.bytes == 0 {
             return Ok(());
@@ -305,13 +307,13 @@ impl Journal {
             file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
             self.bytes = 0;
         }
-        sync_folder(&self.folder).map_err(failed)
+        sync_directory(&self.folder).map_err(failed)
     }
 }
 
 /// A file's bytes; empty if it does not exist.
-fn all_of(path: &Path) -> io::Result<Vec<u8>> {
-    let file = match trust::open(path, OpenOptions::new().read(true)) {
+fn read_all(path: &Path) -> io::Result<Vec<u8>> {
+    let file = match permissions::open(path, OpenOptions::new().read(true)) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened?,
     };
@@ -325,19 +327,21 @@ fn all_of(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Creates a directory and syncs it and its ancestors, so that the journal survives a power loss.
 fn make_folder(folder: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> =
-        folder.ancestors().take_while(|it| !it.as_os_str().is_empty() && !it.exists()).collect();
+    let missing: Vec<&Path> = folder
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
     for made in missing.iter().rev() {
         match fs::DirBuilder::new().mode(0o755).create(made) {
             Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
             _ => {}
         }
         let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_folder(parent.unwrap_or(Path::new(".")))?;
+        sync_directory(parent.unwrap_or(Path::new(".")))?;
     }
     Ok(())
 }
 
-pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

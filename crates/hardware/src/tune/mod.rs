@@ -2,36 +2,36 @@
 //!
 //! ```text
 //! read_settings ─> Readings ─ farrier_facts::tune::plan ─> [Step]
-//! apply: each change ─ read old value ─ Begun (fsync) ─ Actuator::write ─ read back ─ Ended (fsync)
-//! revert: newest first ─ still ours? ─ Actuator::write(old) ─ Reverted (fsync)
+//! apply: each change ─ read old value ─ Begun (fsync) ─ SettingActuator::write ─ read back ─ Ended (fsync)
+//! revert: newest first ─ still ours? ─ SettingActuator::write(old) ─ Reverted (fsync)
 //! ```
 //!
 //! A change that was begun and not ended may or may not have been made; revert checks the actual
-//! value. [`Actuator`] is the test seam; [`NodeActuator`] works on a real node or below another
+//! value. [`SettingActuator`] is the test seam; [`NodeSettingActuator`] works on a real node or below another
 //! root.
 
+mod actuator;
+mod applied_profile;
 mod apply;
+mod failpoint;
 mod files;
-mod hands;
-mod holds;
-mod interrupt;
 mod journal;
-mod kept;
-mod look;
-mod machine;
+mod package_holds;
+mod permissions;
+mod read_settings;
 mod revert;
 mod service;
-mod trust;
+mod system_commands;
 
+pub use actuator::{CommandFailure, NodeSettingActuator, SettingActuator, SettingActuatorError};
+pub use applied_profile::{AppliedProfile, AppliedProfileError, STATE_DIR};
 pub use apply::apply;
-pub use hands::{CommandFailure, HandError, Hands, NodeHands};
-pub use interrupt::{Interrupt, Point};
-pub use journal::{FILE, Journal, JournalError, Open};
-pub use kept::{Kept, KeptError, STATE};
-pub use look::look;
-pub use revert::{Reverted, revert};
+pub use failpoint::{Failpoint, FailpointSite};
+pub use journal::{FILE, Journal, JournalError, OpenChange};
+pub use read_settings::read_settings;
+pub use revert::{RevertedChange, revert};
 
 #[cfg(test)]
-mod live;
+mod actuator_tests;
 #[cfg(test)]
 mod tests;

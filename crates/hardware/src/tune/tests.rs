@@ -16,35 +16,36 @@ use farrier_facts::tune::{
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::machine::Machine;
+use super::system_commands::SystemCommands;
 use super::*;
-use crate::nvml::{Controls, ProbeError, SetError};
+use crate::nvml::{GpuControls, GpuSetError, ProbeError};
 use crate::root::Root;
 
 type Gpus = Rc<RefCell<BTreeMap<Target, Value>>>;
 
 /// Why a GPU in memory refuses.
 #[derive(Clone, Copy, PartialEq)]
-enum Refusal {
+enum GpuRefusal {
     NoPermission,
     Lost,
 }
 
 /// A real actuator for files; GPUs are in memory and survive a crash, as cards do.
-struct Fake {
-    node: NodeHands,
+struct FakeActuator {
+    node: NodeSettingActuator,
     gpus: Gpus,
     /// GPUs that refuse, with the reason; a lost one refuses reads as well.
-    refusing: BTreeMap<String, Refusal>,
+    refusing: BTreeMap<String, GpuRefusal>,
     /// Power limits are rounded down to multiples of this.
     step_mw: u32,
     /// Values in force that differ from the configured ones.
     in_force: BTreeMap<Target, Value>,
 }
 
-impl Fake {
-    fn on(root: &Path, gpus: &Gpus) -> Self {
-        let node = NodeHands::new(Root::unrecorded(root), Controls::none("no GPUs"));
+impl FakeActuator {
+    fn new(root: &Path, gpus: &Gpus) -> Self {
+        let node =
+            NodeSettingActuator::new(Root::unrecorded(root), GpuControls::unavailable("no GPUs"));
         Self {
             node,
             gpus: Rc::clone(gpus),
@@ -56,10 +57,10 @@ impl Fake {
 
     /// A card that rounds power limits.
     fn rounding(root: &Path, gpus: &Gpus) -> Self {
-        Self { step_mw: 40_000, ..Self::on(root, gpus) }
+        Self { step_mw: 40_000, ..Self::new(root, gpus) }
     }
 
-    fn refusal(&self, target: &Target) -> Option<Refusal> {
+    fn refusal(&self, target: &Target) -> Option<GpuRefusal> {
         match target {
             Target::Gpu { uuid, .. } => self.refusing.get(uuid).copied(),
             _ => None,
@@ -67,9 +68,9 @@ impl Fake {
     }
 }
 
-impl Hands for Fake {
+impl SettingActuator for FakeActuator {
     fn read(&mut self, target: &Target) -> Reading<Value> {
-        if self.refusal(target) == Some(Refusal::Lost) {
+        if self.refusal(target) == Some(GpuRefusal::Lost) {
             return Reading::Unreadable(ReadError::unavailable("NVML is lost"));
         }
         match target {
@@ -80,12 +81,12 @@ impl Hands for Fake {
         }
     }
 
-    fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError> {
+    fn write(&mut self, target: &Target, value: &Value) -> Result<(), SettingActuatorError> {
         match self.refusal(target) {
-            Some(Refusal::Lost) => return Err(HandError::Lost(ProbeError::Ended)),
-            Some(Refusal::NoPermission) => {
-                let why = SetError::Call(NvmlStatus::NO_PERMISSION.into());
-                return Err(HandError::Refused(why));
+            Some(GpuRefusal::Lost) => return Err(SettingActuatorError::Lost(ProbeError::Exited)),
+            Some(GpuRefusal::NoPermission) => {
+                let why = GpuSetError::Call(NvmlStatus::NO_PERMISSION.into());
+                return Err(SettingActuatorError::Refused(why));
             }
             None => {}
         }
@@ -106,12 +107,16 @@ impl Hands for Fake {
         self.in_force.get(target).cloned().map_or_else(|| self.read(target), Reading::Value)
     }
 
-    fn missing_folders(&mut self, target: &Target) -> Vec<String> {
-        self.node.missing_folders(target)
+    fn missing_directories(&mut self, target: &Target) -> Vec<String> {
+        self.node.missing_directories(target)
     }
 
-    fn tidy(&mut self, target: &Target, folders: &[String]) -> Result<(), HandError> {
-        self.node.tidy(target, folders)
+    fn clean_up(
+        &mut self,
+        target: &Target,
+        folders: &[String],
+    ) -> Result<(), SettingActuatorError> {
+        self.node.clean_up(target, folders)
     }
 }
 
@@ -234,14 +239,14 @@ fn change() -> impl Strategy<Value = Step> {
 }
 
 /// A failpoint and the pass at which it crashes.
-fn crash() -> impl Strategy<Value = (Point, u32)> {
-    (prop::sample::select(Point::ALL.to_vec()), 1..24_u32)
+fn crash() -> impl Strategy<Value = (FailpointSite, u32)> {
+    (prop::sample::select(FailpointSite::ALL.to_vec()), 1..24_u32)
 }
 
 /// Runs work that may crash at a failpoint, and for no other reason.
-fn until_death(work: impl FnOnce()) {
+fn run_until_crash(work: impl FnOnce()) {
     if let Err(cause) = catch_unwind(AssertUnwindSafe(work))
-        && cause.downcast_ref::<&str>() != Some(&interrupt::ASKED_FOR)
+        && cause.downcast_ref::<&str>() != Some(&failpoint::INJECTED)
     {
         resume_unwind(cause);
     }
@@ -249,7 +254,7 @@ fn until_death(work: impl FnOnce()) {
 
 /// Opens a journal. Retries while in use: another test that spawns a process holds our locks
 /// between its fork and its exec.
-fn opened(state: &Path, interrupt: impl Fn() -> Interrupt) -> Journal {
+fn open_journal(state: &Path, interrupt: impl Fn() -> Failpoint) -> Journal {
     for _ in 0..1_000_000 {
         match Journal::open(state, interrupt()) {
             Err(JournalError::InUse { .. }) => std::thread::yield_now(),
@@ -274,7 +279,7 @@ proptest! {
         enabled in any::<bool>(),
         first in prop::collection::vec(change(), 1..12),
         second in prop::collection::vec(change(), 0..6),
-        deaths in (crash(), crash(), crash()),
+        crashes in (crash(), crash(), crash()),
     ) {
         let place = self::folder();
         let (root, state) = (place.path().join("root"), place.path().join("state"));
@@ -300,26 +305,26 @@ proptest! {
         let gpus = gpus();
         let (files_before, gpus_before) = (tree(&root), gpus.borrow().clone());
         let now = Timestamp::UNIX_EPOCH;
-        for (steps, (point, times)) in [(&first, deaths.0), (&second, deaths.1)] {
-            until_death(|| {
-                let mut journal = opened(&state, || Interrupt::panic_at(point, times));
-                let mut hands = Fake::rounding(&root, &gpus);
-                for it in apply("a", steps, &mut hands, &mut journal, now) {
-                    let rounds = matches!(it.step.change.as_ref().unwrap().value, Value::Number(_));
-                    assert!(rounds || it.outcome.is_made(), "{it:?}");
-                    assert!(!matches!(it.outcome, Outcome::Unknown(_) | Outcome::NotDone(_)));
+        for (steps, (point, times)) in [(&first, crashes.0), (&second, crashes.1)] {
+            run_until_crash(|| {
+                let mut journal = open_journal(&state, || Failpoint::panic_at(point, times));
+                let mut actuator = FakeActuator::rounding(&root, &gpus);
+                for applied in apply("a", steps, &mut actuator, &mut journal, now) {
+                    let rounds = matches!(applied.step.change.as_ref().unwrap().value, Value::Number(_));
+                    assert!(rounds || applied.outcome.is_made(), "{applied:?}");
+                    assert!(!matches!(applied.outcome, Outcome::Unknown(_) | Outcome::NotDone(_)));
                 }
             });
         }
-        until_death(|| {
-            let (point, times) = deaths.2;
-            let mut journal = opened(&state, || Interrupt::panic_at(point, times));
-            revert(&mut Fake::rounding(&root, &gpus), &mut journal, false, now);
+        run_until_crash(|| {
+            let (point, times) = crashes.2;
+            let mut journal = open_journal(&state, || Failpoint::panic_at(point, times));
+            revert(&mut FakeActuator::rounding(&root, &gpus), &mut journal, false, now);
         });
-        let mut journal = opened(&state, Interrupt::default);
-        let reverted = revert(&mut Fake::rounding(&root, &gpus), &mut journal, false, now);
-        for it in &reverted {
-            prop_assert!(matches!(it.given, Given::Back | Given::Already), "{it:?}");
+        let mut journal = open_journal(&state, Failpoint::default);
+        let reverted = revert(&mut FakeActuator::rounding(&root, &gpus), &mut journal, false, now);
+        for change in &reverted {
+            prop_assert!(matches!(change.given, Given::Back | Given::Already), "{change:?}");
         }
         prop_assert_eq!(tree(&root), files_before);
         prop_assert_eq!(&*gpus.borrow(), &gpus_before);
@@ -329,40 +334,40 @@ proptest! {
     }
 }
 
-struct World {
+struct TestNode {
     place: tempfile::TempDir,
     gpus: Gpus,
 }
 
-impl World {
+impl TestNode {
     fn new() -> Self {
-        let world = Self { place: folder(), gpus: gpus() };
-        node(&world.root());
-        world
+        let node_under_test = Self { place: folder(), gpus: gpus() };
+        node(&node_under_test.root());
+        node_under_test
     }
 
     fn root(&self) -> std::path::PathBuf {
         self.place.path().join("root")
     }
 
-    fn hands(&self) -> Fake {
-        Fake::on(&self.root(), &self.gpus)
+    fn actuator(&self) -> FakeActuator {
+        FakeActuator::new(&self.root(), &self.gpus)
     }
 
     fn journal(&self) -> Journal {
-        opened(&self.place.path().join("state"), Interrupt::default)
+        open_journal(&self.place.path().join("state"), Failpoint::default)
     }
 
-    fn apply(&self, steps: &[Step], hands: &mut Fake) -> Vec<Outcome> {
-        let applied = apply("a", steps, hands, &mut self.journal(), Timestamp::UNIX_EPOCH);
-        applied.into_iter().map(|it| it.outcome).collect()
+    fn apply(&self, steps: &[Step], actuator: &mut FakeActuator) -> Vec<Outcome> {
+        let applied = apply("a", steps, actuator, &mut self.journal(), Timestamp::UNIX_EPOCH);
+        applied.into_iter().map(|applied| applied.outcome).collect()
     }
 
     fn revert(&self, force: bool) -> Vec<Given> {
-        let mut hands = self.hands();
+        let mut actuator = self.actuator();
         let at = Timestamp::UNIX_EPOCH;
-        let reverted = revert(&mut hands, &mut self.journal(), force, at);
-        reverted.into_iter().map(|it| it.given).collect()
+        let reverted = revert(&mut actuator, &mut self.journal(), force, at);
+        reverted.into_iter().map(|reverted| reverted.given).collect()
     }
 }
 
@@ -376,122 +381,132 @@ fn steps() -> Vec<Step> {
 
 #[test]
 fn applying_twice_changes_nothing() {
-    let world = World::new();
-    let once = world.apply(&steps(), &mut world.hands());
+    let node_under_test = TestNode::new();
+    let once = node_under_test.apply(&steps(), &mut node_under_test.actuator());
     assert_eq!(once, [Outcome::Done, Outcome::Done, Outcome::Done]);
-    let again = world.apply(&steps(), &mut world.hands());
+    let again = node_under_test.apply(&steps(), &mut node_under_test.actuator());
     assert_eq!(again, [Outcome::Already, Outcome::Already, Outcome::Already]);
-    assert_eq!(world.journal().open_changes().len(), 3);
+    assert_eq!(node_under_test.journal().open_changes().len(), 3);
 }
 
 #[test]
 fn failed_step_does_not_prevent_the_others() {
-    let world = World::new();
-    let mut hands = world.hands();
-    hands.refusing.insert("GPU-0".to_owned(), Refusal::NoPermission);
-    let outcomes = world.apply(&steps(), &mut hands);
+    let node_under_test = TestNode::new();
+    let mut actuator = node_under_test.actuator();
+    actuator.refusing.insert("GPU-0".to_owned(), GpuRefusal::NoPermission);
+    let outcomes = node_under_test.apply(&steps(), &mut actuator);
     let why = "NVML refused: NVML_ERROR_NO_PERMISSION".to_owned();
     assert_eq!(outcomes[0], Outcome::Failed { why, permission: true });
     assert_eq!(outcomes[1..], [Outcome::Done, Outcome::Done]);
     // What was not changed is not reverted.
-    assert_eq!(world.revert(false), [Given::Back, Given::Back]);
+    assert_eq!(node_under_test.revert(false), [Given::Back, Given::Back]);
 }
 
 #[test]
 fn lost_nvml_leaves_the_rest_undone_and_revertible() {
-    let world = World::new();
-    let mut hands = world.hands();
-    hands.refusing.insert("GPU-1".to_owned(), Refusal::Lost);
-    let outcomes = world.apply(&steps(), &mut hands);
+    let node_under_test = TestNode::new();
+    let mut actuator = node_under_test.actuator();
+    actuator.refusing.insert("GPU-1".to_owned(), GpuRefusal::Lost);
+    let outcomes = node_under_test.apply(&steps(), &mut actuator);
     assert_eq!(outcomes[0], Outcome::Done);
     // It cannot be read, so the change is not begun.
     assert!(matches!(&outcomes[1], Outcome::NotDone(why) if why.contains("failed to read")));
     assert_eq!(outcomes[2], Outcome::Done);
-    assert_eq!(world.revert(false), [Given::Back, Given::Back]);
+    assert_eq!(node_under_test.revert(false), [Given::Back, Given::Back]);
 }
 
 /// An actuator that loses NVML in the middle of a change.
-struct Losing(Fake);
+struct LosingActuator(FakeActuator);
 
-impl Hands for Losing {
+impl SettingActuator for LosingActuator {
     fn read(&mut self, target: &Target) -> Reading<Value> {
         self.0.read(target)
     }
 
-    fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError> {
+    fn write(&mut self, target: &Target, value: &Value) -> Result<(), SettingActuatorError> {
         if let Target::Gpu { uuid, .. } = target
             && uuid == "GPU-1"
         {
             self.0.write(target, value)?;
-            self.0.refusing.insert(uuid.clone(), Refusal::Lost);
-            return Err(HandError::Lost(ProbeError::Late { limit_s: 10 }));
+            self.0.refusing.insert(uuid.clone(), GpuRefusal::Lost);
+            return Err(SettingActuatorError::Lost(ProbeError::TimedOut { limit_s: 10 }));
         }
         self.0.write(target, value)
     }
 
-    fn missing_folders(&mut self, target: &Target) -> Vec<String> {
-        self.0.missing_folders(target)
+    fn missing_directories(&mut self, target: &Target) -> Vec<String> {
+        self.0.missing_directories(target)
     }
 
-    fn tidy(&mut self, target: &Target, folders: &[String]) -> Result<(), HandError> {
-        self.0.tidy(target, folders)
+    fn clean_up(
+        &mut self,
+        target: &Target,
+        folders: &[String],
+    ) -> Result<(), SettingActuatorError> {
+        self.0.clean_up(target, folders)
     }
 }
 
 #[test]
 fn change_interrupted_by_lost_nvml_stays_in_the_journal() {
-    let world = World::new();
-    let mut hands = Losing(world.hands());
+    let node_under_test = TestNode::new();
+    let mut actuator = LosingActuator(node_under_test.actuator());
     let at = Timestamp::UNIX_EPOCH;
-    let applied = apply("a", &steps(), &mut hands, &mut world.journal(), at);
+    let applied = apply("a", &steps(), &mut actuator, &mut node_under_test.journal(), at);
     assert_eq!(applied[0].outcome, Outcome::Done);
     assert!(matches!(&applied[1].outcome, Outcome::Unknown(why) if why.contains("10 s")));
     assert!(matches!(&applied[2].outcome, Outcome::NotDone(why) if why.contains("lost")));
-    assert_eq!(world.journal().open_changes().len(), 2);
-    assert_eq!(world.revert(false), [Given::Back, Given::Back]);
-    assert_eq!(*world.gpus.borrow(), *gpus().borrow());
+    assert_eq!(node_under_test.journal().open_changes().len(), 2);
+    assert_eq!(node_under_test.revert(false), [Given::Back, Given::Back]);
+    assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
 }
 
 #[test]
 fn foreign_changes_are_left_alone() {
-    let world = World::new();
-    world.apply(&steps(), &mut world.hands());
-    put(&world.root(), MEMLOCK, "foreign\n");
-    world.gpus.borrow_mut().insert(gpu(0, GpuControl::PowerLimit), Value::Number(300_000));
-    let given = world.revert(false);
+    let node_under_test = TestNode::new();
+    node_under_test.apply(&steps(), &mut node_under_test.actuator());
+    put(&node_under_test.root(), MEMLOCK, "foreign\n");
+    node_under_test
+        .gpus
+        .borrow_mut()
+        .insert(gpu(0, GpuControl::PowerLimit), Value::Number(300_000));
+    let given = node_under_test.revert(false);
     assert!(matches!(given[0], Given::Foreign(_)), "{given:?}");
     assert_eq!(given[1], Given::Back);
     assert_eq!(given[2], Given::Foreign("300 W".to_owned()));
-    assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), b"foreign\n");
-    assert_eq!(world.revert(true), [Given::Back, Given::Back]);
-    assert!(!world.root().join("etc/security").exists());
-    assert_eq!(*world.gpus.borrow(), *gpus().borrow());
-    assert_eq!(world.revert(false), []);
+    assert_eq!(fs::read(node_under_test.root().join(&MEMLOCK[1..])).unwrap(), b"foreign\n");
+    assert_eq!(node_under_test.revert(true), [Given::Back, Given::Back]);
+    assert!(!node_under_test.root().join("etc/security").exists());
+    assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
+    assert_eq!(node_under_test.revert(false), []);
 }
 
 #[test]
 fn replaced_gpu_is_dropped_only_with_force() {
-    let world = World::new();
-    world.apply(&steps(), &mut world.hands());
-    world.gpus.borrow_mut().remove(&gpu(1, GpuControl::PowerLimit));
-    let given = world.revert(false);
+    let node_under_test = TestNode::new();
+    node_under_test.apply(&steps(), &mut node_under_test.actuator());
+    node_under_test.gpus.borrow_mut().remove(&gpu(1, GpuControl::PowerLimit));
+    let given = node_under_test.revert(false);
     assert_eq!((&given[0], &given[2]), (&Given::Back, &Given::Back));
     assert!(matches!(&given[1], Given::Failed { why, .. } if why.contains("no longer exists")));
-    assert_eq!(world.journal().open_changes().len(), 1);
-    assert_eq!(world.revert(true), [Given::Forgotten]);
-    assert!(world.journal().open_changes().is_empty());
+    assert_eq!(node_under_test.journal().open_changes().len(), 1);
+    assert_eq!(node_under_test.revert(true), [Given::Forgotten]);
+    assert!(node_under_test.journal().open_changes().is_empty());
 }
 
 #[test]
 fn older_change_is_not_reverted_over_a_foreign_one() {
-    let world = World::new();
+    let node_under_test = TestNode::new();
     for limit in [500_000, 550_000] {
         let steps = [step(gpu(0, GpuControl::PowerLimit), Value::Number(limit))];
-        world.apply(&steps, &mut world.hands());
+        node_under_test.apply(&steps, &mut node_under_test.actuator());
     }
     // The value now belongs to someone else.
-    world.gpus.borrow_mut().insert(gpu(0, GpuControl::PowerLimit), Value::Number(650_000));
-    let given = world.revert(false);
+    node_under_test
+        .gpus
+        .borrow_mut()
+        .insert(gpu(0, GpuControl::PowerLimit), Value::Number(650_000));
+    let given = node_under_test.revert(false);
     assert_eq!(given[0], Given::Foreign("650 W".to_owned()));
     assert!(matches!(given[1], Given::NotDone(_)), "{given:?}");
 }
@@ -499,56 +514,59 @@ fn older_change_is_not_reverted_over_a_foreign_one() {
 /// A service whose start fails after it was enabled.
 struct HalfService(bool, bool);
 
-impl Hands for HalfService {
+impl SettingActuator for HalfService {
     fn read(&mut self, _: &Target) -> Reading<Value> {
         Reading::Value(Value::Service { enabled: self.0, running: self.1 })
     }
 
-    fn write(&mut self, _: &Target, value: &Value) -> Result<(), HandError> {
-        let Value::Service { enabled, running } = value else { return Err(HandError::Value) };
+    fn write(&mut self, _: &Target, value: &Value) -> Result<(), SettingActuatorError> {
+        let Value::Service { enabled, running } = value else {
+            return Err(SettingActuatorError::Value);
+        };
         self.0 = *enabled;
         if *running {
             let (line, why) =
                 ("systemctl start".to_owned(), CommandFailure::Stderr("it failed".to_owned()));
-            return Err(HandError::Command { line, why });
+            return Err(SettingActuatorError::Command { line, why });
         }
         self.1 = false;
         Ok(())
     }
 
-    fn missing_folders(&mut self, _: &Target) -> Vec<String> {
+    fn missing_directories(&mut self, _: &Target) -> Vec<String> {
         Vec::new()
     }
 
-    fn tidy(&mut self, _: &Target, _: &[String]) -> Result<(), HandError> {
+    fn clean_up(&mut self, _: &Target, _: &[String]) -> Result<(), SettingActuatorError> {
         Ok(())
     }
 }
 
 #[test]
 fn partial_change_is_reverted() {
-    let world = World::new();
+    let node_under_test = TestNode::new();
     let target = Target::Service { unit: "nvidia-persistenced".to_owned() };
     let steps = [step(target, Value::Service { enabled: true, running: true })];
-    let mut hands = HalfService(false, false);
+    let mut actuator = HalfService(false, false);
     let at = Timestamp::UNIX_EPOCH;
-    let applied = apply("a", &steps, &mut hands, &mut world.journal(), at);
+    let applied = apply("a", &steps, &mut actuator, &mut node_under_test.journal(), at);
     assert!(matches!(&applied[0].outcome, Outcome::Unknown(why) if why.contains("it failed")));
-    let reverted = revert(&mut hands, &mut world.journal(), false, at);
+    let reverted = revert(&mut actuator, &mut node_under_test.journal(), false, at);
     assert_eq!(reverted[0].given, Given::Back);
-    assert_eq!((hands.0, hands.1), (false, false));
+    assert_eq!((actuator.0, actuator.1), (false, false));
 }
 
 #[test]
 fn permission_failures_are_recognised() {
-    let refused =
-        |status: NvmlStatus| HandError::Refused(SetError::Call(status.into())).is_permission();
+    let refused = |status: NvmlStatus| {
+        SettingActuatorError::Refused(GpuSetError::Call(status.into())).is_permission()
+    };
     assert!(refused(NvmlStatus::NO_PERMISSION) && !refused(NvmlStatus::INVALID_ARGUMENT));
-    let file = |kind: std::io::ErrorKind| HandError::io("/etc/x", kind.into());
+    let file = |kind: std::io::ErrorKind| SettingActuatorError::io("/etc/x", kind.into());
     assert!(file(std::io::ErrorKind::PermissionDenied).is_permission());
     assert!(!file(std::io::ErrorKind::StorageFull).is_permission());
-    let machine = Machine::default();
-    let run = |program: &str, words: &[&str]| machine.run(program.as_ref(), words);
+    let commands = SystemCommands::default();
+    let run = |program: &str, words: &[&str]| commands.run(program.as_ref(), words);
     let failed = run("sh", &["-c", "echo 'E: Permission denied' >&2; exit 1"]).unwrap_err();
     assert!(failed.is_permission(), "{failed}");
     let failed = run("/nonexistent/apt-mark", &["hold", "x"]).unwrap_err();
@@ -558,47 +576,54 @@ fn permission_failures_are_recognised() {
 
 #[test]
 fn full_disk_prevents_changes_and_delays_revert_entries() {
-    let world = World::new();
+    let node_under_test = TestNode::new();
     let at = Timestamp::UNIX_EPOCH;
-    let before = tree(&world.root());
-    let mut journal = world.journal();
+    let before = tree(&node_under_test.root());
+    let mut journal = node_under_test.journal();
     journal.fill_disk(true);
-    let applied = apply("a", &steps(), &mut world.hands(), &mut journal, at);
-    let full =
-        |it: &Applied| matches!(&it.outcome, Outcome::NotDone(why) if why.contains("No space"));
+    let applied = apply("a", &steps(), &mut node_under_test.actuator(), &mut journal, at);
+    let full = |applied: &Applied| matches!(&applied.outcome, Outcome::NotDone(why) if why.contains("No space"));
     assert!(applied.len() == 3 && applied.iter().all(full), "{applied:?}");
-    assert_eq!((tree(&world.root()), &*world.gpus.borrow()), (before.clone(), &*gpus().borrow()));
+    assert_eq!(
+        (tree(&node_under_test.root()), &*node_under_test.gpus.borrow()),
+        (before.clone(), &*gpus().borrow())
+    );
     journal.fill_disk(false);
-    apply("a", &steps(), &mut world.hands(), &mut journal, at);
+    apply("a", &steps(), &mut node_under_test.actuator(), &mut journal, at);
     journal.fill_disk(true);
-    let reverted = revert(&mut world.hands(), &mut journal, false, at);
+    let reverted = revert(&mut node_under_test.actuator(), &mut journal, false, at);
     assert!(matches!(&reverted[0].given, Given::Failed { why, .. } if why.contains("No space")));
     assert!(matches!(&reverted[1].given, Given::NotDone(_)), "{reverted:?}");
     journal.fill_disk(false);
-    let reverted = revert(&mut world.hands(), &mut journal, false, at);
-    let given: Vec<&Given> = reverted.iter().map(|it| &it.given).collect();
+    let reverted = revert(&mut node_under_test.actuator(), &mut journal, false, at);
+    let given: Vec<&Given> = reverted.iter().map(|reverted| &reverted.given).collect();
     assert_eq!(given, [&Given::Already, &Given::Back, &Given::Back]);
-    assert_eq!((tree(&world.root()), &*world.gpus.borrow()), (before, &*gpus().borrow()));
+    assert_eq!(
+        (tree(&node_under_test.root()), &*node_under_test.gpus.borrow()),
+        (before, &*gpus().borrow())
+    );
 }
 
 #[test]
 fn malformed_journal_is_rejected() {
-    let world = World::new();
-    world.apply(&steps(), &mut world.hands());
-    let (state, path) =
-        (world.place.path().join("state"), world.place.path().join("state").join(FILE));
+    let node_under_test = TestNode::new();
+    node_under_test.apply(&steps(), &mut node_under_test.actuator());
+    let (state, path) = (
+        node_under_test.place.path().join("state"),
+        node_under_test.place.path().join("state").join(FILE),
+    );
     let good = fs::read_to_string(&path).unwrap();
     // An unterminated last line was never acted on.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\"")).unwrap();
-    assert_eq!(world.journal().open_changes().len(), 3);
+    assert_eq!(node_under_test.journal().open_changes().len(), 3);
     assert_eq!(fs::read_to_string(&path).unwrap(), good);
     fs::write(&path, format!("nonsense\n{good}")).unwrap();
     assert!(matches!(Journal::read(&state), Err(JournalError::Damaged { line: 1, .. })));
     fs::write(&path, "{\"v\":3,\"at\":\"2030-01-01T00:00:00Z\",\"note\":\"new\"}\n").unwrap();
     assert!(matches!(Journal::read(&state), Err(JournalError::Newer { version: 3, .. })));
     fs::write(&path, good).unwrap();
-    let held = world.journal();
-    let second = Journal::open(&state, Interrupt::default());
+    let held = node_under_test.journal();
+    let second = Journal::open(&state, Failpoint::default());
     assert!(matches!(second, Err(JournalError::InUse { .. })));
     assert_eq!(held.open_changes().len(), 3);
 }
@@ -611,7 +636,7 @@ fn version_one_journal_is_readable() {
     let journal = Journal::read(place.path()).unwrap();
     let [change] = journal.open_changes() else { panic!("{journal:?}") };
     assert_eq!((change.number, &change.old), (4, &Value::Number(600_000)));
-    assert_eq!((&change.made, change.is_beside), (&None, false));
+    assert_eq!((&change.made, change.is_side_effect), (&None, false));
     assert_eq!(journal.next(), 5);
 }
 
@@ -638,14 +663,14 @@ fn planted_journal_is_rejected() {
     symlink(&elsewhere, &path).unwrap();
     let before = fs::read(&elsewhere).unwrap();
     assert!(matches!(
-        Journal::open(&state, Interrupt::default()),
+        Journal::open(&state, Failpoint::default()),
         Err(JournalError::Untrusted { .. })
     ));
     fs::remove_file(&path).unwrap();
     let _ = fs::remove_file(state.join("lock"));
     symlink(&elsewhere, state.join("lock")).unwrap();
     assert!(matches!(
-        Journal::open(&state, Interrupt::default()),
+        Journal::open(&state, Failpoint::default()),
         Err(JournalError::Untrusted { .. })
     ));
     assert_eq!(fs::read(&elsewhere).unwrap(), before);
@@ -655,86 +680,93 @@ fn planted_journal_is_rejected() {
 
 #[test]
 fn writes_do_not_follow_symlinks_out_of_the_root() {
-    let world = World::new();
+    let node_under_test = TestNode::new();
     let outside = tempfile::tempdir().unwrap();
-    fs::create_dir_all(world.root().join("etc/security")).unwrap();
-    symlink(outside.path(), world.root().join("etc/security/limits.d")).unwrap();
-    let outcomes = world.apply(&steps()[2..], &mut world.hands());
+    fs::create_dir_all(node_under_test.root().join("etc/security")).unwrap();
+    symlink(outside.path(), node_under_test.root().join("etc/security/limits.d")).unwrap();
+    let outcomes = node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
     assert!(!matches!(outcomes[0], Outcome::Done | Outcome::Already), "{outcomes:?}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     // A file that is itself a symlink is not replaced.
-    fs::remove_file(world.root().join("etc/security/limits.d")).unwrap();
-    fs::create_dir(world.root().join("etc/security/limits.d")).unwrap();
-    symlink("/etc/hostname", world.root().join(&MEMLOCK[1..])).unwrap();
-    let outcomes = world.apply(&steps()[2..], &mut world.hands());
+    fs::remove_file(node_under_test.root().join("etc/security/limits.d")).unwrap();
+    fs::create_dir(node_under_test.root().join("etc/security/limits.d")).unwrap();
+    symlink("/etc/hostname", node_under_test.root().join(&MEMLOCK[1..])).unwrap();
+    let outcomes = node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
     assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("link")), "{outcomes:?}");
 }
 
 #[test]
 fn binary_content_is_restored() {
-    let world = World::new();
-    put(&world.root(), MEMLOCK, [0_u8, 255, 10, 200]);
-    world.apply(&steps()[2..], &mut world.hands());
-    assert_eq!(world.revert(false), [Given::Back]);
-    assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), [0_u8, 255, 10, 200]);
+    let node_under_test = TestNode::new();
+    put(&node_under_test.root(), MEMLOCK, [0_u8, 255, 10, 200]);
+    node_under_test.apply(&steps()[2..], &mut node_under_test.actuator());
+    assert_eq!(node_under_test.revert(false), [Given::Back]);
+    assert_eq!(fs::read(node_under_test.root().join(&MEMLOCK[1..])).unwrap(), [0_u8, 255, 10, 200]);
     assert!(matches!(Content::of(vec![0, 255]), Content::Hex(_)));
 }
 
 #[test]
 fn rounded_value_is_reverted() {
-    let world = World::new();
+    let node_under_test = TestNode::new();
     let limit = gpu(0, GpuControl::PowerLimit);
     let steps = [step(limit.clone(), Value::Number(650_000))];
-    let mut hands = Fake::rounding(&world.root(), &world.gpus);
-    assert_eq!(world.apply(&steps, &mut hands), [Outcome::Otherwise("640 W".to_owned())]);
-    assert_eq!(world.gpus.borrow()[&limit], Value::Number(640_000));
-    assert_eq!(world.journal().open_changes()[0].made, Some(Value::Number(640_000)));
+    let mut actuator = FakeActuator::rounding(&node_under_test.root(), &node_under_test.gpus);
+    assert_eq!(
+        node_under_test.apply(&steps, &mut actuator),
+        [Outcome::Otherwise("640 W".to_owned())]
+    );
+    assert_eq!(node_under_test.gpus.borrow()[&limit], Value::Number(640_000));
+    assert_eq!(node_under_test.journal().open_changes()[0].made, Some(Value::Number(640_000)));
     // What someone sets afterwards is left alone.
-    world.gpus.borrow_mut().insert(limit.clone(), Value::Number(610_000));
-    assert_eq!(world.revert(false), [Given::Foreign("610 W".to_owned())]);
-    world.gpus.borrow_mut().insert(limit, Value::Number(640_000));
-    assert_eq!(world.revert(false), [Given::Back]);
-    assert_eq!(*world.gpus.borrow(), *gpus().borrow());
+    node_under_test.gpus.borrow_mut().insert(limit.clone(), Value::Number(610_000));
+    assert_eq!(node_under_test.revert(false), [Given::Foreign("610 W".to_owned())]);
+    node_under_test.gpus.borrow_mut().insert(limit, Value::Number(640_000));
+    assert_eq!(node_under_test.revert(false), [Given::Back]);
+    assert_eq!(*node_under_test.gpus.borrow(), *gpus().borrow());
 }
 
 #[test]
 fn revert_that_needs_a_reset_is_reported_as_waiting() {
-    let world = World::new();
+    let node_under_test = TestNode::new();
     let ecc = gpu(0, GpuControl::Ecc);
     let steps = [step(ecc.clone(), Value::Switch(true))];
-    assert_eq!(world.apply(&steps, &mut world.hands()), [Outcome::Done]);
-    let mut hands = world.hands();
+    assert_eq!(node_under_test.apply(&steps, &mut node_under_test.actuator()), [Outcome::Done]);
+    let mut actuator = node_under_test.actuator();
     // A reset happened in between.
-    hands.in_force.insert(ecc, Value::Switch(true));
-    let reverted = revert(&mut hands, &mut world.journal(), false, Timestamp::UNIX_EPOCH);
+    actuator.in_force.insert(ecc, Value::Switch(true));
+    let reverted =
+        revert(&mut actuator, &mut node_under_test.journal(), false, Timestamp::UNIX_EPOCH);
     assert_eq!(reverted[0].given, Given::Waits(vec![Need::Reset]));
-    assert!(reverted[0].given.is_back() && world.journal().open_changes().is_empty());
+    assert!(reverted[0].given.is_back() && node_under_test.journal().open_changes().is_empty());
 }
 
 #[test]
 fn side_effects_of_a_service_are_reverted() {
     for (before, after_stop) in [(true, false), (false, true), (true, true), (false, false)] {
-        let world = World::new();
+        let node_under_test = TestNode::new();
         let mode = gpu(0, GpuControl::Persistence);
-        world.gpus.borrow_mut().insert(mode.clone(), Value::Switch(before));
+        node_under_test.gpus.borrow_mut().insert(mode.clone(), Value::Switch(before));
         let unit = "nvidia-persistenced".to_owned();
         let mut step =
             step(Target::Service { unit }, Value::Service { enabled: true, running: false });
         step.change.as_mut().unwrap().beside = vec![mode.clone()];
-        assert_eq!(world.apply(&[step], &mut world.hands()), [Outcome::Done]);
+        assert_eq!(
+            node_under_test.apply(&[step], &mut node_under_test.actuator()),
+            [Outcome::Done]
+        );
         // The daemon enabled it; the state after it exits is undefined.
-        world.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
-        let given = world.revert(false);
+        node_under_test.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
+        let given = node_under_test.revert(false);
         assert!(given.len() == 2 && given.iter().all(Given::is_back), "{given:?}");
-        assert_eq!(world.gpus.borrow()[&mode], Value::Switch(before));
+        assert_eq!(node_under_test.gpus.borrow()[&mode], Value::Switch(before));
     }
-    let world = World::new();
+    let node_under_test = TestNode::new();
     let unit = "nvidia-persistenced".to_owned();
     let mut step = step(Target::Service { unit }, Value::Service { enabled: true, running: false });
     step.change.as_mut().unwrap().beside = vec![gpu(0, GpuControl::Ecc)];
-    let mut hands = world.hands();
-    hands.refusing.insert("GPU-0".to_owned(), Refusal::Lost);
-    let outcomes = world.apply(&[step], &mut hands);
+    let mut actuator = node_under_test.actuator();
+    actuator.refusing.insert("GPU-0".to_owned(), GpuRefusal::Lost);
+    let outcomes = node_under_test.apply(&[step], &mut actuator);
     assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("side effect")));
-    assert!(world.journal().open_changes().is_empty());
+    assert!(node_under_test.journal().open_changes().is_empty());
 }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 
-use crate::cuda::error::{CudaError, Purpose, words};
+use crate::cuda::error::{CudaError, DriverContext, error_text};
 
 /// Creates the context of a GPU by index.
 pub(in crate::cuda) fn open(index: usize) -> Result<Arc<CudaContext>, CudaError> {
     let count = match CudaContext::device_count() {
         Ok(count) => usize::try_from(count).unwrap_or(0),
         // A driver without a GPU and the toolkit's stub library report this with different codes.
-        Err(err) => return Err(CudaError::NoGpu { said: words(err) }),
+        Err(err) => return Err(CudaError::NoGpu { detail: error_text(err) }),
     };
     if count == 0 {
-        return Err(CudaError::NoGpu { said: "device count is 0".to_owned() });
+        return Err(CudaError::NoGpu { detail: "device count is 0".to_owned() });
     }
     if index >= count {
         return Err(CudaError::NoSuchGpu { index, count });
     }
-    CudaContext::new(index).to("create a CUDA context")
+    CudaContext::new(index).context("create a CUDA context")
 }
 
 /// The other GPUs that this one can access directly, with peer access enabled both ways.
@@ -28,7 +28,7 @@ pub(super) fn peers(
     own: &Arc<CudaContext>,
     index: usize,
 ) -> Result<Vec<Arc<CudaContext>>, CudaError> {
-    let count = CudaContext::device_count().to("count the GPUs")?;
+    let count = CudaContext::device_count().context("count the GPUs")?;
     let mut found = Vec::new();
     for other in (0..usize::try_from(count).unwrap_or(0)).filter(|other| *other != index) {
         let Ok(peer) = CudaContext::new(other) else { continue };
@@ -40,11 +40,11 @@ pub(super) fn peers(
             continue;
         }
         for (from, to) in [(own, &peer), (&peer, own)] {
-            from.bind_to_thread().to("create a CUDA context")?;
+            from.bind_to_thread().context("create a CUDA context")?;
             // SAFETY: both contexts live as long as the device.
             let enabled = unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) };
             if enabled != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
-                enabled.result().to("enable peer access")?;
+                enabled.result().context("enable peer access")?;
             }
         }
         found.push(peer);

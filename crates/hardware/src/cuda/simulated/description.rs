@@ -30,20 +30,21 @@ pub struct SimulatedGpu {
     pub launch_us: (f64, f64),
     /// Whether a GEMM library is installed.
     pub has_library: bool,
-    #[serde(default)]
-    pub ailments: Vec<Ailment>,
+    #[serde(rename = "ailments", default)]
+    pub faults: Vec<SimulatedFault>,
 }
 
 /// A fault of a simulated GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ailment {
+pub enum SimulatedFault {
     /// Memory runs at this share of its rate.
     SlowMemory(f64),
     /// PCIe runs at this share of its rate.
     SlowPcie(f64),
     /// GEMMs run at this share of their rate.
-    SlowProducts(f64),
+    #[serde(rename = "slow-products")]
+    SlowGemm(f64),
     /// GEMMs slow down over time, to this share after a minute of work.
     Fading(f64),
     /// A bit of this word reads as 1 in every buffer.
@@ -51,7 +52,8 @@ pub enum Ailment {
     /// An SM gives wrong results after this many work items.
     WrongProcessor { processor: u32, after: u32 },
     /// GEMM results differ by a bit after this many GEMMs.
-    WrongProduct { after: u32 },
+    #[serde(rename = "wrong-product")]
+    WrongGemm { after: u32 },
     /// All calls fail after this many work items.
     Lost { after: u32 },
     /// Like `Lost`, and the GPU cannot be reopened: the file tells later processes.
@@ -81,14 +83,14 @@ const MEMORY_MIB_MAX: u64 = 1 << 20;
 /// More than any GPU can access.
 const PEERS_MAX: usize = 576;
 
-impl Ailment {
+impl SimulatedFault {
     /// What is invalid on a GPU with this many SMs; `None` if valid.
-    fn nonsense(&self, processors: u32) -> Option<String> {
+    fn invalid_field(&self, processors: u32) -> Option<String> {
         match self {
-            Self::SlowMemory(share) => no_share("slow-memory", *share),
-            Self::SlowPcie(share) => no_share("slow-pcie", *share),
-            Self::SlowProducts(share) => no_share("slow-products", *share),
-            Self::Fading(share) => no_share("fading", *share),
+            Self::SlowMemory(share) => invalid_share("slow-memory", *share),
+            Self::SlowPcie(share) => invalid_share("slow-pcie", *share),
+            Self::SlowGemm(share) => invalid_share("slow-products", *share),
+            Self::Fading(share) => invalid_share("fading", *share),
             Self::StuckBit { bit, .. } if *bit > 31 => {
                 Some(format!("`stuck-bit` has bit {bit}, expected 0 to 31"))
             }
@@ -103,7 +105,7 @@ impl Ailment {
             }
             Self::StuckBit { .. }
             | Self::WrongProcessor { .. }
-            | Self::WrongProduct { .. }
+            | Self::WrongGemm { .. }
             | Self::Lost { .. }
             | Self::Gone { .. }
             | Self::NoPinnedMemory
@@ -116,7 +118,7 @@ impl Ailment {
 }
 
 /// Why a number is not a valid share; `None` if it is.
-fn no_share(name: &str, share: f64) -> Option<String> {
+fn invalid_share(name: &str, share: f64) -> Option<String> {
     let is_share = share > 0.0 && share <= 1.0;
     (!is_share).then(|| format!("`{name}` is {share}, expected more than 0 and at most 1"))
 }
@@ -136,19 +138,19 @@ impl SimulatedGpu {
             tflops: 760.0,
             launch_us: (3.6, 0.6),
             has_library: true,
-            ailments: Vec::new(),
+            faults: Vec::new(),
         }
     }
 
     /// Adds a fault.
     #[must_use]
-    pub fn with(mut self, ailment: Ailment) -> Self {
-        self.ailments.push(ailment);
+    pub fn with(mut self, fault: SimulatedFault) -> Self {
+        self.faults.push(fault);
         self
     }
 
     /// What is invalid, by field name; `None` if valid.
-    pub fn nonsense(&self) -> Option<String> {
+    pub fn invalid_field(&self) -> Option<String> {
         let rates = [
             ("memory_gb_per_s", self.memory_gb_per_s),
             ("pcie_gb_per_s", self.pcie_gb_per_s),
@@ -173,6 +175,6 @@ impl SimulatedGpu {
         if self.peers > PEERS_MAX {
             return Some(format!("`peers` is {}, expected at most {PEERS_MAX}", self.peers));
         }
-        self.ailments.iter().find_map(|ailment| ailment.nonsense(self.processors))
+        self.faults.iter().find_map(|fault| fault.invalid_field(self.processors))
     }
 }

@@ -5,10 +5,10 @@ use std::ffi::{CString, c_int, c_uint};
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{Clocks, GpuControl, GpuReadings, GpusSeen, Value};
 
-use super::SetError;
-use crate::nvml::caller::{Called, Caller, call, outcome};
+use super::GpuSetError;
+use crate::nvml::caller::{CallResult, Caller, call, outcome};
 use crate::nvml::ffi::{self, Device};
-use crate::nvml::library::DEVICES_MAX;
+use crate::nvml::snapshot::DEVICES_MAX;
 
 /// `NVML_CLOCK_GRAPHICS`
 const GRAPHICS: c_uint = 0;
@@ -64,7 +64,7 @@ impl Caller<'_> {
         let out = &raw mut mhz;
         let called =
             call!(self, ffi::DeviceChoice, "nvmlDeviceGetApplicationsClock", device, clock, out);
-        removed(called, || mhz)
+        absent_if_removed(called, || mhz)
     }
 
     fn default_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
@@ -78,7 +78,7 @@ impl Caller<'_> {
             clock,
             out
         );
-        removed(name, || mhz)
+        absent_if_removed(name, || mhz)
     }
 
     fn application_clocks(&mut self, device: Device) -> Reading<Clocks> {
@@ -236,11 +236,11 @@ impl Caller<'_> {
         uuid: &str,
         control: GpuControl,
         value: &Value,
-    ) -> Result<(), SetError> {
+    ) -> Result<(), GpuSetError> {
         let device = match self.by_uuid(uuid) {
             Reading::Value(device) => device,
-            Reading::Absent => return Err(SetError::NoSuchGpu),
-            Reading::Unreadable(why) => return Err(SetError::Call(why)),
+            Reading::Absent => return Err(GpuSetError::NoSuchGpu),
+            Reading::Unreadable(why) => return Err(GpuSetError::Call(why)),
         };
         let called = match (control, value) {
             (GpuControl::Persistence, Value::Switch(on)) => {
@@ -282,19 +282,19 @@ impl Caller<'_> {
                     &raw mut activation
                 )
             }
-            _ => return Err(SetError::Value),
+            _ => return Err(GpuSetError::Value),
         };
         match called {
             Ok(ffi::SUCCESS) => Ok(()),
-            Ok(code) => Err(SetError::Call(ReadError::nvml(code))),
-            Err(missing) => Err(SetError::Call(missing.into())),
+            Ok(code) => Err(GpuSetError::Call(ReadError::nvml(code))),
+            Err(missing) => Err(GpuSetError::Call(missing.into())),
         }
     }
 }
 
 /// Converts a call's result. Newer libraries dropped or stubbed out this function, so the card has
 /// no such setting.
-fn removed<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
+fn absent_if_removed<T>(called: CallResult, value: impl FnOnce() -> T) -> Reading<T> {
     match called {
         Ok(ffi::DEPRECATED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Reading::Absent,
         called => outcome(called, value),
@@ -302,20 +302,20 @@ fn removed<T>(called: Called, value: impl FnOnce() -> T) -> Reading<T> {
 }
 
 fn unopened(index: u32, why: &ReadError) -> GpuReadings {
-    fn unasked<T>(why: &ReadError) -> Reading<T> {
+    fn unread<T>(why: &ReadError) -> Reading<T> {
         Reading::Unreadable(why.clone())
     }
     GpuReadings {
         index,
-        uuid: unasked(why),
-        name: unasked(why),
-        persistence: unasked(why),
-        compute_mode: unasked(why),
-        power: unasked(why),
-        clocks: unasked(why),
-        ecc: unasked(why),
-        mig: unasked(why),
-        mig_layout: unasked(why),
-        accounting: unasked(why),
+        uuid: unread(why),
+        name: unread(why),
+        persistence: unread(why),
+        compute_mode: unread(why),
+        power: unread(why),
+        clocks: unread(why),
+        ecc: unread(why),
+        mig: unread(why),
+        mig_layout: unread(why),
+        accounting: unread(why),
     }
 }

@@ -5,10 +5,10 @@
 //! ```
 
 mod calls;
-mod child;
+mod client;
 mod serve;
 
-pub use child::{ControlError, Controls, Patience, ProbeError};
+pub use client::{ControlError, ControlTimeouts, GpuControls, ProbeError};
 pub use serve::serve as serve_control;
 
 use farrier_facts::node::{NvmlStatus, ReadError, Reading};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// A request to the child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-enum Request {
+enum ControlRequest {
     List,
     Get {
         uuid: String,
@@ -39,7 +39,7 @@ enum Request {
 /// Why the driver did not change a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SetError {
+pub enum GpuSetError {
     #[error("{0}")]
     Call(ReadError),
     #[error("no such GPU")]
@@ -49,7 +49,7 @@ pub enum SetError {
     Value,
 }
 
-impl SetError {
+impl GpuSetError {
     /// Whether the failure is a missing permission.
     pub fn is_permission(&self) -> bool {
         matches!(self, Self::Call(ReadError::Nvml { status: NvmlStatus::NO_PERMISSION }))
@@ -59,13 +59,14 @@ impl SetError {
 /// A response of the child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Answer {
+enum ControlResponse {
     /// To `List`.
     Gpus(GpusSeen),
     /// To `Get` and `InForce`.
     Value(Reading<Value>),
     Done,
-    Refused(SetError),
+    Refused(GpuSetError),
     /// NVML is unavailable.
-    Silent(String),
+    #[serde(rename = "silent")]
+    NoNvml(String),
 }

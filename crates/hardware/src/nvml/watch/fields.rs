@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::nvml::caller::{Called, Caller, call};
+use crate::nvml::caller::{CallResult, Caller, call};
 use crate::nvml::ffi::{self, Device, FieldValue};
 
 /// Fields per call. 54 at a time cost 60 us on an H200.
@@ -16,8 +16,8 @@ pub(super) const ECC_UNCORRECTED_AGGREGATE: c_uint = 6;
 pub(super) const RETIRED_SINGLE: c_uint = 29;
 pub(super) const RETIRED_DOUBLE: c_uint = 30;
 pub(super) const RETIRED_PENDING: c_uint = 31;
-pub(super) const HELD_POWER_CAP: c_uint = 74;
-pub(super) const HELD_SYNC_BOOST: c_uint = 76;
+pub(super) const THROTTLE_POWER_CAP: c_uint = 74;
+pub(super) const THROTTLE_SYNC_BOOST: c_uint = 76;
 pub(super) const MEMORY_TEMPERATURE: c_uint = 82;
 pub(in crate::nvml) const LINK_COUNT: c_uint = 91;
 pub(super) const ROWS_CORRECTED: c_uint = 142;
@@ -31,14 +31,14 @@ pub(super) const POWER_LIMIT: c_uint = 190;
 /// `translate_field_id`; nvidia-ml-py 13.615.71 has the new ones), and 251 to 253 now mean
 /// something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeldFields {
+pub(super) struct ThrottleFields {
     pub(super) sw_thermal: c_uint,
     pub(super) hw_thermal: c_uint,
     pub(super) power_brake: c_uint,
 }
 
-impl HeldFields {
-    pub(super) fn of_driver(version: &str) -> Self {
+impl ThrottleFields {
+    pub(super) fn for_driver(version: &str) -> Self {
         let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
         let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
         if version >= (580, 82) {
@@ -63,11 +63,11 @@ pub(in crate::nvml) fn field(id: c_uint, scope: c_uint) -> FieldValue {
 }
 
 /// Reads all fields, in batches. The call can succeed while a field fails.
-pub(in crate::nvml) fn ask(
+pub(in crate::nvml) fn read(
     nvml: &mut Caller<'_>,
     device: Device,
     fields: &mut [FieldValue],
-) -> Called {
+) -> CallResult {
     for batch in fields.chunks_mut(BATCH_MAX) {
         let count = c_int::try_from(batch.len()).unwrap_or(0);
         let called = call!(
@@ -86,7 +86,7 @@ pub(in crate::nvml) fn ask(
 }
 
 /// The result of one field. INVALID_ARGUMENT means that the driver does not know the field.
-pub(in crate::nvml) fn outcome(field: &FieldValue) -> (Called, f64) {
+pub(in crate::nvml) fn outcome(field: &FieldValue) -> (CallResult, f64) {
     let code = match field.nvml_return {
         ffi::INVALID_ARGUMENT => ffi::NOT_SUPPORTED,
         code => code,
@@ -139,12 +139,12 @@ mod tests {
 
     #[test]
     fn throttle_field_ids_change_with_580_82() {
-        assert_eq!(HeldFields::of_driver("580.159.04").hw_thermal, 270);
-        assert_eq!(HeldFields::of_driver("580.82.07").sw_thermal, 269);
-        assert_eq!(HeldFields::of_driver("590.44.01").power_brake, 271);
-        assert_eq!(HeldFields::of_driver("580.65.06").sw_thermal, 251);
-        assert_eq!(HeldFields::of_driver("570.133.20").power_brake, 253);
-        assert_eq!(HeldFields::of_driver("nonsense").hw_thermal, 252);
+        assert_eq!(ThrottleFields::for_driver("580.159.04").hw_thermal, 270);
+        assert_eq!(ThrottleFields::for_driver("580.82.07").sw_thermal, 269);
+        assert_eq!(ThrottleFields::for_driver("590.44.01").power_brake, 271);
+        assert_eq!(ThrottleFields::for_driver("580.65.06").sw_thermal, 251);
+        assert_eq!(ThrottleFields::for_driver("570.133.20").power_brake, 253);
+        assert_eq!(ThrottleFields::for_driver("nonsense").hw_thermal, 252);
     }
 
     #[test]

@@ -7,10 +7,10 @@ use std::ptr;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Called, Caller, call};
+use crate::nvml::caller::{CallResult, Caller, call};
 use crate::nvml::ffi::{self, GpmMetric, GpmMetricsGet, GpmSample};
 
-use super::reader::{Reader, Trouble, reading};
+use super::reader::{ReadFailure, Reader, reading};
 
 /// Metrics by NVML's id, with the factor to our unit: percent to ratio, MiB/s to bytes/s.
 const METRICS: [(c_uint, Signal, f64); 9] = [
@@ -44,7 +44,7 @@ impl Default for Gpm {
 }
 
 impl Gpm {
-    pub(super) fn ask_support_again(&mut self) {
+    pub(super) fn reset_support(&mut self) {
         self.is_supported = None;
     }
 
@@ -76,15 +76,15 @@ pub(super) fn request() -> Box<GpmMetricsGet> {
 
 impl Reader<'_, '_> {
     /// Takes a sample and, from the second one on, reports the activity since the previous one.
-    pub(super) fn gpm(&mut self, request: &mut GpmMetricsGet) -> Result<(), Trouble> {
-        if !self.wants(&METRICS.map(|(_, signal, _)| signal)) {
+    pub(super) fn gpm(&mut self, request: &mut GpmMetricsGet) -> Result<(), ReadFailure> {
+        if !self.may_have(&METRICS.map(|(_, signal, _)| signal)) {
             return Ok(());
         }
         if let Err(called) = self.supports_gpm() {
             return self.put(called, &METRICS.map(|(_, signal, _)| (signal, 0.0)));
         }
         let newer = self.gpu.gpm.older.map_or(0, |older| 1 - older);
-        let called = self.take(newer);
+        let called = self.sample_into(newer);
         if called != Ok(ffi::SUCCESS) {
             return self.put(called, &METRICS.map(|(_, signal, _)| (signal, 0.0)));
         }
@@ -111,7 +111,7 @@ impl Reader<'_, '_> {
     }
 
     /// Whether the GPU supports GPM; `Err` is the result to report otherwise.
-    fn supports_gpm(&mut self) -> Result<(), Called> {
+    fn supports_gpm(&mut self) -> Result<(), CallResult> {
         if self.gpu.gpm.is_supported == Some(true) {
             return Ok(());
         }
@@ -130,8 +130,8 @@ impl Reader<'_, '_> {
         if support.is_supported == 0 { Err(Ok(ffi::NOT_SUPPORTED)) } else { Ok(()) }
     }
 
-    fn take(&mut self, place: usize) -> Called {
-        let sample = &mut self.gpu.gpm.samples[place];
+    fn sample_into(&mut self, slot: usize) -> CallResult {
+        let sample = &mut self.gpu.gpm.samples[slot];
         if sample.is_null() {
             let called = call!(self.caller, ffi::GpmAlloc, "nvmlGpmSampleAlloc", &raw mut *sample);
             if called != Ok(ffi::SUCCESS) {

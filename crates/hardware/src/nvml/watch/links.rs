@@ -10,8 +10,8 @@ use crate::nvml::caller::call;
 use crate::nvml::ffi::{self, FieldValue};
 
 use super::fields;
-use super::reader::{Reader, Trouble, reading};
-use super::wire::Values;
+use super::reader::{ReadFailure, Reader, reading};
+use super::wire::WireValues;
 
 /// `NVML_NVLINK_MAX_LINKS` of the newest header, used as a sanity limit.
 pub(in crate::nvml) const LINKS_MAX: u32 = 36;
@@ -32,7 +32,7 @@ pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Links {
     count: u32,
-    is_fifth: bool,
+    is_nvlink5: bool,
 }
 
 /// Fields whose scope is the link index. Fields from 206 on require NVLink 5.
@@ -53,8 +53,8 @@ const FIELDS: [(c_uint, Signal); 12] = [
 
 impl Reader<'_, '_> {
     /// Reads all links. A GPU without links reports nothing.
-    pub(super) fn nvlinks(&mut self) -> Result<(), Trouble> {
-        let Links { count, is_fifth } = match self.links_of()? {
+    pub(super) fn nvlinks(&mut self) -> Result<(), ReadFailure> {
+        let Links { count, is_nvlink5 } = match self.link_info()? {
             Ok(links) => links,
             Err(why) => {
                 self.unreadable_links(why);
@@ -62,53 +62,53 @@ impl Reader<'_, '_> {
             }
         };
         // Links that were reported before the count was known and do not exist.
-        self.speak_of(count..self.gpu.links_said, &Reading::Absent);
-        self.gpu.links_said = count;
-        let wanted: Vec<(c_uint, Signal)> = FIELDS
+        self.put_all(count..self.gpu.links_reported, &Reading::Absent);
+        self.gpu.links_reported = count;
+        let supported: Vec<(c_uint, Signal)> = FIELDS
             .into_iter()
-            .filter(|(_, signal)| self.wants(&[*signal]))
+            .filter(|(_, signal)| self.may_have(&[*signal]))
             .map(|(id, signal)| match signal {
-                Signal::LinkRecovery if is_fifth => (RECOVERY_5, signal),
+                Signal::LinkRecovery if is_nvlink5 => (RECOVERY_5, signal),
                 _ => (id, signal),
             })
             .collect();
-        let mut asked: Vec<FieldValue> = (0..count)
-            .flat_map(|link| wanted.iter().map(move |(id, _)| fields::field(*id, link)))
+        let mut requested: Vec<FieldValue> = (0..count)
+            .flat_map(|link| supported.iter().map(move |(id, _)| fields::field(*id, link)))
             .collect();
-        if asked.is_empty() {
+        if requested.is_empty() {
             return Ok(());
         }
-        let called = fields::ask(self.caller, self.device, &mut asked);
-        let mut found = Vec::new();
-        for (link, answers) in (0..count).zip(asked.chunks_exact(wanted.len())) {
-            let mut values = Values::default();
-            for ((_, signal), field) in wanted.iter().zip(answers) {
+        let called = fields::read(self.caller, self.device, &mut requested);
+        let mut links = Vec::new();
+        for (link, answers) in (0..count).zip(requested.chunks_exact(supported.len())) {
+            let mut values = WireValues::default();
+            for ((_, signal), field) in supported.iter().zip(answers) {
                 let (outcome, value) = fields::outcome(field);
                 let called = if called == Ok(ffi::SUCCESS) { outcome } else { called };
-                let mut reading = reading(called, in_our_unit(*signal, value))?;
+                let mut reading = reading(called, to_signal_unit(*signal, value))?;
                 if *signal == Signal::LinkActive {
                     reading = self.activity(link, reading)?;
                 }
                 values.put(*signal, reading);
             }
-            found.push((link, values));
+            links.push((link, values));
         }
         // A signal that no link has is unsupported on this GPU.
-        for (_, signal) in wanted {
+        for (_, signal) in supported {
             let number = signal as u8;
             // A link may still come up.
             let is_lasting = signal != Signal::LinkActive;
-            if is_lasting && found.iter().all(|(_, values)| values.absent.contains(&number)) {
+            if is_lasting && links.iter().all(|(_, values)| values.absent.contains(&number)) {
                 self.gpu.absent.insert(signal);
             }
         }
-        self.links.append(&mut found);
+        self.links.append(&mut links);
         Ok(())
     }
 
     /// Whether a link is up. A link that is down is a fault only if it was up before or has a
     /// remote device: without a bridge, the links of a PCIe card are not connected.
-    fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, Trouble> {
+    fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, ReadFailure> {
         let bit = 1 << link;
         if active == Reading::Value(1.0) {
             self.gpu.links_wired |= bit;
@@ -143,17 +143,17 @@ impl Reader<'_, '_> {
     /// Marks links unreadable because their count cannot be read: those known so far, or link 0 if
     /// none is. Reporting nothing would look like healthy links, or like a GPU without any.
     fn unreadable_links(&mut self, why: ReadError) {
-        self.gpu.links_said = self.gpu.links_said.max(1);
+        self.gpu.links_reported = self.gpu.links_reported.max(1);
         let why = ReadError::LinkCount { err: Box::new(why) };
-        self.speak_of(0..self.gpu.links_said, &Reading::Unreadable(why));
+        self.put_all(0..self.gpu.links_reported, &Reading::Unreadable(why));
     }
 
     /// Reports the same reading for a range of links.
-    fn speak_of(&mut self, links: Range<u32>, reading: &Reading<f64>) {
+    fn put_all(&mut self, links: Range<u32>, reading: &Reading<f64>) {
         for link in links {
-            let mut values = Values::default();
+            let mut values = WireValues::default();
             for (_, signal) in FIELDS {
-                if self.wants(&[signal]) {
+                if self.may_have(&[signal]) {
                     values.put(signal, reading.clone());
                 }
             }
@@ -162,13 +162,13 @@ impl Reader<'_, '_> {
     }
 
     /// The GPU's links, or why they cannot be read now.
-    fn links_of(&mut self) -> Result<Result<Links, ReadError>, Trouble> {
+    fn link_info(&mut self) -> Result<Result<Links, ReadError>, ReadFailure> {
         if let Some(links) = self.gpu.links {
             return Ok(Ok(links));
         }
-        let mut asked = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
-        let called = fields::ask(self.caller, self.device, &mut asked);
-        let [count, version] = asked.map(|field| fields::outcome(&field));
+        let mut requested = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
+        let called = fields::read(self.caller, self.device, &mut requested);
+        let [count, version] = requested.map(|field| fields::outcome(&field));
         let called = if called == Ok(ffi::SUCCESS) { count.0 } else { called };
         #[expect(
             clippy::cast_possible_truncation,
@@ -180,14 +180,14 @@ impl Reader<'_, '_> {
             Reading::Absent => 0,
             Reading::Unreadable(why) => return Ok(Err(why)),
         };
-        let is_fifth = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
-        let links = Links { count, is_fifth };
+        let is_nvlink5 = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
+        let links = Links { count, is_nvlink5 };
         self.gpu.links = Some(links);
         Ok(Ok(links))
     }
 }
 
-fn in_our_unit(signal: Signal, value: f64) -> f64 {
+fn to_signal_unit(signal: Signal, value: f64) -> f64 {
     match signal {
         // A sleeping link (2) counts as up.
         Signal::LinkActive => f64::from(u8::from(value > 0.0)),

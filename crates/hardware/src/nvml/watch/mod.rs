@@ -13,15 +13,15 @@
 //! replacement skips the GPU of the hung call for a few minutes. The parent reads the name of the
 //! call only after a failure, so it costs no wake-up.
 
-mod child;
-mod close;
+mod current_call;
+mod detailed;
 pub(super) mod fields;
 mod gpm;
-mod hold;
 pub(super) mod links;
 mod memory;
-mod note;
-mod prober;
+mod pause;
+mod probe_child;
+mod process;
 mod processes;
 mod reader;
 mod serve;
@@ -41,9 +41,9 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
-pub use close::{CloseLook, ProcessShare};
-pub use hold::{Held, Hold};
-pub(super) use note::DriverCall;
+pub(super) use current_call::DriverCall;
+pub use detailed::{DetailedSample, ProcessUtilization};
+pub use pause::{PauseGuard, ProbePause};
 pub use serve::serve;
 
 /// Why a process holds a context.
@@ -58,7 +58,7 @@ pub enum ProcessKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuProcess {
+pub struct NvmlProcess {
     pub gpu: GpuUuid,
     pub pid: u32,
     pub kind: ProcessKind,
@@ -76,7 +76,7 @@ pub struct ProbeReport {
     pub inventory: Option<Vec<GpuIdentity>>,
     pub samples: Vec<Sample>,
     /// Processes on all GPUs, if requested. `gpu.processes` tells for which GPU the read failed.
-    pub processes: Option<Vec<GpuProcess>>,
+    pub processes: Option<Vec<NvmlProcess>>,
     /// Xids reported by NVML.
     pub xids: Vec<(GpuUuid, u64)>,
     /// CPU time of the child since its last response.
@@ -87,7 +87,7 @@ pub struct ProbeReport {
     /// inventory, in interactive mode only.
     pub cuda: Option<u32>,
     /// Additional values, in interactive mode only.
-    pub close: Vec<CloseLook>,
+    pub detailed: Vec<DetailedSample>,
 }
 
 /// How often NVML is polled, and for what.
@@ -99,31 +99,33 @@ pub enum Pace {
     /// For a person watching: fast values at this interval, processes and activity every few
     /// intervals, plus values that only people look at. Calls that take tens of milliseconds are
     /// left out.
-    Watched(Duration),
+    Interactive(Duration),
 }
 
 /// Lower bound of the medium interval in interactive mode: each medium request also reads kernel
 /// files per process and link.
-const WATCHED_MEDIUM_MIN: Duration = Duration::from_secs(2);
+const INTERACTIVE_MEDIUM_MIN: Duration = Duration::from_secs(2);
 
 impl Pace {
     /// Interval between two requests.
     pub(crate) fn period(self, tier: Tier) -> Duration {
         match (self, tier) {
-            (Self::Watched(interval), Tier::Fast) => interval,
-            (Self::Watched(interval), Tier::Medium) => (interval * 2).max(WATCHED_MEDIUM_MIN),
+            (Self::Interactive(interval), Tier::Fast) => interval,
+            (Self::Interactive(interval), Tier::Medium) => {
+                (interval * 2).max(INTERACTIVE_MEDIUM_MIN)
+            }
             (_, tier) => tier.period(),
         }
     }
 
-    pub(crate) fn is_close(self) -> bool {
-        matches!(self, Self::Watched(_))
+    pub(crate) fn is_interactive(self) -> bool {
+        matches!(self, Self::Interactive(_))
     }
 }
 
 impl ProbeReport {
     /// A report that the parent makes itself, without a response.
-    fn of_node(samples: Vec<Sample>) -> Self {
+    fn from_parent(samples: Vec<Sample>) -> Self {
         Self {
             tier: Tier::Fast,
             inventory: None,
@@ -133,14 +135,14 @@ impl ProbeReport {
             cpu_us: 0,
             driver: None,
             cuda: None,
-            close: Vec::new(),
+            detailed: Vec::new(),
         }
     }
 }
 
 /// An event for the consumer of [`run`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum ProbeSaid {
+pub enum ProbeEvent {
     /// A response; or the parent's own report on the node, after which GPU values may be
     /// unreadable.
     Report(ProbeReport),
@@ -165,7 +167,7 @@ pub enum ProbeSaid {
     Refused { error: NvmlStatus },
     /// All tiers and all GPUs that are not skipped answer again, and no child is stuck in any other
     /// call.
-    Back,
+    Recovered,
 }
 
 /// Default of [`WatchSettings::start_deadline`].
@@ -187,7 +189,7 @@ pub struct WatchSettings {
     /// once, whatever the back-off.
     pub module: Option<PathBuf>,
     /// Lets other tasks pause the probe.
-    pub hold: Option<Arc<Hold>>,
+    pub pause: Option<Arc<ProbePause>>,
     pub pace: Pace,
 }
 
@@ -201,18 +203,18 @@ impl WatchSettings {
             start_deadline: START_DEADLINE,
             avoid: Duration::from_secs(300),
             module: None,
-            hold: None,
+            pause: None,
             pace: Pace::Agent,
         }
     }
 }
 
 /// Maximum delay until a stop request is noticed.
-const NOTICE: Duration = Duration::from_millis(500);
+const STOP_POLL: Duration = Duration::from_millis(500);
 
 /// Runs the watch on a clock supplied by the caller, so that a test simulates hours in seconds.
 pub struct Watcher {
-    supervisor: supervisor::Supervisor<child::Processes>,
+    supervisor: supervisor::Supervisor<process::ProcessSpawner>,
     stop: AtomicBool,
 }
 
@@ -223,81 +225,81 @@ impl Watcher {
     }
 
     /// Performs everything due up to `elapsed` after the start.
-    pub fn until(&mut self, elapsed: Duration) -> Vec<ProbeSaid> {
-        let mut said = Vec::new();
+    pub fn run_until(&mut self, elapsed: Duration) -> Vec<ProbeEvent> {
+        let mut events = Vec::new();
         loop {
-            let turn = self.supervisor.turn(elapsed, &self.stop);
-            said.extend(turn.said);
-            if turn.again_at > elapsed {
-                return said;
+            let step = self.supervisor.step(elapsed, &self.stop);
+            events.extend(step.events);
+            if step.next_at > elapsed {
+                return events;
             }
         }
     }
 
     /// Stops the child.
-    pub fn end(self) {
-        self.supervisor.end();
+    pub fn shutdown(self) {
+        self.supervisor.shutdown();
     }
 }
 
 /// Runs until `stop` is set. Blocking: needs its own thread.
-pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
-    let begun = Instant::now();
+pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeEvent)) {
+    let started = Instant::now();
     let mut module = Module::new(settings.module.clone());
-    let hold = settings.hold.clone();
-    let is_held = || hold.as_ref().is_some_and(|hold| hold.is_wanted());
+    let pause = settings.pause.clone();
+    let is_paused = || pause.as_ref().is_some_and(|pause| pause.is_requested());
     let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
-        if let Some(hold) = hold.as_ref().filter(|hold| hold.is_wanted()) {
-            hold.keep(supervisor.rest(begun.elapsed()), NOTICE);
-            supervisor.hurry(begun.elapsed());
+        if let Some(pause) = pause.as_ref().filter(|pause| pause.is_requested()) {
+            pause.hold(supervisor.stop_child(started.elapsed()), STOP_POLL);
+            supervisor.retry_now(started.elapsed());
             continue;
         }
-        let turn = supervisor.turn(begun.elapsed(), stop);
-        turn.said.into_iter().for_each(&mut *sink);
+        let step = supervisor.step(started.elapsed(), stop);
+        step.events.into_iter().for_each(&mut *sink);
         // A step sends one request; the next may be due immediately.
-        while !stop.load(Ordering::Relaxed) && !is_held() {
-            let left = turn.again_at.saturating_sub(begun.elapsed());
-            if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
+        while !stop.load(Ordering::Relaxed) && !is_paused() {
+            let left = step.next_at.saturating_sub(started.elapsed());
+            if left.is_zero() || supervisor.wait_for_exit(left.min(STOP_POLL)) {
                 break;
             }
             // While a child runs there is no back-off to cut short.
-            if supervisor.waits() && module.has_appeared() {
-                supervisor.hurry(begun.elapsed());
+            if supervisor.is_backing_off() && module.has_appeared() {
+                supervisor.retry_now(started.elapsed());
                 break;
             }
         }
     }
-    supervisor.end();
+    supervisor.shutdown();
 }
 
 /// The last observed state of the driver module.
 struct Module {
     path: Option<PathBuf>,
-    is_there: bool,
+    exists: bool,
 }
 
 impl Module {
     fn new(path: Option<PathBuf>) -> Self {
-        let is_there = path.as_ref().is_some_and(|path| path.exists());
-        Self { path, is_there }
+        let exists = path.as_ref().is_some_and(|path| path.exists());
+        Self { path, exists }
     }
 
     /// Whether it exists now and did not at the last check.
     fn has_appeared(&mut self) -> bool {
-        let was_there = self.is_there;
-        self.is_there = self.path.as_ref().is_some_and(|path| path.exists());
-        self.is_there && !was_there
+        let existed = self.exists;
+        self.exists = self.path.as_ref().is_some_and(|path| path.exists());
+        self.exists && !existed
     }
 }
 
-fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processes> {
+fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<process::ProcessSpawner> {
     let deadlines = supervisor::Deadlines {
         answer: settings.deadline,
         start: settings.start_deadline,
         avoid: settings.avoid,
         pace: settings.pace,
     };
-    let children = child::Processes { command: settings.command };
+    let children = process::ProcessSpawner { command: settings.command };
     supervisor::Supervisor::new(children, deadlines, settings.known)
 }

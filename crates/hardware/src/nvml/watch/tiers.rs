@@ -15,9 +15,9 @@ use farrier_fleet::health::signal::Signal;
 use crate::nvml::caller::call;
 use crate::nvml::ffi::{self, GpmMetricsGet, ProcessInfo};
 
-use super::GpuProcess;
-use super::fields::{self, HeldFields, float};
-use super::reader::{Reader, Trouble};
+use super::NvmlProcess;
+use super::fields::{self, ThrottleFields, float};
+use super::reader::{ReadFailure, Reader};
 
 /// `NVML_CLOCK_SM`, `NVML_CLOCK_MEM`
 const CLOCK_SM: c_uint = 1;
@@ -32,21 +32,21 @@ const RECOVERY_ACTION: (c_uint, Signal, f64) =
     (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0);
 
 /// Inputs of a medium request besides the GPU.
-pub(super) struct Medium<'m> {
-    pub(super) held: HeldFields,
+pub(super) struct MediumRequest<'m> {
+    pub(super) throttle: ThrottleFields,
     /// Whether calls that cost milliseconds are due as well.
-    pub(super) with_dear: bool,
+    pub(super) with_expensive: bool,
     /// Whether GPM activity is due.
     pub(super) with_activity: bool,
     pub(super) gpm: &'m mut GpmMetricsGet,
-    pub(super) room: &'m mut Vec<ProcessInfo>,
-    pub(super) processes: &'m mut Vec<GpuProcess>,
+    pub(super) buffer: &'m mut Vec<ProcessInfo>,
+    pub(super) processes: &'m mut Vec<NvmlProcess>,
 }
 
 /// Reads one number of a device, unless it is known to be unsupported.
 macro_rules! number {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
-        if $self.wants(&[$signal]) {
+        if $self.may_have(&[$signal]) {
             let mut number: c_uint = 0;
             let called =
                 call!($self.caller, ffi::DeviceNumber, $name, $self.device, &raw mut number);
@@ -58,7 +58,7 @@ macro_rules! number {
 /// Like `number!`, for a call with a selector argument.
 macro_rules! choice {
     ($self:ident, $name:literal, $choice:expr, $signal:expr) => {
-        if $self.wants(&[$signal]) {
+        if $self.may_have(&[$signal]) {
             let mut number: c_uint = 0;
             let called = call!(
                 $self.caller,
@@ -76,7 +76,7 @@ macro_rules! choice {
 /// Like `number!`, for a call that returns two numbers, of which the first is used.
 macro_rules! first_of_two {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
-        if $self.wants(&[$signal]) {
+        if $self.may_have(&[$signal]) {
             let (mut number, mut other): (c_uint, c_uint) = (0, 0);
             let (first, second) = (&raw mut number, &raw mut other);
             let called = call!($self.caller, ffi::DevicePair, $name, $self.device, first, second);
@@ -86,7 +86,7 @@ macro_rules! first_of_two {
 }
 
 impl Reader<'_, '_> {
-    pub(super) fn fast(&mut self) -> Result<(), Trouble> {
+    pub(super) fn fast(&mut self) -> Result<(), ReadFailure> {
         if std::mem::take(&mut self.gpu.had_xid) {
             // The recovery action may have changed; do not wait ten seconds for it.
             self.fields(&[RECOVERY_ACTION])?;
@@ -101,7 +101,7 @@ impl Reader<'_, '_> {
         self.memory()
     }
 
-    pub(super) fn medium(&mut self, medium: &mut Medium<'_>) -> Result<(), Trouble> {
+    pub(super) fn medium(&mut self, medium: &mut MediumRequest<'_>) -> Result<(), ReadFailure> {
         self.fields(&[
             RECOVERY_ACTION,
             (fields::ECC_CORRECTED_VOLATILE, Signal::GpuEccCorrected, 1.0),
@@ -112,14 +112,14 @@ impl Reader<'_, '_> {
             (fields::ROWS_UNCORRECTED, Signal::GpuRowsUncorrected, 1.0),
             (fields::ROWS_PENDING, Signal::GpuRowsPending, 1.0),
             (fields::ROWS_FAILED, Signal::GpuRowsFailed, 1.0),
-            (fields::HELD_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
-            (fields::HELD_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
-            (medium.held.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
+            (fields::THROTTLE_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
+            (fields::THROTTLE_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
+            (medium.throttle.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
         ])?;
-        if medium.with_dear {
+        if medium.with_expensive {
             self.fields(&[
-                (medium.held.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
-                (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
+                (medium.throttle.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
+                (medium.throttle.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
             ])?;
         }
         // Take the second GPM sample without waiting half a minute: until then a new child has no
@@ -132,14 +132,14 @@ impl Reader<'_, '_> {
         first_of_two!(self, "nvmlDeviceGetDecoderUtilization", Signal::GpuDecoder, 0.01);
         number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         self.nvlinks()?;
-        self.processes(medium.room, medium.processes)
+        self.processes(medium.buffer, medium.processes)
     }
 
     /// `with_expensive`: whether the energy counter is due as well.
-    pub(super) fn slow(&mut self, with_dear: bool) -> Result<(), Trouble> {
+    pub(super) fn slow(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         self.margin()?;
         self.pcie()?;
-        if with_dear && self.wants(&[Signal::GpuEnergy]) {
+        if with_expensive && self.may_have(&[Signal::GpuEnergy]) {
             let mut energy_mj = 0;
             let called = call!(
                 self.caller,
@@ -165,12 +165,12 @@ impl Reader<'_, '_> {
     }
 
     /// `with_expensive`: whether the InfoROM checksum is due as well.
-    pub(super) fn rare(&mut self, with_dear: bool) -> Result<(), Trouble> {
+    pub(super) fn rare(&mut self, with_expensive: bool) -> Result<(), ReadFailure> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
         number!(self, "nvmlDeviceGetMaxPcieLinkGeneration", Signal::GpuPcieGenerationMax, 1.0);
         number!(self, "nvmlDeviceGetMaxPcieLinkWidth", Signal::GpuPcieWidthMax, 1.0);
-        if with_dear && self.wants(&[Signal::GpuInforomValid]) {
+        if with_expensive && self.may_have(&[Signal::GpuInforomValid]) {
             let called =
                 call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
             let valid = called == Ok(ffi::SUCCESS);
@@ -182,14 +182,14 @@ impl Reader<'_, '_> {
     }
 
     /// The field costs 2 us and the call 175 us; older drivers have only the call.
-    fn power_limits(&mut self) -> Result<(), Trouble> {
+    fn power_limits(&mut self) -> Result<(), ReadFailure> {
         if !self.gpu.has_limits_by_call {
-            let mut asked = [
+            let mut limits = [
                 fields::field(fields::POWER_LIMIT, 0),
                 fields::field(fields::POWER_LIMIT_DEFAULT, 0),
             ];
-            let called = fields::ask(self.caller, self.device, &mut asked);
-            let [limit, default] = asked.map(|field| fields::outcome(&field));
+            let called = fields::read(self.caller, self.device, &mut limits);
+            let [limit, default] = limits.map(|field| fields::outcome(&field));
             if called == Ok(ffi::SUCCESS) && limit.0 != Ok(ffi::NOT_SUPPORTED) {
                 self.put(limit.0, &[(Signal::GpuPowerLimit, limit.1 * 0.001)])?;
                 return self.put(default.0, &[(Signal::GpuPowerLimitDefault, default.1 * 0.001)]);
@@ -202,8 +202,8 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    fn clock_reasons(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuClockReasons]) {
+    fn clock_reasons(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuClockReasons]) {
             return Ok(());
         }
         let mut reasons = 0;
@@ -228,8 +228,8 @@ impl Reader<'_, '_> {
         self.put(called, &[(Signal::GpuClockReasons, float(reasons))])
     }
 
-    fn utilisation(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuUtilisation]) {
+    fn utilisation(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuUtilisation]) {
             return Ok(());
         }
         let mut rates = ffi::Utilization { gpu: 0, memory: 0 };
@@ -250,23 +250,23 @@ impl Reader<'_, '_> {
         )
     }
 
-    fn pcie(&mut self) -> Result<(), Trouble> {
+    fn pcie(&mut self) -> Result<(), ReadFailure> {
         number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         number!(self, "nvmlDeviceGetCurrPcieLinkWidth", Signal::GpuPcieWidth, 1.0);
         number!(self, "nvmlDeviceGetPcieReplayCounter", Signal::GpuPcieReplays, 1.0);
-        let known = |signal: Signal| {
-            let found = self.own.known.iter().find(|(number, _)| *number == signal as u8);
+        let value_of = |signal: Signal| {
+            let found = self.own.values.iter().find(|(number, _)| *number == signal as u8);
             found.map(|(_, value)| *value)
         };
-        let link = known(Signal::GpuPcieGeneration).zip(known(Signal::GpuPcieWidth));
+        let link = value_of(Signal::GpuPcieGeneration).zip(value_of(Signal::GpuPcieWidth));
         if let Some(limit) = link.and_then(|(generation, width)| replay_limit(generation, width)) {
             self.value(Signal::GpuPcieReplayLimit, limit);
         }
         Ok(())
     }
 
-    fn margin(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuTemperatureMargin]) {
+    fn margin(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuTemperatureMargin]) {
             return Ok(());
         }
         let version = ffi::struct_version::<ffi::MarginTemperatureV1>(1);
@@ -282,21 +282,21 @@ impl Reader<'_, '_> {
         self.put(called, &[(Signal::GpuTemperatureMargin, f64::from(margin_c))])
     }
 
-    fn partitioning(&mut self) -> Result<(), Trouble> {
+    fn partitioning(&mut self) -> Result<(), ReadFailure> {
         first_of_two!(self, "nvmlDeviceGetMigMode", Signal::GpuMigEnabled, 1.0);
         let number = Signal::GpuMigEnabled as u8;
-        let found = self.own.known.iter().find(|(known, _)| *known == number);
+        let found = self.own.values.iter().find(|(signal, _)| *signal == number);
         let is_partitioned = found.is_some_and(|(_, value)| *value > 0.0);
         if found.is_some() && is_partitioned != self.gpu.is_partitioned {
             // The set of supported calls changes with MIG mode.
-            self.gpu.forget();
+            self.gpu.reset_capabilities();
             self.gpu.is_partitioned = is_partitioned;
         }
         Ok(())
     }
 
-    fn fabric(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuFabricState]) {
+    fn fabric(&mut self) -> Result<(), ReadFailure> {
+        if !self.may_have(&[Signal::GpuFabricState]) {
             return Ok(());
         }
         let (called, fabric) = self.caller.fabric_info(self.device);
@@ -320,12 +320,12 @@ impl Reader<'_, '_> {
 /// (NVIDIA/DCGM `DcgmHealthWatch.cpp`).
 fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
     let per_lane = match generation {
-        it if it < 2.0 => return None,
-        it if it < 3.0 => 0.30,
-        it if it < 4.0 => 0.48,
-        it if it < 5.0 => 0.96,
-        it if it < 6.0 => 1.92,
-        it if it < 7.0 => 3.84,
+        value if value < 2.0 => return None,
+        value if value < 3.0 => 0.30,
+        value if value < 4.0 => 0.48,
+        value if value < 5.0 => 0.96,
+        value if value < 6.0 => 1.92,
+        value if value < 7.0 => 3.84,
         _ => return None,
     };
     (lanes > 0.0).then(|| (lanes * per_lane).ceil())
@@ -336,8 +336,8 @@ fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
 /// timeout recovery. Then four bits of configuration status: 1 is correct, 0 is unknown, everything
 /// else is incorrect.
 fn is_unhealthy(mask: u32) -> bool {
-    let holds = (0..4).any(|member| mask >> (2 * member) & 0x3 == 1);
-    holds || mask >> 8 & 0xf > 1
+    let is_set = (0..4).any(|member| mask >> (2 * member) & 0x3 == 1);
+    is_set || mask >> 8 & 0xf > 1
 }
 
 #[cfg(test)]
