@@ -32,7 +32,7 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
             // Next to the versions are per-chip directories, which belong to nouveau.
             names
                 .into_iter()
-                .filter(|name| name.starts_with(|it: char| it.is_ascii_digit()))
+                .filter(|name| name.starts_with(|letter: char| letter.is_ascii_digit()))
                 .collect()
         }),
         nouveau_loaded: match where_mounted(root, Reading::<()>::Absent) {
@@ -68,7 +68,7 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
             Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
         };
         for name in NAMES {
-            if names.iter().any(|it| it.strip_prefix(name) == Some(".1")) {
+            if names.iter().any(|file| file.strip_prefix(name) == Some(".1")) {
                 let path = format!("{folder}/{name}.1");
                 let version = linked_version(root, &path, name);
                 found.push(Library { path, version });

@@ -51,7 +51,7 @@ pub(crate) fn for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
             Reading::Absent => continue,
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
-        if let Some(name) = NAMES.iter().find(|name| names.iter().any(|it| it == *name)) {
+        if let Some(name) = NAMES.iter().find(|name| names.iter().any(|file| file == *name)) {
             let path = format!("{folder}/{name}");
             let info = root.extract(&path, |file| info(file, name));
             return Reading::Value(ModuleOnDisk { path, info });

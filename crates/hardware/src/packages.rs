@@ -79,9 +79,9 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
             )));
         };
         // `all` is not an architecture suffix.
-        let architecture = field("Architecture").filter(|it| with_architecture && *it != "all");
+        let architecture = field("Architecture").filter(|architecture| with_architecture && *architecture != "all");
         found.push(Package {
-            name: architecture.map_or_else(|| name.to_owned(), |it| format!("{name}:{it}")),
+            name: architecture.map_or_else(|| name.to_owned(), |suffix| format!("{name}:{suffix}")),
             version: version.to_owned(),
             status: state.to_owned(),
             held: wanted == "hold",
@@ -180,7 +180,7 @@ fn stanza(text: &str) -> Vec<Pin> {
         text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     };
     let (Some(packages), Some(pin), Some(priority)) =
-        (field("Package"), field("Pin"), field("Pin-Priority").and_then(|it| it.parse().ok()))
+        (field("Package"), field("Pin"), field("Pin-Priority").and_then(|text| text.parse().ok()))
     else {
         return Vec::new();
     };
@@ -222,7 +222,7 @@ mod tests {
         let text = ["i386", "amd64", "all"].map(record).concat();
         let names = |named| {
             let read = packages(&text, named);
-            read.value().unwrap().iter().map(|it| it.name.clone()).collect::<Vec<_>>()
+            read.value().unwrap().iter().map(|package| package.name.clone()).collect::<Vec<_>>()
         };
         let wanted = ["libnvidia-gl-580:i386", "libnvidia-gl-580:amd64", "libnvidia-gl-580"];
         assert_eq!(names(true), wanted);

@@ -182,7 +182,7 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
             }
             let full = names
                 .iter()
-                .find(|it| it.starts_with(&format!("{name}-")) && it.ends_with(".dist-info"));
+                .find(|entry| entry.starts_with(&format!("{name}-")) && entry.ends_with(".dist-info"));
             let Some(full) = full else { continue };
             match package(root, folder, full, &plain) {
                 Reading::Value(package) => {
@@ -296,7 +296,7 @@ mod tests {
         let seen = read(&root, &choice);
         assert_eq!(seen.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
         let packages = seen.packages.value().unwrap();
-        let torch = packages.iter().find(|it| it.name == "torch").unwrap();
+        let torch = packages.iter().find(|package| package.name == "torch").unwrap();
         assert_eq!(torch.version, "2.9.1");
         assert_eq!(torch.cuda, Reading::Value("12.8".to_owned()));
         assert_eq!(torch.pinned["nvidia-nccl-cu12"], "2.27.5");

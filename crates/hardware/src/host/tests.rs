@@ -279,16 +279,16 @@ fn threads_count_when_stuck_in_two_passes() {
     let samples = node.collector.read(Tier::Slow);
     assert_eq!(node_reading(&samples, Signal::NodeThreadsBlocked), Reading::Value(1.0));
     assert_eq!(node_reading(&samples, Signal::NodeDriverThreadsBlocked), Reading::Value(2.0));
-    let blocked = samples.iter().find(|it| it.signal == Signal::NodeDriverThreadsBlocked);
-    let named = blocked.and_then(|it| it.note.as_deref());
+    let blocked = samples.iter().find(|sample| sample.signal == Signal::NodeDriverThreadsBlocked);
+    let named = blocked.and_then(|sample| sample.note.as_deref());
     assert_eq!(named, Some("nv_queue (pid 100), pt_nccl (pid 501)"));
     for pid in 600..606 {
         node.task(pid, "UVM global queue", 'D', 5);
     }
     node.collector.read(Tier::Slow);
     let samples = node.collector.read(Tier::Slow);
-    let blocked = samples.iter().find(|it| it.signal == Signal::NodeDriverThreadsBlocked);
-    let named = blocked.and_then(|it| it.note.as_deref()).unwrap_or_default();
+    let blocked = samples.iter().find(|sample| sample.signal == Signal::NodeDriverThreadsBlocked);
+    let named = blocked.and_then(|sample| sample.note.as_deref()).unwrap_or_default();
     assert!(named.ends_with("UVM global queue (pid 603) and 4 more"), "{named}");
     node.remove("proc");
     let samples = node.collector.read(Tier::Slow);

@@ -82,7 +82,7 @@ impl Caller<'_> {
             vbios: self.device_text(device, "nvmlDeviceGetVbiosVersion"),
             gsp_firmware: self.gsp_firmware(device),
             compute_mode: self.number(device, "nvmlDeviceGetComputeMode"),
-            persistence: self.number(device, "nvmlDeviceGetPersistenceMode").map(|it| it != 0),
+            persistence: self.number(device, "nvmlDeviceGetPersistenceMode").map(|mode| mode != 0),
             ecc: self.setting(device, "nvmlDeviceGetEccMode"),
             mig: self.setting(device, "nvmlDeviceGetMigMode"),
             power: self.power(device),
