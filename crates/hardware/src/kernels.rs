@@ -102,7 +102,8 @@ fn default_of(root: &Root, path: &str) -> Reading<String> {
     let mut paths = vec![path.to_owned()];
     match root.list(&folder) {
         Reading::Value(names) => {
-            let parts = names.iter().filter(|name| matches!(name.rsplit_once('.'), Some((_, "cfg"))));
+            let parts =
+                names.iter().filter(|name| matches!(name.rsplit_once('.'), Some((_, "cfg"))));
             paths.extend(parts.map(|name| format!("{folder}/{name}")));
         }
         Reading::Absent => {}

@@ -65,7 +65,7 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
         }
         // `install ok installed`: desired action, error flag, current state.
         let status: Vec<&str> = field("Status").unwrap_or_default().split(' ').collect();
-        let [wanted, _, state] = status[..] else {
+        let [action, _, state] = status[..] else {
             return Reading::Unreadable(ReadError::malformed(format!(
                 "{STATUS} has no status for `{name}`"
             )));
@@ -79,12 +79,13 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
             )));
         };
         // `all` is not an architecture suffix.
-        let architecture = field("Architecture").filter(|architecture| with_architecture && *architecture != "all");
+        let architecture = field("Architecture")
+            .filter(|architecture| with_architecture && *architecture != "all");
         found.push(Package {
             name: architecture.map_or_else(|| name.to_owned(), |suffix| format!("{name}:{suffix}")),
             version: version.to_owned(),
             status: state.to_owned(),
-            held: wanted == "hold",
+            held: action == "hold",
         });
     }
     Reading::Value(found)
@@ -224,8 +225,8 @@ mod tests {
             let read = packages(&text, named);
             read.value().unwrap().iter().map(|package| package.name.clone()).collect::<Vec<_>>()
         };
-        let wanted = ["libnvidia-gl-580:i386", "libnvidia-gl-580:amd64", "libnvidia-gl-580"];
-        assert_eq!(names(true), wanted);
+        let expected = ["libnvidia-gl-580:i386", "libnvidia-gl-580:amd64", "libnvidia-gl-580"];
+        assert_eq!(names(true), expected);
         assert_eq!(names(false), ["libnvidia-gl-580"; 3]);
     }
 

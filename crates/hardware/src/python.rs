@@ -172,7 +172,7 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
         };
         for name in names.iter().filter_map(|name| name.strip_suffix(".dist-info")) {
             let Some((name, _)) = name.split_once('-') else { continue };
-            let plain = normal(name);
+            let plain = normalise(name);
             if !PACKAGES.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
                 continue;
             }
@@ -180,9 +180,9 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
             if found.contains_key(&plain) {
                 continue;
             }
-            let full = names
-                .iter()
-                .find(|entry| entry.starts_with(&format!("{name}-")) && entry.ends_with(".dist-info"));
+            let full = names.iter().find(|entry| {
+                entry.starts_with(&format!("{name}-")) && entry.ends_with(".dist-info")
+            });
             let Some(full) = full else { continue };
             match package(root, folder, full, &plain) {
                 Reading::Value(package) => {
@@ -246,7 +246,7 @@ fn pinned(head: &str) -> BTreeMap<String, String> {
         .filter_map(|line| {
             let requirement = line.split(';').next()?.replace(['(', ')', ' '], "");
             let (name, version) = requirement.split_once("==")?;
-            let name = normal(name.split('[').next()?);
+            let name = normalise(name.split('[').next()?);
             (name.starts_with("nvidia-") && !version.contains(['*', ',']))
                 .then(|| (name, version.to_owned()))
         })
@@ -254,7 +254,7 @@ fn pinned(head: &str) -> BTreeMap<String, String> {
 }
 
 /// A normalised package name (PEP 503).
-fn normal(name: &str) -> String {
+fn normalise(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
@@ -293,17 +293,17 @@ mod tests {
         let root = Root::live(folder.path());
         let mut choice = PythonChoice::for_root(None);
         choice.environment = Some("/opt/env".to_owned());
-        let seen = read(&root, &choice);
-        assert_eq!(seen.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
-        let packages = seen.packages.value().unwrap();
+        let observed = read(&root, &choice);
+        assert_eq!(observed.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
+        let packages = observed.packages.value().unwrap();
         let torch = packages.iter().find(|package| package.name == "torch").unwrap();
         assert_eq!(torch.version, "2.9.1");
         assert_eq!(torch.cuda, Reading::Value("12.8".to_owned()));
         assert_eq!(torch.pinned["nvidia-nccl-cu12"], "2.27.5");
         assert_eq!(packages.len(), 2);
         for named in ["/opt/env", "/opt/env/bin/python3"] {
-            let seen = read(&root, &PythonChoice::for_root(Some(named)));
-            assert_eq!(seen.packages.value().map(Vec::len), Some(2), "{named}");
+            let observed = read(&root, &PythonChoice::for_root(Some(named)));
+            assert_eq!(observed.packages.value().map(Vec::len), Some(2), "{named}");
         }
         let system = read(&root, &PythonChoice::for_root(None));
         assert_eq!(system.packages.value().unwrap()[0].version, "1.0");
@@ -325,8 +325,8 @@ mod tests {
         fs::create_dir_all(&local).unwrap();
         // A symlink to itself cannot be listed, not even by root.
         std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
-        let seen = read(&Root::live(folder.path()), &PythonChoice::for_root(None));
-        let why = seen.packages.why_unreadable().unwrap().to_string();
+        let observed = read(&Root::live(folder.path()), &PythonChoice::for_root(None));
+        let why = observed.packages.why_unreadable().unwrap().to_string();
         assert!(why.contains("/usr/local/lib/python3.12/site-packages"), "{why}");
     }
 }

@@ -297,11 +297,11 @@ fn nofollow_flag(prefix: &Path) -> i32 {
 
 /// Resolves `path` below `prefix`. Symlinks are followed manually, the final one only on demand.
 fn resolve(prefix: &Path, path: &str, follow_last: bool) -> io::Result<PathBuf> {
-    let mut waiting: VecDeque<OsString> = parts(Path::new(path));
+    let mut pending: VecDeque<OsString> = parts(Path::new(path));
     let mut below: Vec<OsString> = Vec::new();
     let mut links = 0;
     let join = |below: &[OsString]| prefix.join(below.iter().collect::<PathBuf>());
-    while let Some(part) = waiting.pop_front() {
+    while let Some(part) = pending.pop_front() {
         if part == ".." {
             below.pop();
             continue;
@@ -309,7 +309,7 @@ fn resolve(prefix: &Path, path: &str, follow_last: bool) -> io::Result<PathBuf> 
         below.push(part);
         let real = join(&below);
         let meta = fs::symlink_metadata(&real)?;
-        if !meta.is_symlink() || (waiting.is_empty() && !follow_last) {
+        if !meta.is_symlink() || (pending.is_empty() && !follow_last) {
             continue;
         }
         links += 1;
@@ -322,7 +322,7 @@ fn resolve(prefix: &Path, path: &str, follow_last: bool) -> io::Result<PathBuf> 
             below.clear();
         }
         for part in parts(&target).into_iter().rev() {
-            waiting.push_front(part);
+            pending.push_front(part);
         }
     }
     Ok(join(&below))
@@ -348,7 +348,7 @@ mod tests {
     fn root() -> (tempfile::TempDir, Root) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("etc/inner")).unwrap();
-        fs::write(folder.path().join("etc/name"), "kept\n").unwrap();
+        fs::write(folder.path().join("etc/name"), "value\n").unwrap();
         let root = Root::live(folder.path());
         (folder, root)
     }
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn present_absent_and_unreadable_are_distinct() {
         let (folder, root) = root();
-        assert_eq!(root.trimmed("/etc/name"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/etc/name"), Reading::Value("value".to_owned()));
         assert_eq!(root.trimmed("/etc/none"), Reading::Absent);
         assert_eq!(root.trimmed("/etc/name/below"), Reading::Absent);
         assert_eq!(root.trimmed("/etc/inner"), Reading::Unreadable(ReadError::NotRegularFile));
@@ -373,7 +373,7 @@ mod tests {
         let (folder, recorded) = root();
         let unrecorded = Root::unrecorded(folder.path());
         for root in [&recorded, &unrecorded] {
-            assert_eq!(root.trimmed("/etc/name"), Reading::Value("kept".to_owned()));
+            assert_eq!(root.trimmed("/etc/name"), Reading::Value("value".to_owned()));
             assert_eq!(root.list("/etc").value().unwrap(), &["inner", "name"]);
             assert_eq!(root.exists("/etc"), Reading::Value(true));
         }
@@ -404,10 +404,10 @@ mod tests {
         symlink("/etc", at("config")).unwrap();
         symlink("/etc/../../../etc/name", at("odd")).unwrap();
         assert_eq!(root.text("/absolute"), Reading::Absent);
-        assert_eq!(root.trimmed("/etc/inner/up"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.trimmed("/config/name"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.trimmed("/odd"), Reading::Value("kept".to_owned()));
-        assert_eq!(root.trimmed("/../../etc/name"), Reading::Value("kept".to_owned()));
+        assert_eq!(root.trimmed("/etc/inner/up"), Reading::Value("value".to_owned()));
+        assert_eq!(root.trimmed("/config/name"), Reading::Value("value".to_owned()));
+        assert_eq!(root.trimmed("/odd"), Reading::Value("value".to_owned()));
+        assert_eq!(root.trimmed("/../../etc/name"), Reading::Value("value".to_owned()));
         assert_eq!(root.link("/config"), Reading::Value("/etc".to_owned()));
         assert_eq!(root.link("/etc/name"), Reading::Unreadable(ReadError::NotALink));
     }

@@ -59,7 +59,7 @@ fn enabled_units(root: &Root) -> Reading<Vec<String>> {
         for name in names {
             if matches!(name.rsplit_once('.'), Some((_, "wants" | "requires"))) {
                 match root.list(&format!("{folder}/{name}")) {
-                    Reading::Value(wanted) => units.extend(wanted),
+                    Reading::Value(names) => units.extend(names),
                     Reading::Absent => {}
                     Reading::Unreadable(why) => return Reading::Unreadable(why),
                 }

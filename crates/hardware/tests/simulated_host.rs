@@ -180,7 +180,7 @@ fn kernel_log_is_followed_with_its_gaps() {
     let (stop, mut before, mut after) = (AtomicBool::new(false), 0, Vec::new());
     let mut caught_up = false;
     std::thread::scope(|scope| {
-        kmsg::run(&settings, &stop, &mut |said| match said {
+        kmsg::run(&settings, &stop, &mut |event| match event {
             KernelLog::CaughtUp => {
                 caught_up = true;
                 let (directory, record) = (&node.directory, Record::error("farrier: first"));
@@ -198,8 +198,8 @@ fn kernel_log_is_followed_with_its_gaps() {
                     inject(HostFault::KernelLine { record, count: 1 });
                 });
             }
-            said if caught_up => {
-                after.push(said);
+            event if caught_up => {
+                after.push(event);
                 if after.len() == 5 {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -209,7 +209,7 @@ fn kernel_log_is_followed_with_its_gaps() {
     });
     assert!(before > 10, "{before} records at the start");
     let lost: Vec<&KernelLog> =
-        after.iter().filter(|said| !matches!(said, KernelLog::Record { .. })).collect();
+        after.iter().filter(|event| !matches!(event, KernelLog::Record { .. })).collect();
     assert_eq!(lost, [&KernelLog::Lost { lines: 7 }]);
 }
 

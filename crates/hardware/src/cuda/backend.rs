@@ -216,9 +216,9 @@ pub trait GpuBackend {
     fn info(&self) -> &GpuInfo;
     fn free_bytes(&mut self) -> Result<u64, CudaError>;
     fn allocate(&mut self, bytes: u64) -> Result<DeviceBuffer, CudaError>;
-    fn free(&mut self, block: DeviceBuffer) -> Result<(), CudaError>;
+    fn free(&mut self, buffer: DeviceBuffer) -> Result<(), CudaError>;
     fn allocate_host(&mut self, bytes: u64) -> Result<HostBuffer, CudaError>;
-    fn free_host(&mut self, block: HostBuffer) -> Result<(), CudaError>;
+    fn free_host(&mut self, buffer: HostBuffer) -> Result<(), CudaError>;
     /// Names of the GPUs that this one can access directly.
     fn peers(&self) -> Vec<String>;
     /// Allocates memory on a peer.
@@ -237,7 +237,7 @@ pub trait GpuBackend {
     /// done.
     fn submit_timed(&mut self, work: Work) -> Result<(f64, f64), CudaError>;
     /// Reads the first words of a buffer.
-    fn read_words(&mut self, block: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError>;
+    fn read_words(&mut self, buffer: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError>;
     /// Returns and clears the mismatches found by `Check`.
     fn take_mismatches(&mut self) -> Result<MemoryMismatches, CudaError>;
     /// The checksum of the last `Digest`.

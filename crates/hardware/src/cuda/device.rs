@@ -24,7 +24,7 @@ use super::blas::{self, Blas, BlasUnavailable, Plan};
 use super::error::{CudaError, DriverContext};
 use super::library;
 
-/// Threads per block; the kernels require this size.
+/// Threads per buffer; the kernels require this size.
 const THREADS: u32 = 256;
 /// Thread blocks per SM: as many as it runs at once.
 const BLOCKS: u32 = 8;
@@ -39,8 +39,8 @@ pub struct Device {
     kernels: Kernels,
     blas: OnceCell<Result<Blas, BlasUnavailable>>,
     peers: Vec<Arc<CudaContext>>,
-    blocks: BTreeMap<usize, CUdeviceptr>,
-    host: BTreeMap<usize, *mut c_void>,
+    buffers: BTreeMap<usize, CUdeviceptr>,
+    host_buffers: BTreeMap<usize, *mut c_void>,
     gemms: BTreeMap<usize, PreparedGemm>,
     next: usize,
     /// Results of comparisons, digests and the counting kernel, then a constant 1.0 for cuBLASLt.
@@ -100,8 +100,8 @@ impl Device {
             kernels,
             blas: OnceCell::new(),
             peers,
-            blocks: BTreeMap::new(),
-            host: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+            host_buffers: BTreeMap::new(),
             gemms: BTreeMap::new(),
             next: 0,
             scratch,
@@ -125,15 +125,15 @@ impl Device {
             .context("write GPU memory")
     }
 
-    fn address(&self, block: DeviceBuffer) -> Result<CUdeviceptr, CudaError> {
-        self.blocks.get(&block.id).copy_device().ok_or(CudaError::CallFailed {
+    fn address(&self, buffer: DeviceBuffer) -> Result<CUdeviceptr, CudaError> {
+        self.buffers.get(&buffer.id).copied().ok_or(CudaError::CallFailed {
             what: "use a GPU buffer",
             detail: "it was freed".to_owned(),
         })
     }
 
-    fn host_address(&self, block: HostBuffer) -> Result<*mut c_void, CudaError> {
-        self.host.get(&block.id).copy_device().ok_or(CudaError::CallFailed {
+    fn host_address(&self, buffer: HostBuffer) -> Result<*mut c_void, CudaError> {
+        self.host_buffers.get(&buffer.id).copied().ok_or(CudaError::CallFailed {
             what: "use a host buffer",
             detail: "it was freed".to_owned(),
         })
@@ -175,17 +175,20 @@ impl Device {
     fn submit(&mut self, work: Work) -> Result<(), CudaError> {
         let all = (self.grid(), 1);
         match work {
-            Work::Fill(block, pattern) => {
-                self.run_pattern(&self.kernels.fill, block, pattern, None)
+            Work::Fill(buffer, pattern) => {
+                self.run_pattern(&self.kernels.fill, buffer, pattern, None)
             }
-            Work::Check(block, pattern) => {
+            Work::Check(buffer, pattern) => {
                 let found = KernelArg::U64(self.scratch + MISMATCHES_AT);
-                self.run_pattern(&self.kernels.check, block, pattern, Some(found))
+                self.run_pattern(&self.kernels.check, buffer, pattern, Some(found))
             }
-            Work::Read(block) => {
+            Work::Read(buffer) => {
                 let sink = KernelArg::U64(self.scratch + SINK_AT);
-                let mut values =
-                    [KernelArg::U64(self.address(block)?), KernelArg::U64(block.bytes / 16), sink];
+                let mut values = [
+                    KernelArg::U64(self.address(buffer)?),
+                    KernelArg::U64(buffer.bytes / 16),
+                    sink,
+                ];
                 self.launch(&self.kernels.read, all, &mut values)
             }
             Work::Copy(from, to) => {
@@ -195,30 +198,30 @@ impl Device {
                 self.launch(&self.kernels.copy, all, &mut values)
             }
             Work::CopyByEngine(from, to) => self.copy_device(from, to),
-            Work::CopyToGpu(host, block) => self.copy_host(host, block, true),
-            Work::CopyToHost(block, host) => self.copy_host(host, block, false),
-            Work::ComputeChains(block, rounds) => {
-                let count = to_u32(block.bytes / 4);
+            Work::CopyToGpu(host, buffer) => self.copy_host(host, buffer, true),
+            Work::CopyToHost(buffer, host) => self.copy_host(host, buffer, false),
+            Work::ComputeChains(buffer, rounds) => {
+                let count = to_u32(buffer.bytes / 4);
                 let mut values = [
-                    KernelArg::U64(self.address(block)?),
+                    KernelArg::U64(self.address(buffer)?),
                     KernelArg::U32(count),
                     KernelArg::U32(rounds),
                 ];
                 self.launch(&self.kernels.prove, all, &mut values)
             }
-            Work::CheckCompute(sums, places, rounds) => {
-                self.run_check(&self.kernels.hunt, sums, places, rounds)
+            Work::CheckCompute(sums, sm_ids, rounds) => {
+                self.run_check(&self.kernels.hunt, sums, sm_ids, rounds)
             }
-            Work::CheckTensor(sums, places, rounds) => match &self.kernels.tensor {
-                Some((hunt, _)) => self.run_check(hunt, sums, places, rounds),
+            Work::CheckTensor(sums, sm_ids, rounds) => match &self.kernels.tensor {
+                Some((hunt, _)) => self.run_check(hunt, sums, sm_ids, rounds),
                 None => Err(no_tensor_cores()),
             },
             Work::Gemm(gemm) => self.run_gemm(gemm),
-            Work::Digest(block) => {
+            Work::Digest(buffer) => {
                 self.blank(DIGEST_AT, 8)?;
                 let sum = KernelArg::U64(self.scratch + DIGEST_AT);
                 let mut values =
-                    [KernelArg::U64(self.address(block)?), KernelArg::U64(block.bytes / 4), sum];
+                    [KernelArg::U64(self.address(buffer)?), KernelArg::U64(buffer.bytes / 4), sum];
                 self.launch(&self.kernels.digest, all, &mut values)
             }
             Work::Launches(times) => self.launch_counter(times),
@@ -229,14 +232,14 @@ impl Device {
     fn run_pattern(
         &self,
         kernel: &CudaFunction,
-        block: DeviceBuffer,
+        buffer: DeviceBuffer,
         pattern: Pattern,
         more: Option<KernelArg>,
     ) -> Result<(), CudaError> {
         let (kind, seed) = pattern.kernel_args();
         let mut values = vec![
-            KernelArg::U64(self.address(block)?),
-            KernelArg::U64(block.bytes / 16),
+            KernelArg::U64(self.address(buffer)?),
+            KernelArg::U64(buffer.bytes / 16),
             KernelArg::U32(kind),
             KernelArg::U32(seed),
         ];
@@ -256,36 +259,36 @@ impl Device {
     fn copy_host(
         &self,
         host: HostBuffer,
-        block: DeviceBuffer,
+        buffer: DeviceBuffer,
         is_to_gpu: bool,
     ) -> Result<(), CudaError> {
-        let bytes = to_usize(host.bytes.min(block.bytes));
-        let (host, gpu) = (self.host_address(host)?, self.address(block)?);
+        let bytes = to_usize(host.bytes.min(buffer.bytes));
+        let (host, gpu) = (self.host_address(host)?, self.address(buffer)?);
         let stream = self.stream.cu_stream();
         // SAFETY: both buffers have at least this many bytes and live until the stream is
         // synchronised; nothing else uses the host buffer.
-        let copy_host = unsafe {
+        let copied = unsafe {
             if is_to_gpu {
                 sys::cuMemcpyHtoDAsync_v2(gpu, host, bytes, stream)
             } else {
                 sys::cuMemcpyDtoHAsync_v2(host, gpu, bytes, stream)
             }
         };
-        copy_host.result().context("copy between host and GPU")
+        copied.result().context("copy between host and GPU")
     }
 
     fn run_check(
         &self,
         kernel: &CudaFunction,
         sums: DeviceBuffer,
-        places: DeviceBuffer,
+        sm_ids: DeviceBuffer,
         rounds: u32,
     ) -> Result<(), CudaError> {
-        let blocks = to_u32(sums.bytes.min(places.bytes) / 4);
+        let blocks = to_u32(sums.bytes.min(sm_ids.bytes) / 4);
         let mut values = [
             KernelArg::U32(rounds),
             KernelArg::U64(self.address(sums)?),
-            KernelArg::U64(self.address(places)?),
+            KernelArg::U64(self.address(sm_ids)?),
         ];
         self.launch(kernel, (blocks, 1), &mut values)
     }
@@ -296,8 +299,8 @@ impl Device {
             detail: "they were freed".to_owned(),
         })?;
         let mut addresses = [0; 3];
-        for (address, block) in addresses.iter_mut().zip(prepared.matrices) {
-            *address = self.address(block)?;
+        for (address, buffer) in addresses.iter_mut().zip(prepared.matrices) {
+            *address = self.address(buffer)?;
         }
         match (&prepared.plan, self.blas.get(), &self.kernels.tensor) {
             (Some(plan), Some(Ok(blas)), _) => {
@@ -381,21 +384,21 @@ impl Drop for Device {
         // Freeing fails on a lost GPU; the process exit frees the memory.
         let _ = self.context.bind_to_thread();
         let _ = self.stream.synchronize();
-        let products: Vec<usize> = self.gemms.keys().copy_device().collect();
-        for id in products {
+        let gemms: Vec<usize> = self.gemms.keys().copied().collect();
+        for id in gemms {
             if let (Some(PreparedGemm { plan: Some(plan), .. }), Some(Ok(blas))) =
                 (self.gemms.remove(&id), self.blas.get())
             {
                 blas.destroy_plan(&plan);
             }
         }
-        let blocks = std::mem::take(&mut self.blocks).into_values();
-        for address in blocks.chain([self.scratch, self.workspace]) {
+        let buffers = std::mem::take(&mut self.buffers).into_values();
+        for address in buffers.chain([self.scratch, self.workspace]) {
             // SAFETY: each was allocated by this device and removed from its maps; the stream is
             // idle.
             let _ = unsafe { result::free_sync(address) };
         }
-        for address in std::mem::take(&mut self.host).into_values() {
+        for address in std::mem::take(&mut self.host_buffers).into_values() {
             // SAFETY: as above.
             let _ = unsafe { result::free_host(address) };
         }

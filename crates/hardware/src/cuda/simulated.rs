@@ -23,7 +23,7 @@ impl SimulatedGpu {
                 format!("compute capability 7.0 is required, this GPU has {major}.{minor}");
             return Err(CudaError::Unavailable { what: "load the kernels", detail });
         }
-        let is_gone = |it: &SimulatedFault| matches!(fault, SimulatedFault::Gone { mark, .. } if mark.exists());
+        let is_gone = |fault: &SimulatedFault| matches!(fault, SimulatedFault::Gone { mark, .. } if mark.exists());
         if self.faults.iter().any(is_gone) {
             return Err(CudaError::CallFailed {
                 what: "create a CUDA context",
@@ -39,8 +39,8 @@ impl SimulatedGpu {
         Ok(SimulatedDevice {
             gpu: self,
             info,
-            blocks: BTreeMap::new(),
-            host: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+            host_buffers: BTreeMap::new(),
             gemms: BTreeMap::new(),
             next: 0,
             done: 0,
@@ -57,8 +57,8 @@ impl SimulatedGpu {
 pub struct SimulatedDevice {
     gpu: SimulatedGpu,
     info: GpuInfo,
-    blocks: BTreeMap<usize, Vec<u32>>,
-    host: BTreeMap<usize, Vec<u32>>,
+    buffers: BTreeMap<usize, Vec<u32>>,
+    host_buffers: BTreeMap<usize, Vec<u32>>,
     /// With the first words of their results.
     gemms: BTreeMap<usize, (Precision, [u32; 2])>,
     next: usize,
@@ -72,12 +72,12 @@ pub struct SimulatedDevice {
 }
 
 impl SimulatedDevice {
-    fn share(&self, of: impl Fn(&SimulatedFault) -> Option<f64>) -> f64 {
-        self.gpu.faults.iter().filter_map(of).product()
+    fn share(&self, fault_share: impl Fn(&SimulatedFault) -> Option<f64>) -> f64 {
+        self.gpu.faults.iter().filter_map(fault_share).product()
     }
 
     fn memory_s(&self, bytes: u64) -> f64 {
-        let slow = self.share(|fault| match it {
+        let slow = self.share(|fault| match fault {
             SimulatedFault::SlowMemory(share) => Some(*share),
             _ => None,
         });
@@ -85,7 +85,7 @@ impl SimulatedDevice {
     }
 
     fn pcie_s(&self, bytes: u64) -> f64 {
-        let slow = self.share(|fault| match it {
+        let slow = self.share(|fault| match fault {
             SimulatedFault::SlowPcie(share) => Some(*share),
             _ => None,
         });
@@ -93,7 +93,7 @@ impl SimulatedDevice {
     }
 
     fn gemm_s(&self, precision: Precision, operations: u64) -> f64 {
-        let slow = self.share(|fault| match it {
+        let slow = self.share(|fault| match fault {
             SimulatedFault::SlowGemm(share) => Some(*share),
             SimulatedFault::Fading(left) => Some(left.powf((self.clock_s / 60.0).min(1.0))),
             _ => None,
@@ -109,20 +109,20 @@ impl SimulatedDevice {
     }
 
     fn used_bytes(&self) -> u64 {
-        self.blocks.values().map(|words| words.len() as u64 * 4).sum()
+        self.buffers.values().map(|words| words.len() as u64 * 4).sum()
     }
 
-    fn block(&mut self, block: DeviceBuffer) -> &mut Vec<u32> {
-        self.blocks.entry(block.id).or_default()
+    fn words_mut(&mut self, buffer: DeviceBuffer) -> &mut Vec<u32> {
+        self.buffers.entry(buffer.id).or_default()
     }
 
     /// What a read of a buffer returns: as written, except for stuck bits.
-    fn read_back(&self, block: DeviceBuffer) -> Vec<u32> {
-        let mut words = self.blocks.get(&block.id).cloned().unwrap_or_default();
+    fn read_back(&self, buffer: DeviceBuffer) -> Vec<u32> {
+        let mut words = self.buffers.get(&buffer.id).cloned().unwrap_or_default();
         for fault in &self.gpu.faults {
             if let SimulatedFault::StuckBit { word, bit } = fault {
-                let place = usize::try_from(*word).unwrap_or(usize::MAX);
-                if let Some(word) = words.get_mut(place) {
+                let index = usize::try_from(*word).unwrap_or(usize::MAX);
+                if let Some(word) = words.get_mut(index) {
                     *word |= 1 << bit;
                 }
             }
@@ -167,14 +167,14 @@ impl SimulatedDevice {
             }
         }
         let spent_s = match work {
-            Work::Fill(block, pattern) => {
-                for (at, word) in self.block(block).iter_mut().enumerate() {
+            Work::Fill(buffer, pattern) => {
+                for (at, word) in self.words_mut(buffer).iter_mut().enumerate() {
                     *word = pattern.word_at(at as u64);
                 }
-                self.memory_s(block.bytes)
+                self.memory_s(buffer.bytes)
             }
-            Work::Check(block, pattern) => {
-                for (at, found) in self.read_back(block).into_iter().enumerate() {
+            Work::Check(buffer, pattern) => {
+                for (at, found) in self.read_back(buffer).into_iter().enumerate() {
                     let expected = pattern.word_at(at as u64);
                     if found != expected {
                         self.mismatches.count += 1;
@@ -187,36 +187,36 @@ impl SimulatedDevice {
                         }
                     }
                 }
-                self.memory_s(block.bytes)
+                self.memory_s(buffer.bytes)
             }
-            Work::Read(block) => self.memory_s(block.bytes),
+            Work::Read(buffer) => self.memory_s(buffer.bytes),
             Work::Copy(from, to) | Work::CopyByEngine(from, to) => self.copy(from, to),
-            Work::CopyToGpu(host, block) => {
-                let words = self.host.get(&host.id).cloned().unwrap_or_default();
-                self.block(block).copy_from_slice(&words);
-                self.pcie_s(block.bytes)
+            Work::CopyToGpu(host, buffer) => {
+                let words = self.host_buffers.get(&host.id).cloned().unwrap_or_default();
+                self.words_mut(buffer).copy_from_slice(&words);
+                self.pcie_s(buffer.bytes)
             }
-            Work::CopyToHost(block, host) => {
-                let words = self.read_back(block);
-                self.host.insert(host.id, words);
-                self.pcie_s(block.bytes)
+            Work::CopyToHost(buffer, host) => {
+                let words = self.read_back(buffer);
+                self.host_buffers.insert(host.id, words);
+                self.pcie_s(buffer.bytes)
             }
-            Work::ComputeChains(block, rounds) => self.compute_chains(block, rounds),
-            Work::CheckCompute(sums, places, rounds) => {
+            Work::ComputeChains(buffer, rounds) => self.compute_chains(buffer, rounds),
+            Work::CheckCompute(sums, sm_ids, rounds) => {
                 let whole = (0..256).map(|thread| mix(chain(thread, rounds) ^ thread));
                 let sum = whole.fold(0_u32, u32::wrapping_add);
-                self.check_compute(sums, places, sum)
+                self.check_compute(sums, sm_ids, sum)
             }
-            Work::CheckTensor(sums, places, rounds) => {
-                self.check_compute(sums, places, mix(rounds))
+            Work::CheckTensor(sums, sm_ids, rounds) => {
+                self.check_compute(sums, sm_ids, mix(rounds))
             }
             Work::Gemm(gemm) => self.run_gemm(gemm),
-            Work::Digest(block) => {
-                let words = self.read_back(block);
+            Work::Digest(buffer) => {
+                let words = self.read_back(buffer);
                 self.digest = words
                     .iter()
                     .fold(0, |sum, word| sum.wrapping_mul(31).wrapping_add(u64::from(*word)));
-                self.memory_s(block.bytes)
+                self.memory_s(buffer.bytes)
             }
             Work::Launches(times) => {
                 self.launch_count = self.launch_count.wrapping_add(times);
@@ -239,32 +239,32 @@ impl SimulatedDevice {
     fn copy(&mut self, from: DeviceBuffer, to: DeviceBuffer) -> f64 {
         let words = self.read_back(from);
         let both_here = is_here(from) && is_here(to);
-        self.block(to).copy_from_slice(&words);
+        self.words_mut(to).copy_from_slice(&words);
         let bytes = from.bytes.min(to.bytes);
         if both_here { self.memory_s(2 * bytes) } else { seconds(bytes, self.gpu.peer_gb_per_s) }
     }
 
-    fn compute_chains(&mut self, block: DeviceBuffer, rounds: u32) -> f64 {
+    fn compute_chains(&mut self, buffer: DeviceBuffer, rounds: u32) -> f64 {
         let processors = self.gpu.processors.max(1);
         let bad: Vec<bool> = (0..processors).map(|processor| self.is_wrong(processor)).collect();
-        for (at, word) in (0_u32..).zip(self.block(block).iter_mut()) {
+        for (at, word) in (0_u32..).zip(self.words_mut(buffer).iter_mut()) {
             let is_bad = bad[(at / 2048 % processors) as usize];
             *word = chain(at, rounds) ^ u32::from(is_bad);
         }
         1e-4
     }
 
-    fn check_compute(&mut self, sums: DeviceBuffer, places: DeviceBuffer, sum: u32) -> f64 {
+    fn check_compute(&mut self, sums: DeviceBuffer, sm_ids: DeviceBuffer, sum: u32) -> f64 {
         let processors = self.gpu.processors.max(1);
         let bad: Vec<bool> = (0..processors).map(|processor| self.is_wrong(processor)).collect();
-        for (at, word) in (0_u32..).zip(self.block(sums).iter_mut()) {
+        for (at, word) in (0_u32..).zip(self.words_mut(sums).iter_mut()) {
             *word = sum ^ u32::from(bad[(at % processors) as usize]);
         }
-        let few = self.gpu.faults.iter().find_map(|fault| match it {
+        let few = self.gpu.faults.iter().find_map(|fault| match fault {
             SimulatedFault::FewProcessors(count) => Some((*count).max(1)),
             _ => None,
         });
-        for (at, word) in (0_u32..).zip(self.block(places).iter_mut()) {
+        for (at, word) in (0_u32..).zip(self.words_mut(sm_ids).iter_mut()) {
             *word = at % few.unwrap_or(processors);
         }
         0.05
@@ -276,9 +276,9 @@ impl SimulatedDevice {
         let is_wrong = self.gpu.faults.iter().any(
             |fault| matches!(fault, SimulatedFault::WrongGemm { after } if self.gemms_run > *after),
         );
-        let result = self.block(gemm.result);
-        for (place, word) in result.iter_mut().zip(words) {
-            *place = word;
+        let result = self.words_mut(gemm.result);
+        for (slot, word) in result.iter_mut().zip(words) {
+            *slot = word;
         }
         if let Some(last) = result.last_mut() {
             *last = u32::from(is_wrong);
@@ -294,8 +294,8 @@ fn ecc_error() -> String {
 /// Ids from here on are peer buffers.
 const PEER: usize = 1 << 32;
 
-fn is_here(block: DeviceBuffer) -> bool {
-    block.id < PEER
+fn is_here(buffer: DeviceBuffer) -> bool {
+    buffer.id < PEER
 }
 
 fn seconds(amount: u64, giga_per_s: f64) -> f64 {
@@ -314,7 +314,7 @@ impl GpuBackend for SimulatedDevice {
     }
 
     fn free_bytes(&mut self) -> Result<u64, CudaError> {
-        let full = self.gpu.faults.iter().find_map(|fault| match it {
+        let full = self.gpu.faults.iter().find_map(|fault| match fault {
             SimulatedFault::Full { left_mib } => Some(left_mib << 20),
             _ => None,
         });
@@ -327,12 +327,12 @@ impl GpuBackend for SimulatedDevice {
             return Err(CudaError::OutOfMemory);
         }
         self.next += 1;
-        self.blocks.insert(self.next, vec![0; word_count(bytes)]);
+        self.buffers.insert(self.next, vec![0; word_count(bytes)]);
         Ok(DeviceBuffer { id: self.next, bytes })
     }
 
-    fn free(&mut self, block: DeviceBuffer) -> Result<(), CudaError> {
-        self.blocks.remove(&block.id);
+    fn free(&mut self, buffer: DeviceBuffer) -> Result<(), CudaError> {
+        self.buffers.remove(&buffer.id);
         Ok(())
     }
 
@@ -342,12 +342,12 @@ impl GpuBackend for SimulatedDevice {
             return Err(CudaError::Unavailable { what: "allocate pinned memory", detail });
         }
         self.next += 1;
-        self.host.insert(self.next, vec![0; word_count(bytes)]);
+        self.host_buffers.insert(self.next, vec![0; word_count(bytes)]);
         Ok(HostBuffer { id: self.next, bytes })
     }
 
-    fn free_host(&mut self, block: HostBuffer) -> Result<(), CudaError> {
-        self.host.remove(&block.id);
+    fn free_host(&mut self, buffer: HostBuffer) -> Result<(), CudaError> {
+        self.host_buffers.remove(&buffer.id);
         Ok(())
     }
 
@@ -358,7 +358,7 @@ impl GpuBackend for SimulatedDevice {
     fn allocate_peer(&mut self, _peer: usize, bytes: u64) -> Result<DeviceBuffer, CudaError> {
         self.next += 1;
         let id = PEER + self.next;
-        self.blocks.insert(id, vec![0; word_count(bytes)]);
+        self.buffers.insert(id, vec![0; word_count(bytes)]);
         Ok(DeviceBuffer { id, bytes })
     }
 
@@ -367,8 +367,8 @@ impl GpuBackend for SimulatedDevice {
         precision: Precision,
         side: u64,
     ) -> Result<Result<Gemm, UnsupportedGemm>, CudaError> {
-        if let Some(unsupported_on) = precision.unsupported_on(self.gpu.compute_capability) {
-            return Ok(Err(unsupported_on));
+        if let Some(unsupported) = precision.unsupported_on(self.gpu.compute_capability) {
+            return Ok(Err(unsupported));
         }
         if !self.gpu.has_library && precision != Precision::OwnKernel {
             return Ok(Err(UnsupportedGemm::on_this_machine(
@@ -377,7 +377,7 @@ impl GpuBackend for SimulatedDevice {
         }
         // No values are multiplied: the result holds the expected first value and a word that
         // changes the digest.
-        let result = self.take(64)?;
+        let result = self.allocate(64)?;
         self.next += 1;
         let (first, _) = matrix_values::expected_first(precision, side);
         self.gemms.insert(self.next, (precision, matrix_values::encode_first(precision, first)));
@@ -398,8 +398,8 @@ impl GpuBackend for SimulatedDevice {
         Ok((spent_s, spent_s))
     }
 
-    fn read_words(&mut self, block: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError> {
-        let mut words = self.read_back(block);
+    fn read_words(&mut self, buffer: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError> {
+        let mut words = self.read_back(buffer);
         words.truncate(count);
         Ok(words)
     }

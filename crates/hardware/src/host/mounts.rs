@@ -20,7 +20,7 @@ const MOUNTS_OF_SELF: &str = "/proc/self/mountinfo";
 const READ_ONLY_BY_NATURE: [&str; 6] = ["squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs"];
 
 /// File systems by the device number of their superblock, and whether they were writable when first
-/// seen.
+/// writable.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     writable: BTreeMap<String, bool>,
@@ -34,29 +34,29 @@ impl Mounts {
                 required(root.text(MOUNTS_OF_SELF), MOUNTS_OF_SELF)
             }
         };
-        let turned = text.map(|text| self.newly_read_only(&text));
-        let names = turned.value().cloned().unwrap_or_default();
-        let number = turned.map(|turned| count(turned.len() as u64));
+        let read_only = text.map(|text| self.newly_read_only(&text));
+        let names = read_only.value().cloned().unwrap_or_default();
+        let number = read_only.map(|read_only| count(read_only.len() as u64));
         push_node_named(samples, Signal::NodeReadOnly, number, &names);
     }
 
     /// The file systems that became read-only, as `/data (ext4 on /dev/sda1)`.
     fn newly_read_only(&mut self, text: &str) -> Vec<String> {
-        let mut seen: BTreeMap<String, bool> = BTreeMap::new();
-        let mut turned: BTreeMap<&str, String> = BTreeMap::new();
+        let mut writable: BTreeMap<String, bool> = BTreeMap::new();
+        let mut read_only: BTreeMap<&str, String> = BTreeMap::new();
         for mount in text.lines().filter_map(Mount::parse).filter(Mount::is_of_disk) {
             let was_writable = self.writable.get(mount.device).copied();
             let at_first = was_writable.unwrap_or(!mount.super_read_only);
-            seen.insert(mount.device.to_owned(), at_first);
+            writable.insert(mount.device.to_owned(), at_first);
             // Any mount that still claims to be writable reveals the failure.
             let failed = mount.super_read_only && (at_first || !mount.read_only);
             if failed {
-                turned.entry(mount.device).or_insert_with(|| mount.name());
+                read_only.entry(mount.device).or_insert_with(|| mount.name());
             }
         }
         // Unmounted file systems are dropped.
-        self.writable = seen;
-        turned.into_values().collect()
+        self.writable = writable;
+        read_only.into_values().collect()
     }
 }
 

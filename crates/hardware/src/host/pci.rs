@@ -81,7 +81,8 @@ impl PciBus {
             self.gpus.retain(|_, known| known.uuid != gpu.uuid);
             self.gpus.insert(address, gpu.clone());
         }
-        let has_address = |gpu: &&GpuIdentity| self.gpus.values().any(|known| known.uuid == gpu.uuid);
+        let has_address =
+            |gpu: &&GpuIdentity| self.gpus.values().any(|known| known.uuid == gpu.uuid);
         let without_address = gpus.iter().filter(|gpu| !has_address(gpu));
         self.without_address = without_address.map(|gpu| gpu.uuid.clone()).collect();
     }

@@ -156,8 +156,8 @@ fn record_if_stuck(
         };
     }
     let name = format!("{} (pid {})", stat.name, stat.number);
-    let seen = StuckThread { name, waits, switches: switches(root, folder) };
-    now.insert((stat.number, stat.started), seen);
+    let stuck = StuckThread { name, waits, switches: switches(root, folder) };
+    now.insert((stat.number, stat.started), stuck);
 }
 
 /// Fields of `/proc/PID/stat`: `1234 (name) D ...`, Linux `Documentation/filesystems/proc.rst`.

@@ -23,17 +23,17 @@ impl Cursor {
     }
 
     /// A different log: its sequence numbers are unrelated.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self { skip_to: None, last: None };
     }
 
     /// Delivers a record unless it was delivered before, preceded by the size of a gap. Malformed
     /// input is ignored.
-    pub(super) fn give(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
+    pub(super) fn deliver(&mut self, bytes: &[u8], sink: &mut dyn FnMut(KernelLog)) {
         let Some(KmsgRecord { seq, since_boot_us, level, text }) = record::parse(bytes) else {
             return;
         };
-        if self.skip_to.is_some_and(|given| seq <= given) {
+        if self.skip_to.is_some_and(|delivered| seq <= delivered) {
             return;
         }
         let missing = self.last.map_or(0, |last| seq.saturating_sub(last).saturating_sub(1));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cursor::Cursor;
 use super::wait::readable;
-use super::{KernelLog, STOP_SEEN};
+use super::{KernelLog, STOP_POLL};
 
 /// A record with its keys is at most 8 KiB in any kernel so far (`CONSOLE_EXT_LOG_MAX`,
 /// `PRINTK_MESSAGE_MAX`).
@@ -43,7 +43,7 @@ pub(super) fn follow(
                     caught_up = true;
                     sink(KernelLog::CaughtUp);
                 }
-                readable(log.as_fd(), STOP_SEEN)?;
+                readable(log.as_fd(), STOP_POLL)?;
             }
         }
     }
@@ -69,7 +69,7 @@ fn step(
         // The device never reports end-of-file, so this is something else.
         Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "unexpected end of the kernel log")),
         Ok(length) => {
-            cursor.give(&buffer[..length], sink);
+            cursor.deliver(&buffer[..length], sink);
             Ok(Step::More)
         }
         Err(err) => match (err.kind(), err.raw_os_error()) {
@@ -121,12 +121,12 @@ mod tests {
         let mut script = Script(script.iter().copied().collect());
         let mut cursor = Cursor::after(after);
         cursor.rewind();
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         let mut buffer = vec![0; buffer];
-        while step(&mut script, &mut buffer, &mut cursor, &mut |log| said.push(log)).unwrap()
+        while step(&mut script, &mut buffer, &mut cursor, &mut |log| events.push(log)).unwrap()
             == Step::More
         {}
-        said
+        events
     }
 
     fn record(seq: u64, text: &str) -> KernelLog {
@@ -135,13 +135,13 @@ mod tests {
 
     #[test]
     fn overrun_and_gap_count_as_lost() {
-        let said = read(
+        let events = read(
             None,
             64,
             &[Ok("6,5,7,-;a\n"), Ok("6,6,7,-;b\n KEY=x\n"), Err(libc::EPIPE), Ok("6,106,7,-;c\n")],
         );
         assert_eq!(
-            said,
+            events,
             [record(5, "a"), record(6, "b"), KernelLog::Lost { lines: 99 }, record(106, "c")]
         );
     }
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn oversized_record_is_lost_and_the_next_is_read() {
         let long = "6,2,7,-;more than the buffer of this test can hold\n";
-        let said = read(None, 32, &[Ok("6,1,7,-;a\n"), Ok(long), Ok("6,3,7,-;b\n")]);
-        assert_eq!(said, [record(1, "a"), KernelLog::Lost { lines: 1 }, record(3, "b")]);
+        let events = read(None, 32, &[Ok("6,1,7,-;a\n"), Ok(long), Ok("6,3,7,-;b\n")]);
+        assert_eq!(events, [record(1, "a"), KernelLog::Lost { lines: 1 }, record(3, "b")]);
     }
 
     #[test]

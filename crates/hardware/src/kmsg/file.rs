@@ -13,9 +13,9 @@ use super::wait::Changes;
 
 /// Polling interval if inotify is unavailable. A line must reach a finding within 50 ms, and this
 /// is the largest part.
-const LOOK: Duration = Duration::from_millis(20);
+const FILE_POLL: Duration = Duration::from_millis(20);
 /// Polling interval with inotify: some file systems do not report every change.
-const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+const INOTIFY_POLL: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
 /// The kernel's own records have at most 8 KiB; a longer line is not a record.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -32,7 +32,7 @@ pub(super) fn follow(
     let opened = log.metadata()?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut lines = Lines::default();
-    let mut place = 0;
+    let mut position = 0;
     let mut caught_up = false;
     let mut changes: Option<io::Result<Changes>> = None;
     cursor.rewind();
@@ -44,9 +44,9 @@ pub(super) fn follow(
             Err(err) => return Err(err),
         };
         if length > 0 {
-            place += length as u64;
-            lines.take(&chunk[..length], |line| match line {
-                Some(line) => cursor.give(line, sink),
+            position += length as u64;
+            lines.push(&chunk[..length], |line| match line {
+                Some(line) => cursor.deliver(line, sink),
                 None => sink(KernelLog::Lost { lines: 1 }),
             });
             continue;
@@ -56,21 +56,21 @@ pub(super) fn follow(
             sink(KernelLog::CaughtUp);
         }
         let now = fs::metadata(path)?;
-        if now.len() < place {
+        if now.len() < position {
             // Truncated and perhaps rewritten: a different log.
-            cursor.forget();
+            cursor.reset();
             return Ok(());
         }
         if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
             // Replaced by a file at least as long: the same log with more records.
             return Ok(());
         }
-        if now.len() == place {
+        if now.len() == position {
             match &changes {
                 // Changes from before the watch show up in the next iteration.
-                None => changes = Some(Changes::of(path)),
-                Some(Ok(changes)) => drop(changes.wait(LOOK_ANYWAY)?),
-                Some(Err(_)) => std::thread::sleep(LOOK),
+                None => changes = Some(Changes::watch(path)),
+                Some(Ok(changes)) => drop(changes.wait(INOTIFY_POLL)?),
+                Some(Err(_)) => std::thread::sleep(FILE_POLL),
             }
         }
     }
@@ -85,9 +85,9 @@ pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<(
     loop {
         match (&mut &*log).read(&mut chunk) {
             Ok(0) => return Ok(()),
-            Ok(length) => lines.take(&chunk[..length], |line| {
+            Ok(length) => lines.push(&chunk[..length], |line| {
                 if let Some(line) = line {
-                    cursor.give(line, sink);
+                    cursor.deliver(line, sink);
                 }
             }),
             Err(err) if err.kind() == ErrorKind::Interrupted => {}
@@ -99,34 +99,34 @@ pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<(
 /// Splits chunks into complete lines. The last one waits for its newline.
 #[derive(Default)]
 struct Lines {
-    begun: Vec<u8>,
+    partial: Vec<u8>,
     /// The current line is too long and is dropped up to its end.
     too_long: bool,
 }
 
 impl Lines {
     /// Emits each line completed by the chunk; `None` for one that was too long.
-    fn take(&mut self, chunk: &[u8], mut give: impl FnMut(Option<&[u8]>)) {
+    fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(Option<&[u8]>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let line = &rest[..end];
             rest = &rest[end + 1..];
-            if self.too_long || self.begun.len() + line.len() > LINE_BYTES_MAX {
-                give(None);
-            } else if self.begun.is_empty() {
-                give(Some(line));
+            if self.too_long || self.partial.len() + line.len() > LINE_BYTES_MAX {
+                emit(None);
+            } else if self.partial.is_empty() {
+                emit(Some(line));
             } else {
-                self.begun.extend_from_slice(line);
-                give(Some(&self.begun));
+                self.partial.extend_from_slice(line);
+                emit(Some(&self.partial));
             }
-            self.begun.clear();
+            self.partial.clear();
             self.too_long = false;
         }
-        if self.too_long || self.begun.len() + rest.len() > LINE_BYTES_MAX {
+        if self.too_long || self.partial.len() + rest.len() > LINE_BYTES_MAX {
             self.too_long = true;
-            self.begun.clear();
+            self.partial.clear();
         } else {
-            self.begun.extend_from_slice(rest);
+            self.partial.extend_from_slice(rest);
         }
     }
 }
@@ -139,19 +139,19 @@ mod tests {
 
     fn lines(chunks: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
         let mut lines = Lines::default();
-        let mut given = Vec::new();
+        let mut emitted = Vec::new();
         for chunk in chunks {
-            lines.take(chunk, |line| given.push(line.map(<[u8]>::to_vec)));
-            assert!(lines.begun.len() <= LINE_BYTES_MAX);
+            lines.push(chunk, |line| emitted.push(line.map(<[u8]>::to_vec)));
+            assert!(lines.partial.len() <= LINE_BYTES_MAX);
         }
-        given
+        emitted
     }
 
     #[test]
     fn overlong_line_is_dropped() {
         let long = vec![b'x'; LINE_BYTES_MAX];
-        let given = lines(&[b"a\n", &long, &long, b"x\nb\n", b"half"]);
-        assert_eq!(given, [Some(b"a".to_vec()), None, Some(b"b".to_vec())]);
+        let emitted = lines(&[b"a\n", &long, &long, b"x\nb\n", b"half"]);
+        assert_eq!(emitted, [Some(b"a".to_vec()), None, Some(b"b".to_vec())]);
     }
 
     proptest! {

@@ -38,7 +38,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const LINES_MAX: usize = 4096;
 
 /// Maximum delay until a stop request is noticed.
-const STOP_SEEN: Duration = Duration::from_secs(1);
+const STOP_POLL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct KmsgSettings {
@@ -109,19 +109,19 @@ pub fn run_with_pulse(
     sink: &mut dyn FnMut(KernelLog),
 ) {
     let mut cursor = Cursor::after(settings.after);
-    let mut blind = false;
+    let mut is_unreadable = false;
     while !stop.load(Ordering::Relaxed) {
-        let mut heard = |said| {
-            blind = false;
-            sink(said);
+        let mut forward = |event| {
+            is_unreadable = false;
+            sink(event);
         };
-        match follow(&settings.path, &mut cursor, stop, pulse, &mut heard) {
+        match follow(&settings.path, &mut cursor, stop, pulse, &mut forward) {
             Ok(()) => {}
             Err(err) => {
-                if !blind {
+                if !is_unreadable {
                     sink(KernelLog::Unreadable { why: err.to_string() });
                 }
-                blind = true;
+                is_unreadable = true;
                 wait(settings.retry, stop, pulse);
             }
         }
@@ -143,7 +143,7 @@ fn follow(
     };
     let log = open(path).map_err(failed)?;
     let meta = log.metadata().map_err(failed)?;
-    if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
+    if meta.file_type().is_char_device() && device_number(&meta) == KMSG {
         device::follow(&log, cursor, stop, pulse, sink).map_err(failed)
     } else if meta.is_file() {
         file::follow(path, &log, cursor, stop, pulse, sink).map_err(failed)
@@ -157,8 +157,8 @@ fn follow(
 pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
     let log = open(&prefix.join("dev/kmsg"))?;
     let (mut lines, mut bytes, mut dropped) = (VecDeque::new(), 0, 0);
-    read_now(&log, &mut |said| {
-        if let KernelLog::Record { since_boot_us, text, .. } = said {
+    read_now(&log, &mut |event| {
+        if let KernelLog::Record { since_boot_us, text, .. } = event {
             let (s, us) = (since_boot_us / 1_000_000, since_boot_us % 1_000_000);
             let mut line = format!("[{s:5}.{us:06}] ").into_bytes();
             line.extend_from_slice(&text);
@@ -176,11 +176,11 @@ pub fn dump(prefix: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, u64)> {
 }
 
 /// The matching lines currently in the log; the newest ones if there are too many.
-pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
+pub(crate) fn lines(log: &File, matches: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
     let mut lines = VecDeque::new();
-    let mut take = |said| {
-        if let KernelLog::Record { text, .. } = said
-            && wanted(&text)
+    let mut collect = |event| {
+        if let KernelLog::Record { text, .. } = event
+            && matches(&text)
         {
             lines.push_back(String::from_utf8_lossy(&text).into_owned());
             if lines.len() > LINES_MAX {
@@ -188,17 +188,17 @@ pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<S
             }
         }
     };
-    let read = read_now(log, &mut take);
+    let read = read_now(log, &mut collect);
     outcome(read.map(|()| Vec::from(lines)))
 }
 
 /// Delivers every record currently in the log.
-fn read_now(log: &File, take: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
+fn read_now(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
     let meta = log.metadata()?;
-    if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
-        device::drain(log, take)
+    if meta.file_type().is_char_device() && device_number(&meta) == KMSG {
+        device::drain(log, sink)
     } else if meta.is_file() {
-        file::drain(log, take)
+        file::drain(log, sink)
     } else {
         Err(io::Error::other("neither the kernel log device nor a regular file"))
     }
@@ -208,7 +208,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
 }
 
-fn number_of(meta: &fs::Metadata) -> (u32, u32) {
+fn device_number(meta: &fs::Metadata) -> (u32, u32) {
     (libc::major(meta.rdev()), libc::minor(meta.rdev()))
 }
 
@@ -216,7 +216,7 @@ fn wait(time: Duration, stop: &AtomicBool, pulse: &dyn Fn()) {
     let mut left = time;
     while !left.is_zero() && !stop.load(Ordering::Relaxed) {
         pulse();
-        let nap = left.min(STOP_SEEN);
+        let nap = left.min(STOP_POLL);
         std::thread::sleep(nap);
         left -= nap;
     }

@@ -9,35 +9,35 @@ use std::time::Instant;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-struct Reading {
-    said: Receiver<KernelLog>,
+struct LogReader {
+    events: Receiver<KernelLog>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     /// Of the reader thread.
     status: PathBuf,
 }
 
-impl Reading {
+impl LogReader {
     fn start(path: PathBuf, after: Option<u64>) -> Self {
-        let (sender, said) = channel();
+        let (sender, events) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
+        let stop_flag = Arc::clone(&stop);
         let settings = KmsgSettings { path, after, retry: Duration::from_millis(5) };
         let (sender_of_id, id) = channel();
         let thread = std::thread::spawn(move || {
             let _ = sender_of_id.send(fs::read_link("/proc/thread-self").unwrap());
-            run(&settings, &seen, &mut |log| {
+            run(&settings, &stop_flag, &mut |log| {
                 let _ = sender.send(log);
             });
         });
         let status = Path::new("/proc").join(id.recv().unwrap()).join("status");
-        Self { said, stop, thread: Some(thread), status }
+        Self { events, stop, thread: Some(thread), status }
     }
 
     fn next(&self) -> KernelLog {
-        self.said.recv_timeout(PATIENCE).expect("the reader sends an event")
+        self.events.recv_timeout(TIMEOUT).expect("the reader sends an event")
     }
 
     fn texts(&self, count: usize) -> Vec<String> {
@@ -49,7 +49,7 @@ impl Reading {
     }
 }
 
-impl Reading {
+impl LogReader {
     /// Voluntary context switches of the reader thread.
     fn sleeps(&self) -> u32 {
         let status = fs::read_to_string(&self.status).unwrap();
@@ -59,7 +59,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for LogReader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -78,7 +78,7 @@ fn file_is_followed_and_partial_line_waits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,1,10,-;one\n KEY=x\n6,2,20,-;two\n4,3,30,-;thr");
-    let reading = Reading::start(path.clone(), Some(1));
+    let reading = LogReader::start(path.clone(), Some(1));
     assert_eq!(reading.texts(2), ["two", "CaughtUp"]);
     append(&path, "ee\n4,9,40,-;nine\nnonsense\n4,10,40,-;ten\n");
     assert_eq!(reading.texts(4), ["three", "Lost { lines: 5 }", "nine", "ten"]);
@@ -89,7 +89,7 @@ fn idle_file_is_not_polled() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,1,10,-;one\n");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
     let (before, start) = (reading.sleeps(), Instant::now());
     std::thread::sleep(Duration::from_millis(900));
@@ -106,7 +106,7 @@ fn truncated_or_replaced_file_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,1,10,-;one\n6,2,20,-;two\n");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(3), ["one", "two", "CaughtUp"]);
     let next = folder.path().join("next");
     append(&next, "6,1,10,-;one\n6,2,20,-;two\n6,3,30,-;three\n");
@@ -123,7 +123,7 @@ fn truncated_or_replaced_file_is_followed() {
 fn missing_log_is_reported_once_and_found_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     let KernelLog::Unreadable { why } = reading.next() else { panic!("the log is missing") };
     assert_eq!(why, format!("no kernel log at `{}`", path.display()));
     append(&folder.path().join("made"), "6,1,10,-;one\n");
@@ -133,7 +133,7 @@ fn missing_log_is_reported_once_and_found_later() {
 
 #[test]
 fn other_files_are_rejected() {
-    let reading = Reading::start(PathBuf::from("/dev/null"), None);
+    let reading = LogReader::start(PathBuf::from("/dev/null"), None);
     let KernelLog::Unreadable { why } = reading.next() else { panic!("not a log") };
     assert_eq!(why, "`/dev/null` is neither the kernel log device nor a regular file");
 }
@@ -143,7 +143,7 @@ fn burst_is_delivered_completely() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kmsg");
     append(&path, "6,0,0,-;first\n");
-    let reading = Reading::start(path.clone(), None);
+    let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(2), ["first", "CaughtUp"]);
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
     for seq in 1..=50_000 {
@@ -158,7 +158,7 @@ fn burst_is_delivered_completely() {
 
 #[test]
 fn this_machines_log_is_read_or_reported_unreadable() {
-    let reading = Reading::start(PathBuf::from("/dev/kmsg"), None);
+    let reading = LogReader::start(PathBuf::from("/dev/kmsg"), None);
     let mut last = None;
     loop {
         match reading.next() {

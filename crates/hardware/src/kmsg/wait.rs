@@ -9,11 +9,11 @@ use std::time::Duration;
 
 /// Waits up to a limit until there is something to read.
 pub(super) fn readable(from: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
-    let mut wanted = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let most_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `wanted` is one valid pollfd that outlives the call, and the count is 1; the
+    // SAFETY: `poll` is one valid pollfd that outlives the call, and the count is 1; the
     // descriptor is open while borrowed.
-    let result = unsafe { libc::poll(&raw mut wanted, 1, most_ms) };
+    let result = unsafe { libc::poll(&raw mut poll, 1, most_ms) };
     if result < 0 {
         let err = io::Error::last_os_error();
         if err.kind() != ErrorKind::Interrupted {
@@ -30,7 +30,7 @@ pub(super) struct Changes {
 
 impl Changes {
     /// Watches the file currently at a path. Replacing it unlinks it, which is an attribute change.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn watch(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the call takes no pointer.
         let descriptor = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
@@ -81,7 +81,7 @@ mod tests {
         fs::write(&path, "one\n").unwrap();
         // Keep it open like the reader does, so that a replaced file still exists.
         let _log = fs::File::open(&path).unwrap();
-        let changes = Changes::of(&path).unwrap();
+        let changes = Changes::watch(&path).unwrap();
         assert!(!changes.wait(Duration::ZERO).unwrap());
         let long = Duration::from_secs(60);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"two\n").unwrap();
@@ -93,6 +93,6 @@ mod tests {
         assert!(!changes.wait(Duration::ZERO).unwrap(), "other files are not watched");
         fs::rename(folder.path().join("next"), &path).unwrap();
         assert!(changes.wait(long).unwrap());
-        assert!(Changes::of(&folder.path().join("nothing")).is_err());
+        assert!(Changes::watch(&folder.path().join("nothing")).is_err());
     }
 }

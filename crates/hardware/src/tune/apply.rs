@@ -189,10 +189,12 @@ fn record_side_effects(
 }
 
 /// Ownership and mode are not part of what a profile requests.
-fn is_equivalent(now: &Value, wanted: &Value) -> bool {
-    match (now, wanted) {
-        (Value::File(now), Value::File(wanted)) => now.content.bytes() == wanted.content.bytes(),
-        _ => now == wanted,
+fn is_equivalent(now: &Value, requested: &Value) -> bool {
+    match (now, requested) {
+        (Value::File(now), Value::File(requested)) => {
+            now.content.bytes() == requested.content.bytes()
+        }
+        _ => now == requested,
     }
 }
 

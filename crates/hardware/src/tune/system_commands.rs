@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use super::actuator::{CommandFailure, SettingActuatorError};
 
 /// Services may be slow to start; anything slower than this is reported.
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often to check whether a command has exited.
-const LOOK: Duration = Duration::from_millis(5);
+const EXIT_POLL: Duration = Duration::from_millis(5);
 /// Limit of captured stderr.
-const SAID_BYTES_MAX: u64 = 64 << 10;
+const STDERR_BYTES_MAX: u64 = 64 << 10;
 
 /// The commands that change this machine.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub(super) struct SystemCommands {
 
 impl Default for SystemCommands {
     fn default() -> Self {
-        Self { systemctl: "systemctl".into(), apt_mark: "apt-mark".into(), limit: LIMIT }
+        Self { systemctl: "systemctl".into(), apt_mark: "apt-mark".into(), limit: TIMEOUT }
     }
 }
 
@@ -47,14 +47,14 @@ impl SystemCommands {
         let spawned =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|err| failed(CommandFailure::NotRun(err)))?;
-        let errors = child.stderr.take();
+        let pipe = child.stderr.take();
         // Drain stderr in the background, so that a verbose command does not block. Its own
         // children may keep the pipe open.
-        let (sender, said) = std::sync::mpsc::channel();
+        let (sender, stderr) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            if let Some(errors) = errors {
-                let _ = errors.take(SAID_BYTES_MAX).read_to_end(&mut bytes);
+            if let Some(pipe) = pipe {
+                let _ = pipe.take(STDERR_BYTES_MAX).read_to_end(&mut bytes);
             }
             let _ = sender.send(bytes);
         });
@@ -62,7 +62,7 @@ impl SystemCommands {
         let status = loop {
             match child.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
+                Ok(None) if Instant::now() < until => std::thread::sleep(EXIT_POLL),
                 Ok(None) => {
                     let _ = child.kill();
                     // Reap it in the background: it may be stuck, and must not stay a zombie.
@@ -78,9 +78,9 @@ impl SystemCommands {
         if status.success() {
             return Ok(());
         }
-        let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let last = said.lines().last().map(str::to_owned);
+        let stderr = stderr.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr);
+        let last = stderr.lines().last().map(str::to_owned);
         Err(failed(last.map_or(CommandFailure::Status(status), CommandFailure::Stderr)))
     }
 }

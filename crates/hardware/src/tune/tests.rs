@@ -93,7 +93,9 @@ impl SettingActuator for FakeActuator {
         match target {
             Target::Gpu { .. } => {
                 let made = match value {
-                    Value::Number(asked) => Value::Number(asked / self.step_mw * self.step_mw),
+                    Value::Number(limit_mw) => {
+                        Value::Number(limit_mw / self.step_mw * self.step_mw)
+                    }
                     other => other.clone(),
                 };
                 self.gpus.borrow_mut().insert(target.clone(), made);
@@ -137,8 +139,8 @@ fn node(root: &Path) {
     put(root, GOVERNOR, "powersave\n");
     put(root, "/usr/lib/systemd/system/nvidia-persistenced.service", "[Service]\n");
     fs::create_dir_all(root.join("etc/systemd/system/multi-user.target.wants")).unwrap();
-    let record = |name: &str, wanted: &str| {
-        format!("Package: {name}\nStatus: {wanted} ok installed\nVersion: 580.95.05-1\n\n")
+    let record = |name: &str, desired: &str| {
+        format!("Package: {name}\nStatus: {desired} ok installed\nVersion: 580.95.05-1\n\n")
     };
     let status = record("nvidia-open", "install") + &record("libc6", "install");
     put(root, "/var/lib/dpkg/status", status + &record("linux-image-generic", "hold"));

@@ -34,9 +34,9 @@ pub(super) fn peers(
         let Ok(peer) = CudaContext::new(other) else { continue };
         let mut can = 0;
         // SAFETY: the call writes one integer.
-        let asked =
+        let queried =
             unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, own.cu_device(), peer.cu_device()) };
-        if asked.result().is_err() || can == 0 {
+        if queried.result().is_err() || can == 0 {
             continue;
         }
         for (from, to) in [(own, &peer), (&peer, own)] {

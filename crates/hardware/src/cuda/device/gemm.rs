@@ -36,10 +36,10 @@ impl Device {
             let stream = self.stream.cu_stream().cast();
             // SAFETY: the matrices have the plan's size; they and the workspace live until the
             // stream is synchronised.
-            let given = unsafe { blas.multiply(&plan, matrices, self.workspace, stream) };
+            let launched = unsafe { blas.multiply(&plan, matrices, self.workspace, stream) };
             let waited = self.stream.synchronize().context("wait for the GPU");
             blas.destroy_plan(&plan);
-            given.and(waited)
+            launched.and(waited)
         })();
         for matrix in matrices.into_iter().filter(|matrix| *matrix != 0) {
             // SAFETY: allocated above and used nowhere else; the stream is done with it.
@@ -58,8 +58,8 @@ impl Device {
         precision: Precision,
         side: u64,
     ) -> Result<Result<Option<Plan>, UnsupportedGemm>, CudaError> {
-        if let Some(unsupported_on) = precision.unsupported_on(self.info.compute_capability) {
-            return Ok(Err(unsupported_on));
+        if let Some(unsupported) = precision.unsupported_on(self.info.compute_capability) {
+            return Ok(Err(unsupported));
         }
         if precision == Precision::OwnKernel {
             return Ok(Ok(None));

@@ -31,12 +31,12 @@ impl GpuBackend for Device {
         let address =
             unsafe { result::malloc_sync(to_usize(bytes)) }.context("allocate GPU memory")?;
         let id = self.next_id();
-        self.blocks.insert(id, address);
+        self.buffers.insert(id, address);
         Ok(DeviceBuffer { id, bytes })
     }
 
-    fn free(&mut self, block: DeviceBuffer) -> Result<(), CudaError> {
-        let Some(address) = self.blocks.remove(&block.id) else { return Ok(()) };
+    fn free(&mut self, buffer: DeviceBuffer) -> Result<(), CudaError> {
+        let Some(address) = self.buffers.remove(&buffer.id) else { return Ok(()) };
         // SAFETY: it was allocated by `allocate` or `allocate_peer` and just removed from the map.
         unsafe { result::free_sync(address) }.context("free GPU memory")
     }
@@ -47,12 +47,12 @@ impl GpuBackend for Device {
         let address =
             unsafe { result::malloc_host(to_usize(bytes), 0) }.map_err(from_pinned_allocation)?;
         let id = self.next_id();
-        self.host.insert(id, address);
+        self.host_buffers.insert(id, address);
         Ok(HostBuffer { id, bytes })
     }
 
-    fn free_host(&mut self, block: HostBuffer) -> Result<(), CudaError> {
-        let Some(address) = self.host.remove(&block.id) else { return Ok(()) };
+    fn free_host(&mut self, buffer: HostBuffer) -> Result<(), CudaError> {
+        let Some(address) = self.host_buffers.remove(&buffer.id) else { return Ok(()) };
         // SAFETY: it was allocated by `allocate_host` and just removed from the map.
         unsafe { result::free_host(address) }.context("free pinned memory")
     }
@@ -71,7 +71,7 @@ impl GpuBackend for Device {
             unsafe { result::malloc_sync(to_usize(bytes)) }.context("allocate GPU memory");
         self.context.bind_to_thread().context("create a CUDA context")?;
         let id = self.next_id();
-        self.blocks.insert(id, address?);
+        self.buffers.insert(id, address?);
         Ok(DeviceBuffer { id, bytes })
     }
 
@@ -88,10 +88,10 @@ impl GpuBackend for Device {
         let mut matrices = Vec::new();
         for bytes in [factor, factor, sum].map(|width| side * side * width) {
             match self.allocate(bytes) {
-                Ok(block) => matrices.push(block),
+                Ok(buffer) => matrices.push(buffer),
                 Err(err) => {
-                    for block in matrices {
-                        self.free(block)?;
+                    for buffer in matrices {
+                        self.free(buffer)?;
                     }
                     if let (Some(plan), Some(Ok(blas))) = (plan, self.blas.get()) {
                         blas.destroy_plan(&plan);
@@ -102,10 +102,10 @@ impl GpuBackend for Device {
         }
         let [a, b, c] = [matrices[0], matrices[1], matrices[2]];
         let bits = matrix_values::bits(precision);
-        for (block, seed) in [(a, matrix_values::SEEDS.0), (b, matrix_values::SEEDS.1)] {
+        for (buffer, seed) in [(a, matrix_values::SEEDS.0), (b, matrix_values::SEEDS.1)] {
             let mut values = [
-                KernelArg::U64(self.address(block)?),
-                KernelArg::U64(block.bytes / 4),
+                KernelArg::U64(self.address(buffer)?),
+                KernelArg::U64(buffer.bytes / 4),
                 KernelArg::U32(seed),
                 KernelArg::U32(bits.even.0),
                 KernelArg::U32(bits.even.1),
@@ -125,8 +125,8 @@ impl GpuBackend for Device {
         if let (Some(plan), Some(Ok(blas))) = (prepared.plan, self.blas.get()) {
             blas.destroy_plan(&plan);
         }
-        for block in prepared.matrices {
-            self.free(block)?;
+        for buffer in prepared.matrices {
+            self.free(buffer)?;
         }
         Ok(())
     }
@@ -155,9 +155,9 @@ impl GpuBackend for Device {
         Ok((submitted.as_secs_f64(), began.elapsed().as_secs_f64()))
     }
 
-    fn read_words(&mut self, block: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError> {
-        let most = to_usize(block.bytes / 4);
-        self.read_u32s(self.address(block)?, count.min(most))
+    fn read_words(&mut self, buffer: DeviceBuffer, count: usize) -> Result<Vec<u32>, CudaError> {
+        let most = to_usize(buffer.bytes / 4);
+        self.read_u32s(self.address(buffer)?, count.min(most))
     }
 
     fn take_mismatches(&mut self) -> Result<MemoryMismatches, CudaError> {
@@ -196,10 +196,10 @@ fn from_pinned_allocation(err: DriverError) -> CudaError {
 /// Decodes the `Found` structure of memory.cu.
 fn decode_mismatches(words: &[u32]) -> MemoryMismatches {
     let pair = |at: usize| u64::from(words[at + 1]) << 32 | u64::from(words[at]);
-    let kept = (words[2] as usize).min(8);
-    let some = (0..kept).map(|index| {
+    let count = (words[2] as usize).min(8);
+    let examples = (0..count).map(|index| {
         let at = 4 + index * 4;
         MemoryMismatch { word: pair(at), expected: words[at + 2], found: words[at + 3] }
     });
-    MemoryMismatches { count: pair(0), examples: some.collect() }
+    MemoryMismatches { count: pair(0), examples: examples.collect() }
 }

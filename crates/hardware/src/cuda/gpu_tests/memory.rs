@@ -16,9 +16,9 @@ pub(super) fn read(
 ) -> Result<Outcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 1)?;
-    let block = gpu.buffer(bytes)?;
-    gpu.run_timed(&[Work::Fill(block, Pattern::Random(1))])?;
-    passes(&mut gpu, budget, Work::Read(block), bytes, format!("{} per pass", mib(bytes)))
+    let buffer = gpu.buffer(bytes)?;
+    gpu.run_timed(&[Work::Fill(buffer, Pattern::Random(1))])?;
+    passes(&mut gpu, budget, Work::Read(buffer), bytes, format!("{} per pass", mib(bytes)))
 }
 
 pub(super) fn write(
@@ -27,8 +27,8 @@ pub(super) fn write(
 ) -> Result<Outcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes * 4, 1)?;
-    let block = gpu.buffer(bytes)?;
-    let work = Work::Fill(block, Pattern::Constant(0x5555_aaaa));
+    let buffer = gpu.buffer(bytes)?;
+    let work = Work::Fill(buffer, Pattern::Constant(0x5555_aaaa));
     passes(&mut gpu, budget, work, bytes, format!("{} per pass", mib(bytes)))
 }
 
@@ -104,18 +104,18 @@ pub(super) fn patterns(
         reason = "a share of some gigabytes"
     )]
     let mut target_bytes = (free as f64 * budget.memory_share) as u64;
-    let mut blocks = Vec::new();
+    let mut buffers = Vec::new();
     while target_bytes >= 1 << 20 {
         let bytes = round_to_mib(target_bytes.min(CHUNK_BYTES));
         match gpu.buffer(bytes) {
-            Ok(block) => blocks.push(block),
+            Ok(buffer) => buffers.push(buffer),
             // Another process took the memory first.
-            Err(CudaError::OutOfMemory) if !blocks.is_empty() => break,
+            Err(CudaError::OutOfMemory) if !buffers.is_empty() => break,
             Err(err) => return Err(err),
         }
         target_bytes -= bytes.min(target_bytes);
     }
-    let bytes: u64 = blocks.iter().map(|block| block.bytes).sum();
+    let bytes: u64 = buffers.iter().map(|buffer| buffer.bytes).sum();
     let all = gpu.info().memory_bytes;
     if giga(bytes, 1.0) < giga(all, 1.0) * SHARE_MIN {
         return Ok(Outcome::NotRun {
@@ -136,11 +136,11 @@ pub(super) fn patterns(
                 }
                 other => other,
             };
-            for (index, block) in blocks.iter().enumerate() {
-                gpu.run_timed(&[Work::Fill(*block, chunk_pattern(index))])?;
+            for (index, buffer) in buffers.iter().enumerate() {
+                gpu.run_timed(&[Work::Fill(*buffer, chunk_pattern(index))])?;
             }
-            for (index, block) in blocks.iter().enumerate() {
-                gpu.run_timed(&[Work::Check(*block, chunk_pattern(index))])?;
+            for (index, buffer) in buffers.iter().enumerate() {
+                gpu.run_timed(&[Work::Check(*buffer, chunk_pattern(index))])?;
                 let mismatches = gpu.take_mismatches()?;
                 if mismatches.count > 0 {
                     return Ok(wrong(&mismatches, chunk_pattern(index)));

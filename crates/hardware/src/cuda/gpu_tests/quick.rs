@@ -13,9 +13,9 @@ pub(super) fn allocate(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaErro
     let bytes = Allocations::new(backend).buffer_bytes(1 << 30, 1)?;
     for round in 0..2 {
         let mut gpu = Allocations::new(backend);
-        let block = gpu.buffer(bytes)?;
+        let buffer = gpu.buffer(bytes)?;
         let pattern = Pattern::Random(round);
-        gpu.run_timed(&[Work::Fill(block, pattern), Work::Check(block, pattern)])?;
+        gpu.run_timed(&[Work::Fill(buffer, pattern), Work::Check(buffer, pattern)])?;
         let mismatches = gpu.take_mismatches()?;
         if mismatches.count > 0 {
             return Ok(super::memory::wrong(&mismatches, pattern));
@@ -38,9 +38,9 @@ pub(super) fn compute(backend: &mut dyn GpuBackend) -> Result<Outcome, CudaError
     let sm_count = backend.info().sm_count;
     let count = sm_count.max(1) * 2048;
     let mut gpu = Allocations::new(backend);
-    let block = gpu.buffer(u64::from(count) * 4)?;
-    gpu.run_timed(&[Work::ComputeChains(block, ROUNDS)])?;
-    let words = gpu.read_words(block, count as usize)?;
+    let buffer = gpu.buffer(u64::from(count) * 4)?;
+    gpu.run_timed(&[Work::ComputeChains(buffer, ROUNDS)])?;
+    let words = gpu.read_words(buffer, count as usize)?;
     let wrong = (0..count).zip(&words).filter(|(at, word)| chain(*at, ROUNDS) != **word);
     let wrong: Vec<u32> = wrong.map(|(at, _)| at).collect();
     match wrong.first() {
@@ -78,13 +78,14 @@ fn transfer(
 ) -> Result<Outcome, CudaError> {
     let mut gpu = Allocations::new(backend);
     let bytes = gpu.buffer_bytes(budget.transfer_bytes, 1)?;
-    let block = gpu.buffer(bytes)?;
+    let buffer = gpu.buffer(bytes)?;
     let host = gpu.host_buffer(bytes)?;
     // Known data travels both ways and is verified afterwards.
     let pattern = Pattern::Random(7);
     let blank = Pattern::Constant(0);
-    gpu.run_timed(&[Work::Fill(block, pattern), Work::CopyToHost(block, host)])?;
-    let work = if is_to_gpu { Work::CopyToGpu(host, block) } else { Work::CopyToHost(block, host) };
+    gpu.run_timed(&[Work::Fill(buffer, pattern), Work::CopyToHost(buffer, host)])?;
+    let work =
+        if is_to_gpu { Work::CopyToGpu(host, buffer) } else { Work::CopyToHost(buffer, host) };
     let mut samples = Vec::new();
     for repeat in 0..=budget.repeats {
         let seconds = gpu.run_timed(&[work])?;
@@ -93,7 +94,7 @@ fn transfer(
         }
     }
     let back =
-        [Work::Fill(block, blank), Work::CopyToGpu(host, block), Work::Check(block, pattern)];
+        [Work::Fill(buffer, blank), Work::CopyToGpu(host, buffer), Work::Check(buffer, pattern)];
     gpu.run_timed(&back)?;
     let mismatches = gpu.take_mismatches()?;
     if mismatches.count > 0 {

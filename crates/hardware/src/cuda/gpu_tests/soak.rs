@@ -81,12 +81,12 @@ pub(super) fn corruption(
     budget: &TestBudget,
     report: &mut dyn FnMut(TestProgress),
 ) -> Result<Outcome, CudaError> {
-    let processors = backend.info().sm_count.max(1);
-    let count = processors * BLOCKS;
+    let sm_count = backend.info().sm_count.max(1);
+    let count = sm_count * BLOCKS;
     let has_tensor_cores = backend.info().compute_capability >= (8, 0);
     let mut gpu = Allocations::new(backend);
     let bytes = u64::from(count) * 4;
-    let (sums, places) = (gpu.buffer(bytes)?, gpu.buffer(bytes)?);
+    let (sums, sm_ids) = (gpu.buffer(bytes)?, gpu.buffer(bytes)?);
     let gemm = any_gemm(&mut gpu, budget)?;
     let whole = (0..THREADS).map(|thread| mix(chain(thread, ROUNDS) ^ thread));
     let expected = whole.fold(0_u32, u32::wrapping_add);
@@ -97,12 +97,12 @@ pub(super) fn corruption(
     checked.extend(has_tensor_cores.then(|| "tensor cores".to_owned()));
     checked.extend(gemm.as_ref().map(|(_, how)| format!("one large GEMM {how}")));
     while spent_s < budget.soak_s || tally.rounds == 0 {
-        spent_s += gpu.run_timed(&[Work::CheckCompute(sums, places, ROUNDS)])?;
-        tally.compare(&mut gpu, (sums, places), count, Some(expected), "integers and floats")?;
+        spent_s += gpu.run_timed(&[Work::CheckCompute(sums, sm_ids, ROUNDS)])?;
+        tally.compare(&mut gpu, (sums, sm_ids), count, Some(expected), "integers and floats")?;
         if has_tensor_cores {
-            spent_s += gpu.run_timed(&[Work::CheckTensor(sums, places, TENSOR_ROUNDS)])?;
+            spent_s += gpu.run_timed(&[Work::CheckTensor(sums, sm_ids, TENSOR_ROUNDS)])?;
             let most =
-                tally.compare(&mut gpu, (sums, places), count, tensor_reference, "tensor cores")?;
+                tally.compare(&mut gpu, (sums, sm_ids), count, tensor_reference, "tensor cores")?;
             tensor_reference = tensor_reference.or(Some(most));
         }
         if let Some((gemm, _)) = &gemm {
@@ -121,7 +121,7 @@ pub(super) fn corruption(
             break;
         }
     }
-    Ok(tally.outcome(processors, spent_s, &checked.join(", ")))
+    Ok(tally.outcome(sm_count, spent_s, &checked.join(", ")))
 }
 
 /// Mismatches so far.
@@ -130,8 +130,8 @@ struct Tally {
     rounds: u32,
     gemm_mismatches: u32,
     /// By kind of work and SM.
-    processors: BTreeMap<(&'static str, u32), u32>,
-    seen_processors: BTreeSet<u32>,
+    wrong_results: BTreeMap<(&'static str, u32), u32>,
+    seen_sms: BTreeSet<u32>,
 }
 
 impl Tally {
@@ -140,18 +140,18 @@ impl Tally {
     fn compare(
         &mut self,
         gpu: &mut Allocations<'_>,
-        (sums, places): (DeviceBuffer, DeviceBuffer),
+        (sums, sm_ids): (DeviceBuffer, DeviceBuffer),
         count: u32,
         expected: Option<u32>,
         kind: &'static str,
     ) -> Result<u32, CudaError> {
         let sums = gpu.read_words(sums, count as usize)?;
-        let places = gpu.read_words(places, count as usize)?;
+        let sm_ids = gpu.read_words(sm_ids, count as usize)?;
         let expected = expected.unwrap_or_else(|| most_frequent(&sums));
-        for (sum, place) in sums.iter().zip(places) {
-            self.seen_processors.insert(place);
+        for (sum, sm) in sums.iter().zip(sm_ids) {
+            self.seen_sms.insert(sm);
             if *sum != expected {
-                *self.processors.entry((kind, place)).or_default() += 1;
+                *self.wrong_results.entry((kind, sm)).or_default() += 1;
             }
         }
         Ok(expected)
@@ -159,15 +159,15 @@ impl Tally {
 
     /// Ten wrong results say as much as a thousand.
     fn is_enough(&self) -> bool {
-        self.gemm_mismatches >= 10 || self.processors.values().sum::<u32>() >= 10
+        self.gemm_mismatches >= 10 || self.wrong_results.values().sum::<u32>() >= 10
     }
 
     /// `checked` names the kinds of work that were compared.
-    fn outcome(&self, processors: u32, spent_s: f64, checked: &str) -> Outcome {
+    fn outcome(&self, sm_count: u32, spent_s: f64, checked: &str) -> Outcome {
         let mut what: Vec<String> = self
-            .processors
+            .wrong_results
             .iter()
-            .map(|((kind, place), times)| format!("SM {place} gave {times} wrong results ({kind})"))
+            .map(|((kind, sm), times)| format!("SM {sm} gave {times} wrong results ({kind})"))
             .collect();
         if self.gemm_mismatches > 0 {
             what.push(format!(
@@ -178,13 +178,13 @@ impl Tally {
         if !what.is_empty() {
             return Outcome::Wrong { what };
         }
-        let seen = self.seen_processors.len();
-        if seen < processors as usize {
-            let why = format!("only {seen} of {processors} SMs ran any of the work");
+        let seen = self.seen_sms.len();
+        if seen < sm_count as usize {
+            let why = format!("only {seen} of {sm_count} SMs ran any of the work");
             return Outcome::NotRun { why };
         }
         super::passed(format!(
-            "{} rounds in {spent_s:.0} s on {seen} of {processors} SMs, bit-identical: {checked}",
+            "{} rounds in {spent_s:.0} s on {seen} of {sm_count} SMs, bit-identical: {checked}",
             self.rounds
         ))
     }

@@ -173,7 +173,7 @@ impl GpuControls {
     /// Reads all settings of all GPUs.
     pub fn list(&mut self) -> GpusSeen {
         match self.request(&ControlRequest::List) {
-            Ok(ControlResponse::Gpus(seen)) => seen,
+            Ok(ControlResponse::Gpus(gpus)) => gpus,
             Ok(other) => GpusSeen::Silent(unexpected(&other).to_string()),
             Err(err) => GpusSeen::Silent(err.to_string()),
         }

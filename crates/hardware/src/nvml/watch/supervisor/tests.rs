@@ -29,7 +29,7 @@ enum Behaviour {
 struct FakeSpawner {
     /// Behaviour of the next children, one entry per request; the last entry repeats.
     plans: RefCell<VecDeque<Vec<Behaviour>>>,
-    asked: RefCell<Vec<String>>,
+    requests: RefCell<Vec<String>>,
     /// GPUs that each child was told to skip.
     avoided: RefCell<Vec<Vec<u32>>>,
     started: Cell<u32>,
@@ -100,7 +100,7 @@ fn response(line: &str) -> WatchResponse {
 
 impl ProbeChild for FakeChild {
     fn request(&mut self, line: &str, _: Duration, _: &AtomicBool) -> ProbeReply {
-        self.spawner.asked.borrow_mut().push(line.split_whitespace().next().unwrap().to_owned());
+        self.spawner.requests.borrow_mut().push(line.split_whitespace().next().unwrap().to_owned());
         if let Some(WatchRequest::Inventory(inventory)) = WatchRequest::parse(line) {
             self.spawner.avoided.borrow_mut().push(inventory.avoided);
         }
@@ -243,8 +243,9 @@ fn tiers_are_polled_when_due() {
             "0 Rare temperature_c=40",
         ]
     );
-    let count =
-        |word: &str| test.spawner.asked.borrow().iter().filter(|asked| *asked == word).count();
+    let count = |word: &str| {
+        test.spawner.requests.borrow().iter().filter(|requests| *requests == word).count()
+    };
     let counts = ["inventory", "fast", "medium", "slow", "rare"].map(count);
     assert_eq!(counts, [1, 61, 7, 2, 1]);
     assert_eq!(test.spawner.started.get(), 1);
@@ -387,9 +388,9 @@ fn missed_polls_are_not_made_up_for() {
     test.run_until(2);
     // The machine was suspended.
     test.now = Duration::from_secs(500);
-    test.spawner.asked.borrow_mut().clear();
+    test.spawner.requests.borrow_mut().clear();
     test.run_until(500);
-    assert_eq!(*test.spawner.asked.borrow(), ["fast", "medium", "slow"]);
+    assert_eq!(*test.spawner.requests.borrow(), ["fast", "medium", "slow"]);
 }
 
 #[test]
