@@ -1,9 +1,11 @@
 //! GPU work through CUDA's driver library, which is loaded at run time and only on demand.
 //!
 //! ```text
-//! library::ensure_present ─ libcuda exists and is recent enough ─┬─> launch::measure ─> LaunchTimes
-//!                                                                └─> Device ─┐
-//!                              SimulatedGpu (on the host) ───── dyn GpuBackend ─> gpu_tests::run ─> Outcome
+//! library::ensure_present ─ is libcuda recent enough? ─┬─> launch::measure ─> LaunchTimes
+//!                                                      └─> Device ─────────┐
+//! SimulatedGpu::open (on the host) ─> SimulatedDevice ─────────────────────┤
+//!                                                                          └─ dyn GpuBackend
+//! gpu_tests::run(dyn GpuBackend) ─> Outcome
 //! ```
 //!
 //! Nothing is compiled at build time or at run time: kernels are PTX, which the driver translates;

@@ -151,7 +151,7 @@ fn push_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
     push_node_named(samples, signal, reading, &[]);
 }
 
-/// A count with the names of what was counted, so that nobody has to search for them.
+/// A count, with the names of the counted items in the note.
 fn push_node_named(
     samples: &mut Vec<Sample>,
     signal: Signal,

@@ -1,8 +1,10 @@
 //! The kernel log, record by record.
 //!
 //! ```text
-//! /dev/kmsg            device ─ one record per read, poll ─┐
-//! simulated node's log   file ─ lines, inotify or polling ─┴─> record (parse) ─> cursor (skip, gaps) ─> sink
+//! /dev/kmsg             device ─ one record per read, poll ─┐
+//! simulated node's log    file ─ lines, inotify or polling ─┤
+//!                                                           └─> record (parse)
+//!                                                                 └─> cursor (skip, gaps) ─> sink
 //! ```
 //!
 //! [`run`] blocks and needs its own thread. It reads from the start of the ring buffer, so events

@@ -3,7 +3,8 @@
 //! ```text
 //! 0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0              Slurm, cgroup v2
 //! 9:memory:/slurm/uid_1000/job_42/step_batch/task_0                        Slurm, cgroup v1
-//! 0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+//! 0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/
+//!     cri-containerd-ID.scope                                              pod
 //! 0::/system.slice/docker-ID.scope, /machine.slice/libpod-ID.scope         container
 //! 0::/system.slice/ollama.service                                          unit
 //! 0::/user.slice/user-1000.slice/session-3.scope                           unit

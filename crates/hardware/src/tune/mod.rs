@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! read_settings ─> Readings ─ farrier_facts::tune::plan ─> [Step]
-//! apply: each change ─ read old value ─ Begun (fsync) ─ SettingActuator::write ─ read back ─ Ended (fsync)
-//! revert: newest first ─ still ours? ─ SettingActuator::write(old) ─ Reverted (fsync)
+//! apply: per change ─ read old value ─ Begun (fsync) ─ write ─ read back ─ Ended (fsync)
+//! revert: newest first ─ still ours? ─ write old value ─ Reverted (fsync)
 //! ```
 //!
 //! A change that was begun and not ended may or may not have been made; revert checks the actual
-//! value. [`SettingActuator`] is the test seam; [`NodeSettingActuator`] works on a real node or below another
-//! root.
+//! value. [`SettingActuator`] is the test seam; [`NodeSettingActuator`] works on a real node or below
+//! another root.
 
 mod actuator;
 mod applied_profile;

@@ -1,9 +1,9 @@
 //! Continuous NVML monitoring for as long as the agent runs.
 //!
 //! ```text
-//! run ─ supervisor ─ request line: `fast` ──> farrier probe watch ─ serve ─ session ─> libnvidia-ml.so.1
+//! run ─ supervisor ─ request line: `fast` ──> farrier probe watch ─ serve ─ session ─> NVML
 //!          │     <── response line: JSON ──────      │
-//!          │                                         └ writes its current call into a shared 64-byte file
+//!          │                                         └ writes its current call into a shared file
 //!          └─> ProbeEvent: reports, hangs, exits
 //! ```
 //!

@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn each_request_gets_one_line() {
-        let mut child = shell("while read -r word; do echo \"said $word\"; done");
+        let mut child = shell("while read -r word; do echo \"answer $word\"; done");
         for _ in 0..3 {
-            assert_eq!(request(&mut child, LONG), ProbeReply::Line(b"said fast\n".to_vec()));
+            assert_eq!(request(&mut child, LONG), ProbeReply::Line(b"answer fast\n".to_vec()));
         }
         assert_eq!(child.exit_status(), None);
         child.request_exit();

@@ -74,7 +74,7 @@ pub(super) struct Supervisor<C: ProbeSpawner> {
     avoided: BTreeMap<u32, Duration>,
     /// Descriptions of calls that have not returned, by GPU index, until the GPU answers again.
     stuck_calls: BTreeMap<Option<u32>, String>,
-    /// Subjects whose last report said that a call is stuck.
+    /// Subjects last reported with a stuck call.
     calls_reported: BTreeSet<Subject>,
     /// Subjects for which either state was reported since the start.
     call_states_reported: BTreeSet<Subject>,

@@ -30,7 +30,7 @@ struct FakeSpawner {
     /// Behaviour of the next children, one entry per request; the last entry repeats.
     plans: RefCell<VecDeque<Vec<Behaviour>>>,
     requests: RefCell<Vec<String>>,
-    /// GPUs that each child was told to skip.
+    /// GPUs that each child has to skip.
     avoided: RefCell<Vec<Vec<u32>>>,
     started: Cell<u32>,
     alive: Cell<u32>,
