@@ -14,7 +14,7 @@
 //! ```
 //!
 //! This crate reports observations and never judges them; `farrier_facts::node` does that. Entry
-//! points: [`observe::observe`] for files, [`nvml::probe`] for one NVML snapshot, [`capture`] to
+//! points: [`observe::observe`] for files, [`nvml::probe()`] for one NVML snapshot, [`capture`] to
 //! store both; [`nvml::watch::run`], [`kmsg::run`], [`host::HostCollector`] and
 //! [`process_owner::process_owner`] for continuous monitoring. File reads never enter the NVIDIA
 //! driver except `/proc/driver/nvidia/{version,params}`, which do not touch the GPU. Every call

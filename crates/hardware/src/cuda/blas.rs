@@ -88,7 +88,7 @@ struct Functions {
 pub(super) struct Blas {
     functions: Functions,
     handle: Handle,
-    /// `cuBLASLt 13.1.0`, and where it was found.
+    /// Such as `cuBLASLt 13.1.0`.
     pub(super) name: String,
     // Dropped last: the function pointers refer to it.
     _library: Library,

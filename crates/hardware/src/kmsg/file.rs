@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::KernelLog;
 use super::cursor::Cursor;
-use super::wait::Changes;
+use super::wait::FileWatch;
 
 /// Polling interval if inotify is unavailable. A line must reach a finding within 50 ms, and this
 /// is the largest part.
@@ -34,7 +34,7 @@ pub(super) fn follow(
     let mut lines = Lines::default();
     let mut position = 0;
     let mut caught_up = false;
-    let mut changes: Option<io::Result<Changes>> = None;
+    let mut changes: Option<io::Result<FileWatch>> = None;
     cursor.rewind();
     while !stop.load(Ordering::Relaxed) {
         pulse();
@@ -68,7 +68,7 @@ pub(super) fn follow(
         if now.len() == position {
             match &changes {
                 // Changes from before the watch show up in the next iteration.
-                None => changes = Some(Changes::watch(path)),
+                None => changes = Some(FileWatch::watch(path)),
                 Some(Ok(changes)) => drop(changes.wait(INOTIFY_POLL)?),
                 Some(Err(_)) => std::thread::sleep(FILE_POLL),
             }

@@ -24,11 +24,11 @@ pub(super) fn readable(from: BorrowedFd<'_>, limit: Duration) -> io::Result<()> 
 }
 
 /// Watches a file for being written, truncated, replaced or removed (Linux `inotify(7)`).
-pub(super) struct Changes {
+pub(super) struct FileWatch {
     queue: std::fs::File,
 }
 
-impl Changes {
+impl FileWatch {
     /// Watches the file currently at a path. Replacing it unlinks it, which is an attribute change.
     pub(super) fn watch(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
@@ -81,7 +81,7 @@ mod tests {
         fs::write(&path, "one\n").unwrap();
         // Keep it open like the reader does, so that a replaced file still exists.
         let _log = fs::File::open(&path).unwrap();
-        let changes = Changes::watch(&path).unwrap();
+        let changes = FileWatch::watch(&path).unwrap();
         assert!(!changes.wait(Duration::ZERO).unwrap());
         let long = Duration::from_secs(60);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"two\n").unwrap();
@@ -93,6 +93,6 @@ mod tests {
         assert!(!changes.wait(Duration::ZERO).unwrap(), "other files are not watched");
         fs::rename(folder.path().join("next"), &path).unwrap();
         assert!(changes.wait(long).unwrap());
-        assert!(Changes::watch(&folder.path().join("nothing")).is_err());
+        assert!(FileWatch::watch(&folder.path().join("nothing")).is_err());
     }
 }

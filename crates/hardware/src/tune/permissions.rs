@@ -18,10 +18,10 @@ pub(super) fn check_directory(folder: &Path) -> io::Result<()> {
     if let Some(there) = absolute.ancestors().find(|ancestor| ancestor.exists()) {
         paths.extend(there.canonicalize()?.ancestors().map(Path::to_owned));
     }
-    for way in paths {
-        match fs::symlink_metadata(&way) {
-            Ok(meta) if meta.is_symlink() => check_owner(&way, &meta)?,
-            Ok(meta) => check_not_writable(&way, &meta, STICKY)?,
+    for path in paths {
+        match fs::symlink_metadata(&path) {
+            Ok(meta) if meta.is_symlink() => check_owner(&path, &meta)?,
+            Ok(meta) => check_not_writable(&path, &meta, STICKY)?,
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) => return Err(err),
         }
@@ -96,10 +96,10 @@ mod tests {
         check_directory(&state).unwrap();
         fs::create_dir_all(&state).unwrap();
         check_directory(&state).unwrap();
-        mode(&way, 0o777);
+        mode(&path, 0o777);
         assert!(is_untrusted(&check_directory(&state).unwrap_err()));
         // Like /tmp.
-        mode(&way, 0o1777);
+        mode(&path, 0o1777);
         check_directory(&state).unwrap();
         mode(&state, 0o757);
         assert!(
