@@ -103,20 +103,20 @@ pub struct CapturedNode {
 }
 
 /// Whether a directory holds a capture.
-pub fn is_capture(folder: &Path) -> bool {
-    folder.join(INDEX).is_file()
+pub fn is_capture(dir: &Path) -> bool {
+    dir.join(INDEX).is_file()
 }
 
 /// Writes a capture into an empty or new directory.
 pub fn write(
-    folder: &Path,
+    dir: &Path,
     root: &Root,
     nvml: &NvmlReading,
     python: &PythonChoice,
     captured: Date,
 ) -> Result<(), CaptureError> {
-    if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(CaptureError::NotEmpty(folder.to_owned()));
+    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(CaptureError::NotEmpty(dir.to_owned()));
     }
     let record = root.record();
     for (path, bytes) in &record.contents {
@@ -124,7 +124,7 @@ pub fn write(
             .strip_prefix('/')
             .filter(|path| path.split('/').all(|part| !matches!(part, "" | "." | "..")))
             .ok_or_else(|| CaptureError::UnsafePath(path.clone()))?;
-        write_file(&folder.join(FILES).join(plain), bytes)?;
+        write_file(&dir.join(FILES).join(plain), bytes)?;
     }
     let index = Index {
         version: VERSION,
@@ -133,9 +133,9 @@ pub fn write(
         python: python.clone(),
         reads: record,
     };
-    write_json(&folder.join(NVML), nvml)?;
+    write_json(&dir.join(NVML), nvml)?;
     // Written last: a directory with an index is a complete capture.
-    write_json(&folder.join(INDEX), &index)
+    write_json(&dir.join(INDEX), &index)
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CaptureError> {
@@ -153,19 +153,19 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
     fs::write(path, bytes).map_err(io)
 }
 
-pub fn open(folder: &Path) -> Result<CapturedNode, CaptureError> {
+pub fn open(dir: &Path) -> Result<CapturedNode, CaptureError> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
     }
-    let path = folder.join(INDEX);
+    let path = dir.join(INDEX);
     let version = read_json::<Version>(&path)?.version;
     if version != VERSION {
         return Err(CaptureError::Version { path, version });
     }
     let index: Index = read_json(&path)?;
-    let nvml = read_nvml(&folder.join(NVML))?;
-    let root = Root::replay(folder.join(FILES), index.reads);
+    let nvml = read_nvml(&dir.join(NVML))?;
+    let root = Root::replay(dir.join(FILES), index.reads);
     Ok(CapturedNode { root, nvml, python: index.python, captured: index.captured })
 }
 

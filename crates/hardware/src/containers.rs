@@ -15,7 +15,7 @@ const RUNTIMES: [(&str, &[&str]); 4] = [
 const TOOLKIT: &str = "/usr/bin/nvidia-ctk";
 
 /// Directories of CDI specifications (Container Device Interface specification).
-const CDI_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// Marker files of Docker and Podman inside a container.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
@@ -75,14 +75,14 @@ fn runtimes(root: &Root) -> Reading<Vec<String>> {
 
 fn cdi(root: &Root) -> Reading<Vec<CdiSpec>> {
     let mut specs = Vec::new();
-    for folder in CDI_FOLDERS {
-        let names = match root.list(folder) {
+    for dir in CDI_DIRS {
+        let names = match root.list(dir) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir)),
         };
         for name in names.iter().filter(|name| name.contains("nvidia")) {
-            let path = format!("{folder}/{name}");
+            let path = format!("{dir}/{name}");
             let driver = root.text(&path).and_then(|text| named_driver(&text));
             specs.push(CdiSpec { path, driver });
         }

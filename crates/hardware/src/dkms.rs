@@ -36,10 +36,10 @@ pub(crate) fn read(root: &Root) -> Reading<Vec<DkmsTree>> {
 
 /// Whether the tree has modules for a kernel, for any architecture.
 fn built(root: &Root, version: &str, kernel: &str) -> Option<bool> {
-    let folder = format!("{TREES}/{version}/{kernel}");
-    let processors = root.list(&folder).value().cloned()?;
+    let dir = format!("{TREES}/{version}/{kernel}");
+    let processors = root.list(&dir).value().cloned()?;
     Some(processors.iter().any(|processor| {
-        let modules = root.list(&format!("{folder}/{processor}/module"));
+        let modules = root.list(&format!("{dir}/{processor}/module"));
         modules.value().is_some_and(|names| names.iter().any(|name| name.starts_with("nvidia.ko")))
     }))
 }

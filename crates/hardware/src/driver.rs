@@ -7,7 +7,7 @@ use farrier_facts::node::{DriverObservation, Library, ReadError, Reading};
 use crate::root::Root;
 
 /// Library directories of distributions, `.run` installers and container toolkits.
-const FOLDERS: [&str; 7] = [
+const DIRS: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
@@ -57,19 +57,19 @@ fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
 /// The libraries that a program would load, by directory.
 fn libraries(root: &Root) -> Reading<Vec<Library>> {
     let mut found = Vec::new();
-    let mut folders = 0;
-    for folder in FOLDERS {
-        let names = match root.list(folder) {
+    let mut dirs = 0;
+    for dir in DIRS {
+        let names = match root.list(dir) {
             Reading::Value(names) => {
-                folders += 1;
+                dirs += 1;
                 names
             }
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder)),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir)),
         };
         for name in NAMES {
             if names.iter().any(|file| file.strip_prefix(name) == Some(".1")) {
-                let path = format!("{folder}/{name}.1");
+                let path = format!("{dir}/{name}.1");
                 let version = linked_version(root, &path, name);
                 found.push(Library { path, version });
                 continue;
@@ -77,13 +77,13 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
             // Without the `.1` symlink the loader's cache may still resolve the library.
             for file in &names {
                 if let Some(version) = named_version(file, name) {
-                    let path = format!("{folder}/{file}");
+                    let path = format!("{dir}/{file}");
                     found.push(Library { path, version: Reading::Value(version.to_owned()) });
                 }
             }
         }
     }
-    if folders == 0 {
+    if dirs == 0 {
         return Reading::Unreadable(ReadError::unavailable("no library directory below this root"));
     }
     Reading::Value(found)

@@ -98,13 +98,13 @@ fn boot_choice(root: &Root) -> BootChoice {
 
 /// `GRUB_DEFAULT` from the file and from the drop-in directory that images add.
 fn default_of(root: &Root, path: &str) -> Reading<String> {
-    let folder = format!("{path}.d");
+    let dir = format!("{path}.d");
     let mut paths = vec![path.to_owned()];
-    match root.list(&folder) {
+    match root.list(&dir) {
         Reading::Value(names) => {
             let parts =
                 names.iter().filter(|name| matches!(name.rsplit_once('.'), Some((_, "cfg"))));
-            paths.extend(parts.map(|name| format!("{folder}/{name}")));
+            paths.extend(parts.map(|name| format!("{dir}/{name}")));
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => return Reading::Unreadable(why),

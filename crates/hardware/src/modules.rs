@@ -16,7 +16,7 @@ const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
 
 /// Below `/lib/modules/RELEASE`, in depmod's order of preference. DKMS and packages use different
 /// directories.
-const FOLDERS: [&str; 7] = [
+const DIRS: [&str; 7] = [
     "updates/dkms",
     "updates",
     "extra",
@@ -44,15 +44,15 @@ pub(crate) fn for_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
         .iter()
         .filter(|name| name.starts_with("nvidia-"))
         .map(|name| format!("{base}/{PRECOMPILED}/{name}"));
-    let folders = FOLDERS.iter().map(|folder| format!("{base}/{folder}")).chain(precompiled);
-    for folder in folders {
-        let names = match root.list(&folder) {
+    let dirs = DIRS.iter().map(|dir| format!("{base}/{dir}")).chain(precompiled);
+    for dir in dirs {
+        let names = match root.list(&dir) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
         if let Some(name) = NAMES.iter().find(|name| names.iter().any(|file| file == *name)) {
-            let path = format!("{folder}/{name}");
+            let path = format!("{dir}/{name}");
             let info = root.extract(&path, |file| info(file, name));
             return Reading::Value(ModuleOnDisk { path, info });
         }
@@ -255,7 +255,7 @@ pub(crate) mod tests {
     #[test]
     fn modules_are_read_plain_and_compressed() {
         let bytes = module(&["version=580.95.05"], false);
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let zst = ruzstd::encoding::compress_to_vec(
             bytes.as_slice(),
             ruzstd::encoding::CompressionLevel::Fastest,
@@ -263,7 +263,7 @@ pub(crate) mod tests {
         let mut xz = Vec::new();
         lzma_rs::xz_compress(&mut bytes.as_slice(), &mut xz).unwrap();
         for (name, packed) in [("nvidia.ko", bytes), ("nvidia.ko.zst", zst), ("nvidia.ko.xz", xz)] {
-            let path = folder.path().join(name);
+            let path = dir.path().join(name);
             std::fs::write(&path, &packed).unwrap();
             let read = info(File::open(&path).unwrap(), name);
             assert_eq!(read.value().unwrap().version.as_deref(), Some("580.95.05"), "{name}");

@@ -8,7 +8,7 @@ use crate::root::{Root, read_text};
 
 const STATUS: &str = "/var/lib/dpkg/status";
 const RPM: [&str; 2] = ["/var/lib/rpm", "/usr/lib/sysimage/rpm"];
-const CONF_FOLDER: &str = "/etc/apt/apt.conf.d";
+const CONF_DIR: &str = "/etc/apt/apt.conf.d";
 const PREFERENCES: &str = "/etc/apt/preferences";
 
 /// Name prefixes of the packages of interest.
@@ -92,8 +92,8 @@ fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
 }
 
 fn rpm(root: &Root) -> Reading<bool> {
-    for folder in RPM {
-        match root.list(folder) {
+    for dir in RPM {
+        match root.list(dir) {
             Reading::Value(names)
                 if names.iter().any(|name| name.starts_with("rpmdb") || name == "Packages") =>
             {
@@ -115,15 +115,15 @@ struct AptSettings {
 }
 
 fn unattended(root: &Root) -> Reading<Unattended> {
-    let names = match root.list(CONF_FOLDER) {
+    let names = match root.list(CONF_DIR) {
         Reading::Value(names) => names,
         Reading::Absent => return Reading::Absent,
-        Reading::Unreadable(why) => return Reading::Unreadable(why.at(CONF_FOLDER)),
+        Reading::Unreadable(why) => return Reading::Unreadable(why.at(CONF_DIR)),
     };
     let mut enabled = false;
     let mut blacklist = Vec::new();
     for name in names.iter().filter(|name| is_read_by_apt(name)) {
-        let path = format!("{CONF_FOLDER}/{name}");
+        let path = format!("{CONF_DIR}/{name}");
         let part = root.extract(&path, |file| {
             read_text(file).map(|text| {
                 let mut conf = AptConf::default();

@@ -58,9 +58,9 @@ const PACKAGES: [&str; 12] = [
 
 pub(crate) fn read(root: &Root, choice: &PythonChoice) -> PythonObservation {
     match find(root, choice) {
-        Reading::Value((interpreter, folders)) => PythonObservation {
+        Reading::Value((interpreter, dirs)) => PythonObservation {
             interpreter: Reading::Value(interpreter),
-            packages: packages(root, &folders),
+            packages: packages(root, &dirs),
         },
         Reading::Absent => {
             PythonObservation { interpreter: Reading::Absent, packages: Reading::Absent }
@@ -80,17 +80,17 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
             _ => install_prefix(named),
         };
         return match site_packages(root, &environment) {
-            Ok(folders) if folders.is_empty() => Reading::Unreadable(ReadError::malformed(
-                format!("`{named}` is not a Python with a package directory"),
-            )),
-            Ok(folders) => Reading::Value((named.clone(), folders)),
+            Ok(dirs) if dirs.is_empty() => Reading::Unreadable(ReadError::malformed(format!(
+                "`{named}` is not a Python with a package directory"
+            ))),
+            Ok(dirs) => Reading::Value((named.clone(), dirs)),
             Err(why) => Reading::Unreadable(why),
         };
     }
-    let environment = choice.environment.iter().map(|folder| format!("{folder}/bin"));
-    for folder in environment.chain(choice.path.iter().cloned()) {
+    let environment = choice.environment.iter().map(|dir| format!("{dir}/bin"));
+    for dir in environment.chain(choice.path.iter().cloned()) {
         for name in ["python3", "python"] {
-            let program = format!("{folder}/{name}");
+            let program = format!("{dir}/{name}");
             if root.exists(&program) != Reading::Value(true) {
                 continue;
             }
@@ -104,19 +104,19 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
 /// one that has them; a shim (pyenv, asdf) is a script, and only the shim knows its target.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
     let beside = match site_packages(root, &install_prefix(&program)) {
-        Ok(folders) => folders,
+        Ok(dirs) => dirs,
         Err(why) => return Reading::Unreadable(why),
     };
     if !beside.is_empty() {
         return Reading::Value((program, beside));
     }
-    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let dir = program.rsplit_once('/').map_or("", |(dir, _)| dir);
     let target = root.link(&program).value().map(|target| match target.strip_prefix('/') {
         Some(_) => target.clone(),
-        None => format!("{folder}/{target}"),
+        None => format!("{dir}/{target}"),
     });
     match target.map(|target| site_packages(root, &install_prefix(&target))) {
-        Some(Ok(folders)) if !folders.is_empty() => Reading::Value((program, folders)),
+        Some(Ok(dirs)) if !dirs.is_empty() => Reading::Value((program, dirs)),
         Some(Err(why)) => Reading::Unreadable(why),
         _ => Reading::Unreadable(ReadError::malformed(format!(
             "`{program}` has no package directory next to it"
@@ -126,8 +126,8 @@ fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
 
 /// `/opt/env` from `/opt/env/bin/python3`.
 fn install_prefix(program: &str) -> String {
-    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
-    folder.strip_suffix("/bin").unwrap_or(folder).to_owned()
+    let dir = program.rsplit_once('/').map_or("", |(dir, _)| dir);
+    dir.strip_suffix("/bin").unwrap_or(dir).to_owned()
 }
 
 /// The package directories below a prefix, of every Python 3. Debian keeps packages of the system
@@ -141,15 +141,15 @@ fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     let mut found = Vec::new();
     for prefix in prefixes {
         for library in ["lib", "lib64"] {
-            let folder = format!("{prefix}/{library}");
-            let names = match root.list(&folder) {
+            let dir = format!("{prefix}/{library}");
+            let names = match root.list(&dir) {
                 Reading::Value(names) => names,
                 Reading::Absent => continue,
-                Reading::Unreadable(why) => return Err(why.at(format!("`{folder}`"))),
+                Reading::Unreadable(why) => return Err(why.at(format!("`{dir}`"))),
             };
             for name in names.iter().filter(|name| name.starts_with("python3")) {
                 for packages in ["site-packages", "dist-packages"] {
-                    let path = format!("{folder}/{name}/{packages}");
+                    let path = format!("{dir}/{name}/{packages}");
                     match root.list(&path) {
                         Reading::Value(_) => found.push(path),
                         Reading::Absent => {}
@@ -162,13 +162,13 @@ fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, ReadError> {
     Ok(found)
 }
 
-fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
+fn packages(root: &Root, dirs: &[String]) -> Reading<Vec<PythonPackage>> {
     let mut found: BTreeMap<String, PythonPackage> = BTreeMap::new();
-    for folder in folders {
-        let names = match root.list(folder) {
+    for dir in dirs {
+        let names = match root.list(dir) {
             Reading::Value(names) => names,
             Reading::Absent => continue,
-            Reading::Unreadable(why) => return Reading::Unreadable(why.at(folder.as_str())),
+            Reading::Unreadable(why) => return Reading::Unreadable(why.at(dir.as_str())),
         };
         for name in names.iter().filter_map(|name| name.strip_suffix(".dist-info")) {
             let Some((name, _)) = name.split_once('-') else { continue };
@@ -184,13 +184,13 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
                 entry.starts_with(&format!("{name}-")) && entry.ends_with(".dist-info")
             });
             let Some(full) = full else { continue };
-            match package(root, folder, full, &plain) {
+            match package(root, dir, full, &plain) {
                 Reading::Value(package) => {
                     found.insert(plain, package);
                 }
                 Reading::Absent => {}
                 Reading::Unreadable(why) => {
-                    return Reading::Unreadable(why.at(format!("{folder}/{full}")));
+                    return Reading::Unreadable(why.at(format!("{dir}/{full}")));
                 }
             }
         }
@@ -198,8 +198,8 @@ fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
     Reading::Value(found.into_values().collect())
 }
 
-fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonPackage> {
-    root.text(&format!("{folder}/{info}/METADATA")).and_then(|text| {
+fn package(root: &Root, dir: &str, info: &str, name: &str) -> Reading<PythonPackage> {
+    root.text(&format!("{dir}/{info}/METADATA")).and_then(|text| {
         let head = text.split("\n\n").next().unwrap_or_default();
         let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
         let Some(version) = field("Version: ") else {
@@ -208,16 +208,16 @@ fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonP
         Reading::Value(PythonPackage {
             name: name.to_owned(),
             version: version.trim().to_owned(),
-            cuda: if name == "torch" { built_with(root, folder) } else { Reading::Absent },
+            cuda: if name == "torch" { built_with(root, dir) } else { Reading::Absent },
             pinned: pinned(head),
         })
     })
 }
 
 /// The CUDA version in torch's own file: `cuda: Optional[str] = '12.8'`.
-fn built_with(root: &Root, folder: &str) -> Reading<String> {
+fn built_with(root: &Root, dir: &str) -> Reading<String> {
     const FILE: &str = "torch/version.py";
-    match root.text(&format!("{folder}/{FILE}")) {
+    match root.text(&format!("{dir}/{FILE}")) {
         Reading::Value(text) => {
             let assigned = text.lines().find_map(|line| {
                 let (left, right) = line.split_once('=')?;
@@ -266,9 +266,9 @@ mod tests {
 
     #[test]
     fn environment_takes_precedence_over_path() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
-            let path = folder.path().join(path);
+            let path = dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
@@ -290,7 +290,7 @@ mod tests {
         );
         write("usr/bin/python3", "");
         write("usr/lib/python3/dist-packages/torch-1.0.dist-info/METADATA", "Version: 1.0\n");
-        let root = Root::live(folder.path());
+        let root = Root::live(dir.path());
         let mut choice = PythonChoice::for_root(None);
         choice.environment = Some("/opt/env".to_owned());
         let observed = read(&root, &choice);
@@ -316,8 +316,8 @@ mod tests {
 
     #[test]
     fn unreadable_package_directory_is_not_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        let usr = folder.path().join("usr");
+        let dir = tempfile::tempdir().unwrap();
+        let usr = dir.path().join("usr");
         fs::create_dir_all(usr.join("bin")).unwrap();
         fs::write(usr.join("bin/python3"), "").unwrap();
         fs::create_dir_all(usr.join("lib/python3/dist-packages")).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         fs::create_dir_all(&local).unwrap();
         // A symlink to itself cannot be listed, not even by root.
         std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
-        let observed = read(&Root::live(folder.path()), &PythonChoice::for_root(None));
+        let observed = read(&Root::live(dir.path()), &PythonChoice::for_root(None));
         let why = observed.packages.why_unreadable().unwrap().to_string();
         assert!(why.contains("/usr/local/lib/python3.12/site-packages"), "{why}");
     }

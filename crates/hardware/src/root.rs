@@ -155,8 +155,8 @@ impl Root {
     /// Resolves a path that may not exist yet: its directory must exist, and a final symlink is not
     /// followed.
     pub(crate) fn resolve_parent(&self, path: &str) -> io::Result<PathBuf> {
-        let (folder, name) = path.rsplit_once('/').ok_or(ErrorKind::InvalidInput)?;
-        Ok(self.resolve_existing(if folder.is_empty() { "/" } else { folder })?.join(name))
+        let (dir, name) = path.rsplit_once('/').ok_or(ErrorKind::InvalidInput)?;
+        Ok(self.resolve_existing(if dir.is_empty() { "/" } else { dir })?.join(name))
     }
 
     /// Extracts a value from a file that is too large to capture or may contain secrets (a proxy's
@@ -164,9 +164,9 @@ impl Root {
     pub(crate) fn extract<T: Serialize + DeserializeOwned>(
         &self,
         path: &str,
-        take: impl FnOnce(File) -> Reading<T>,
+        extract: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
-        self.extract_by(path, open, take)
+        self.extract_with(path, open, extract)
     }
 
     /// Like [`Root::extract`] for the kernel log: a device on a real node, a file on a simulated
@@ -174,19 +174,19 @@ impl Root {
     pub(crate) fn extract_log<T: Serialize + DeserializeOwned>(
         &self,
         path: &str,
-        take: impl FnOnce(File) -> Reading<T>,
+        extract: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
-        self.extract_by(path, open_any, take)
+        self.extract_with(path, open_any, extract)
     }
 
-    fn extract_by<T: Serialize + DeserializeOwned>(
+    fn extract_with<T: Serialize + DeserializeOwned>(
         &self,
         path: &str,
         open: fn(&Path, &str) -> io::Result<File>,
-        take: impl FnOnce(File) -> Reading<T>,
+        extract: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
         let reading = match &self.source {
-            Source::Live(prefix) => outcome(open(prefix, path)).and_then(take),
+            Source::Live(prefix) => outcome(open(prefix, path)).and_then(extract),
             Source::Capture { record, .. } => {
                 recorded_read(record.extracts.get(path)).and_then(|value| {
                     serde_json::from_value(value).map_or_else(
@@ -346,21 +346,21 @@ mod tests {
     use super::*;
 
     fn root() -> (tempfile::TempDir, Root) {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("etc/inner")).unwrap();
-        fs::write(folder.path().join("etc/name"), "value\n").unwrap();
-        let root = Root::live(folder.path());
-        (folder, root)
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("etc/inner")).unwrap();
+        fs::write(dir.path().join("etc/name"), "value\n").unwrap();
+        let root = Root::live(dir.path());
+        (dir, root)
     }
 
     #[test]
     fn present_absent_and_unreadable_are_distinct() {
-        let (folder, root) = root();
+        let (dir, root) = root();
         assert_eq!(root.trimmed("/etc/name"), Reading::Value("value".to_owned()));
         assert_eq!(root.trimmed("/etc/none"), Reading::Absent);
         assert_eq!(root.trimmed("/etc/name/below"), Reading::Absent);
         assert_eq!(root.trimmed("/etc/inner"), Reading::Unreadable(ReadError::NotRegularFile));
-        fs::write(folder.path().join("etc/binary"), b"\x7fELF\0\0").unwrap();
+        fs::write(dir.path().join("etc/binary"), b"\x7fELF\0\0").unwrap();
         assert!(matches!(root.text("/etc/binary"), Reading::Unreadable(_)));
         assert_eq!(root.exists("/etc/inner"), Reading::Value(true));
         assert_eq!(root.exists("/etc/none"), Reading::Value(false));
@@ -370,8 +370,8 @@ mod tests {
 
     #[test]
     fn unrecorded_root_records_nothing() {
-        let (folder, recorded) = root();
-        let unrecorded = Root::unrecorded(folder.path());
+        let (dir, recorded) = root();
+        let unrecorded = Root::unrecorded(dir.path());
         for root in [&recorded, &unrecorded] {
             assert_eq!(root.trimmed("/etc/name"), Reading::Value("value".to_owned()));
             assert_eq!(root.list("/etc").value().unwrap(), &["inner", "name"]);
@@ -384,8 +384,8 @@ mod tests {
 
     #[test]
     fn permission_denied_is_not_absent() {
-        let (folder, root) = root();
-        let path = folder.path().join("etc/name");
+        let (dir, root) = root();
+        let path = dir.path().join("etc/name");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
         // Root may open any file, so the check is skipped for root.
         if File::open(&path).is_err() {
@@ -395,10 +395,10 @@ mod tests {
 
     #[test]
     fn symlinks_cannot_escape_the_root() {
-        let (folder, root) = root();
+        let (dir, root) = root();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "outside").unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let at = |name: &str| dir.path().join(name);
         symlink(outside.path().join("secret"), at("absolute")).unwrap();
         symlink("../../../../../../../../etc/name", at("etc/inner/up")).unwrap();
         symlink("/etc", at("config")).unwrap();
@@ -414,8 +414,8 @@ mod tests {
 
     #[test]
     fn link_loops_pipes_and_huge_files_are_rejected() {
-        let (folder, root) = root();
-        let at = |name: &str| folder.path().join(name);
+        let (dir, root) = root();
+        let at = |name: &str| dir.path().join(name);
         symlink("loop", at("loop")).unwrap();
         symlink("there", at("here")).unwrap();
         symlink("here", at("there")).unwrap();

@@ -11,7 +11,7 @@ pub(crate) const NAMES: [&str; 4] =
     ["nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm"];
 
 /// Unit directories in systemd's lookup order.
-pub(crate) const UNIT_FOLDERS: [&str; 4] = [
+pub(crate) const UNIT_DIRS: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/lib/systemd/system",
@@ -30,7 +30,7 @@ fn service(root: &Root, name: &str, enabled: &Reading<Vec<String>>) -> ServiceOb
     let unit = format!("{name}.service");
     let target = root.link(&format!("/etc/systemd/system/{unit}"));
     ServiceObservation {
-        unit: any(UNIT_FOLDERS.iter().map(|folder| root.exists(&format!("{folder}/{unit}")))),
+        unit: any(UNIT_DIRS.iter().map(|dir| root.exists(&format!("{dir}/{unit}")))),
         enabled: enabled.as_ref().map(|units| units.contains(&unit)),
         // A unit file that is not a link is not masked.
         masked: Reading::Value(target.value().is_some_and(|target| target == "/dev/null")),
@@ -53,12 +53,12 @@ fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
 
 /// Units that some target wants or requires at boot.
 fn enabled_units(root: &Root) -> Reading<Vec<String>> {
-    let folder = "/etc/systemd/system";
-    root.list(folder).and_then(|names| {
+    let dir = "/etc/systemd/system";
+    root.list(dir).and_then(|names| {
         let mut units = Vec::new();
         for name in names {
             if matches!(name.rsplit_once('.'), Some((_, "wants" | "requires"))) {
-                match root.list(&format!("{folder}/{name}")) {
+                match root.list(&format!("{dir}/{name}")) {
                     Reading::Value(names) => units.extend(names),
                     Reading::Absent => {}
                     Reading::Unreadable(why) => return Reading::Unreadable(why),

@@ -19,18 +19,18 @@ use farrier_sim::{Host, HostFault, NodeDir, Spec, StoreError, make};
 const NOW_UNIX_MS: u64 = 1_795_000_000_000;
 
 struct Node {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     directory: NodeDir,
     collector: HostCollector,
 }
 
 impl Node {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let spec = Spec { now_unix_ms: NOW_UNIX_MS, ..Spec::of("H100-SXM5-80GB", 8) };
         let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
         let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
-        let directory = NodeDir::at(folder.path());
+        let directory = NodeDir::at(dir.path());
         directory.create(&node, &host, &gpus, true).unwrap();
         let inventory: Vec<GpuIdentity> = (0..)
             .zip(&gpus)
@@ -42,10 +42,10 @@ impl Node {
                 name: Some(gpu.name.clone()),
             })
             .collect();
-        let root = Root::unrecorded(folder.path().join("root"));
+        let root = Root::unrecorded(dir.path().join("root"));
         let mut collector = HostCollector::new(root, Expectations::default());
         collector.set_inventory(&inventory);
-        Self { folder, directory, collector }
+        Self { dir, directory, collector }
     }
 
     fn inject(&self, fault: &HostFault) {
@@ -176,7 +176,7 @@ fn injected_faults_are_detected() {
 #[test]
 fn kernel_log_is_followed_with_its_gaps() {
     let node = Node::new();
-    let settings = KmsgSettings::below(&node.folder.path().join("root"), None);
+    let settings = KmsgSettings::below(&node.dir.path().join("root"), None);
     let (stop, mut before, mut after) = (AtomicBool::new(false), 0, Vec::new());
     let mut caught_up = false;
     std::thread::scope(|scope| {
@@ -216,7 +216,7 @@ fn kernel_log_is_followed_with_its_gaps() {
 #[test]
 fn simulated_services_are_owned_by_their_unit() {
     let node = Node::new();
-    let root = Root::unrecorded(node.folder.path().join("root"));
+    let root = Root::unrecorded(node.dir.path().join("root"));
     let pids = root.list("/proc");
     let units: Vec<String> = pids
         .value()

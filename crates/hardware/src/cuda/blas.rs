@@ -411,17 +411,17 @@ fn candidates() -> Vec<PathBuf> {
         return vec![named.into()];
     }
     let mut found: Vec<PathBuf> = NAMES.map(PathBuf::from).to_vec();
-    let mut folders: Vec<PathBuf> =
+    let mut dirs: Vec<PathBuf> =
         ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"]
             .map(PathBuf::from)
             .to_vec();
     for packages in python_packages() {
         for below in ["nvidia/cu13/lib", "nvidia/cublas/lib"] {
-            folders.push(packages.join(below));
+            dirs.push(packages.join(below));
         }
     }
-    for folder in folders {
-        found.extend(NAMES.map(|name| folder.join(name)).into_iter().filter(|path| path.exists()));
+    for dir in dirs {
+        found.extend(NAMES.map(|name| dir.join(name)).into_iter().filter(|path| path.exists()));
     }
     found
 }
@@ -439,9 +439,9 @@ fn python_packages() -> Vec<PathBuf> {
         pythons.sort();
         for python in pythons.iter().rev() {
             for packages in ["site-packages", "dist-packages"] {
-                let folder = python.join(packages);
-                if folder.join("nvidia").is_dir() {
-                    found.push(folder);
+                let dir = python.join(packages);
+                if dir.join("nvidia").is_dir() {
+                    found.push(dir);
                 }
             }
         }
@@ -461,8 +461,8 @@ mod tests {
 
     #[test]
     fn file_that_is_not_a_library_is_rejected() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("libcublasLt.so.13");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcublasLt.so.13");
         std::fs::write(&path, "not a library").unwrap();
         assert!(Blas::open(&path).is_err());
     }

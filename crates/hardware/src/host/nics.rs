@@ -114,7 +114,7 @@ impl RateClass {
         let word = |path: String| root.trimmed(&path).value().cloned().unwrap_or_default();
         Self {
             model: word(format!("{ADAPTERS}/{}/hca_type", name.0)),
-            network: word(format!("{}/link_layer", folder(name))),
+            network: word(format!("{}/link_layer", dir(name))),
         }
     }
 }
@@ -326,18 +326,18 @@ fn sample((device, port): &PortName, signal: Signal, reading: Reading<f64>) -> S
     Sample { subject, signal, reading, note: None }
 }
 
-fn folder((device, port): &PortName) -> String {
+fn dir((device, port): &PortName) -> String {
     format!("{ADAPTERS}/{device}/ports/{port}")
 }
 
 /// `4: ACTIVE`.
 fn state(root: &Root, name: &PortName) -> Reading<bool> {
-    numbered(root, &format!("{}/state", folder(name))).map(|state| state == 4)
+    numbered(root, &format!("{}/state", dir(name))).map(|state| state == 4)
 }
 
 /// `5: LinkUp`.
 fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
-    match numbered(root, &format!("{}/phys_state", folder(name))) {
+    match numbered(root, &format!("{}/phys_state", dir(name))) {
         // Every driver has both files; if only one exists, the port disappeared between the reads.
         Reading::Absent => {
             Reading::Unreadable(ReadError::unavailable("the port disappeared during the read"))
@@ -356,7 +356,7 @@ fn numbered(root: &Root, path: &str) -> Reading<u32> {
 
 /// `400 Gb/sec (4X NDR)`.
 fn rate(root: &Root, name: &PortName) -> Reading<f64> {
-    let path = format!("{}/rate", folder(name));
+    let path = format!("{}/rate", dir(name));
     root.trimmed(&path).and_then(|word| {
         let rate = word.split(' ').next().and_then(|rate| rate.parse().ok());
         rate.map_or_else(|| unexpected_content(&path), Reading::Value)
@@ -364,9 +364,9 @@ fn rate(root: &Root, name: &PortName) -> Reading<f64> {
 }
 
 fn counter(root: &Root, name: &PortName, place: CounterDir, file: &str) -> Reading<f64> {
-    let hardware = || format!("{}/hw_counters/{file}", folder(name));
+    let hardware = || format!("{}/hw_counters/{file}", dir(name));
     let path = match place {
-        CounterDir::Port => format!("{}/counters/{file}", folder(name)),
+        CounterDir::Port => format!("{}/counters/{file}", dir(name)),
         CounterDir::Hardware => hardware(),
         CounterDir::Device => format!("{ADAPTERS}/{}/hw_counters/{file}", name.0),
     };

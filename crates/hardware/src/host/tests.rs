@@ -8,36 +8,36 @@ use farrier_fleet::health::GpuUuid;
 use super::*;
 
 struct Node {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     collector: HostCollector,
 }
 
 impl Node {
     fn new(expectations: Expectations) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let collector = HostCollector::new(Root::unrecorded(folder.path()), expectations);
-        Self { folder, collector }
+        let dir = tempfile::tempdir().unwrap();
+        let collector = HostCollector::new(Root::unrecorded(dir.path()), expectations);
+        Self { dir, collector }
     }
 
     fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.folder.path().join(path);
+        let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     fn remove(&self, path: &str) {
-        let path = self.folder.path().join(path);
+        let path = self.dir.path().join(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
 
     fn port(&self, device: &str, state: &str) {
-        let folder = format!("sys/class/infiniband/{device}/ports/1");
-        self.write(&format!("{folder}/state"), format!("{state}\n"));
-        self.write(&format!("{folder}/phys_state"), "5: LinkUp\n");
-        self.write(&format!("{folder}/rate"), "400 Gb/sec (4X NDR)\n");
-        self.write(&format!("{folder}/counters/link_downed"), "3\n");
-        self.write(&format!("{folder}/counters/symbol_error"), "N/A (no PMA)\n");
-        self.write(&format!("{folder}/counters/port_rcv_errors"), "rubbish\n");
+        let dir = format!("sys/class/infiniband/{device}/ports/1");
+        self.write(&format!("{dir}/state"), format!("{state}\n"));
+        self.write(&format!("{dir}/phys_state"), "5: LinkUp\n");
+        self.write(&format!("{dir}/rate"), "400 Gb/sec (4X NDR)\n");
+        self.write(&format!("{dir}/counters/link_downed"), "3\n");
+        self.write(&format!("{dir}/counters/symbol_error"), "N/A (no PMA)\n");
+        self.write(&format!("{dir}/counters/port_rcv_errors"), "rubbish\n");
     }
 
     fn gpu(&self, address: &str) {
@@ -179,10 +179,10 @@ fn adapter_is_missing_after_three_reads() {
 fn efa_counters_are_on_the_device_or_the_port() {
     let mut node = Node::new(Expectations::default());
     for device in ["rdmap0s6", "efa_0"] {
-        let folder = format!("sys/class/infiniband/{device}/ports/1");
-        node.write(&format!("{folder}/state"), "4: ACTIVE\n");
-        node.write(&format!("{folder}/phys_state"), "5: LinkUp\n");
-        node.write(&format!("{folder}/hw_counters/rx_drops"), "11\n");
+        let dir = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{dir}/state"), "4: ACTIVE\n");
+        node.write(&format!("{dir}/phys_state"), "5: LinkUp\n");
+        node.write(&format!("{dir}/hw_counters/rx_drops"), "11\n");
     }
     node.write("sys/class/infiniband/rdmap0s6/hw_counters/no_completion_cmds", "7\n");
     node.write("sys/class/infiniband/efa_0/ports/1/hw_counters/no_completion_cmds", "8\n");
@@ -256,10 +256,10 @@ fn threads_count_when_stuck_in_two_passes() {
     node.task(400, "df", 'D', 5);
     node.write("proc/400/wchan", "rpc_wait_bit_killable");
     node.task(500, "python3", 'S', 9);
-    fs::create_dir_all(node.folder.path().join("proc/500/task")).unwrap();
+    fs::create_dir_all(node.dir.path().join("proc/500/task")).unwrap();
     node.task(501, "pt_nccl", 'D', 1);
     node.write("proc/501/wchan", "os_acquire_rwlock_write");
-    fs::rename(node.folder.path().join("proc/501"), node.folder.path().join("proc/500/task/501"))
+    fs::rename(node.dir.path().join("proc/501"), node.dir.path().join("proc/500/task/501"))
         .unwrap();
     node.collector.set_gpu_processes(&[500]);
     let mut counts = || {
@@ -384,7 +384,7 @@ fn missing_hardware_is_reported_after_a_restart_unless_configured() {
     node.remove(&format!("sys/bus/pci/devices/{second}"));
     node.remove("sys/class/infiniband/mlx5_1");
 
-    let root = node.folder.path();
+    let root = node.dir.path();
     let on_bus = |samples: &[Sample], number: u32| {
         let subject = Subject::Gpu(GpuUuid(format!("GPU-{number}")));
         reading(samples, &subject, Signal::GpuOnBus)
@@ -464,7 +464,7 @@ fn used_port_is_down_after_a_restart_and_unused_port_is_not() {
     // After a reboot the counters are zero and the cable is still out.
     node.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
     let active = |expectations: Expectations, device: &str| {
-        let root = Root::unrecorded(node.folder.path());
+        let root = Root::unrecorded(node.dir.path());
         let mut next = HostCollector::with_baseline(root, expectations, &before);
         let samples = next.read(Tier::Medium);
         reading(&samples, &Subject::Nic { device: device.to_owned(), port: 1 }, Signal::NicActive)
@@ -483,8 +483,8 @@ fn rates_are_compared_within_the_largest_class() {
     {
         node.port(device, "4: ACTIVE");
         node.write(&format!("sys/class/infiniband/{device}/hca_type"), "MT4129\n");
-        let folder = format!("sys/class/infiniband/{device}/ports/1");
-        node.write(&format!("{folder}/link_layer"), format!("{network}\n"));
+        let dir = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{dir}/link_layer"), format!("{network}\n"));
     }
     // Without a cable: the link was never up, so its rate means nothing.
     node.port("mlx5_3", "1: DOWN");

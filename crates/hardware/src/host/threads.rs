@@ -96,12 +96,12 @@ impl Threads {
             let on_gpu = self.gpu_processes.contains(&pid);
             record_if_stuck(root, &format!("{PROCESSES}/{pid}"), on_gpu, &mut now);
             if on_gpu {
-                let folder = format!("{PROCESSES}/{pid}/task");
-                let tasks = root.list(&folder);
+                let dir = format!("{PROCESSES}/{pid}/task");
+                let tasks = root.list(&dir);
                 for task in
                     tasks.value().into_iter().flatten().filter(|task| **task != pid.to_string())
                 {
-                    record_if_stuck(root, &format!("{folder}/{task}"), on_gpu, &mut now);
+                    record_if_stuck(root, &format!("{dir}/{task}"), on_gpu, &mut now);
                 }
             }
         }
@@ -131,17 +131,17 @@ impl Threads {
 /// Records a thread if it is in D. A thread that exited meanwhile is skipped.
 fn record_if_stuck(
     root: &Root,
-    folder: &str,
+    dir: &str,
     on_gpu: bool,
     now: &mut HashMap<ThreadKey, StuckThread>,
 ) {
-    let Reading::Value(line) = root.bytes(&format!("{folder}/stat")) else { return };
+    let Reading::Value(line) = root.bytes(&format!("{dir}/stat")) else { return };
     let line = String::from_utf8_lossy(&line);
     let Some(stat) = Stat::parse(&line).filter(|stat| stat.state == "D") else { return };
     if now.len() >= STUCK_MAX {
         return;
     }
-    let text = |file: &str| root.trimmed(&format!("{folder}/{file}")).value().cloned();
+    let text = |file: &str| root.trimmed(&format!("{dir}/{file}")).value().cloned();
     let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
     if waits == WaitsFor::Other {
@@ -156,7 +156,7 @@ fn record_if_stuck(
         };
     }
     let name = format!("{} (pid {})", stat.name, stat.number);
-    let stuck = StuckThread { name, waits, switches: switches(root, folder) };
+    let stuck = StuckThread { name, waits, switches: switches(root, dir) };
     now.insert((stat.number, stat.started), stuck);
 }
 
@@ -181,8 +181,8 @@ impl<'a> Stat<'a> {
     }
 }
 
-fn switches(root: &Root, folder: &str) -> Option<u64> {
-    let status = root.text(&format!("{folder}/status"));
+fn switches(root: &Root, dir: &str) -> Option<u64> {
+    let status = root.text(&format!("{dir}/status"));
     let lines = status.value()?.lines();
     lines
         .filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))

@@ -75,8 +75,8 @@ fn append(path: &Path, text: &str) {
 
 #[test]
 fn file_is_followed_and_partial_line_waits() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,1,10,-;one\n KEY=x\n6,2,20,-;two\n4,3,30,-;thr");
     let reading = LogReader::start(path.clone(), Some(1));
     assert_eq!(reading.texts(2), ["two", "CaughtUp"]);
@@ -86,8 +86,8 @@ fn file_is_followed_and_partial_line_waits() {
 
 #[test]
 fn idle_file_is_not_polled() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,1,10,-;one\n");
     let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
@@ -103,12 +103,12 @@ fn idle_file_is_not_polled() {
 
 #[test]
 fn truncated_or_replaced_file_is_followed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,1,10,-;one\n6,2,20,-;two\n");
     let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(3), ["one", "two", "CaughtUp"]);
-    let next = folder.path().join("next");
+    let next = dir.path().join("next");
     append(&next, "6,1,10,-;one\n6,2,20,-;two\n6,3,30,-;three\n");
     fs::rename(&next, &path).unwrap();
     assert_eq!(reading.texts(2), ["three", "CaughtUp"]);
@@ -121,13 +121,13 @@ fn truncated_or_replaced_file_is_followed() {
 
 #[test]
 fn missing_log_is_reported_once_and_found_later() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     let reading = LogReader::start(path.clone(), None);
     let KernelLog::Unreadable { why } = reading.next() else { panic!("the log is missing") };
     assert_eq!(why, format!("no kernel log at `{}`", path.display()));
-    append(&folder.path().join("made"), "6,1,10,-;one\n");
-    fs::rename(folder.path().join("made"), &path).unwrap();
+    append(&dir.path().join("made"), "6,1,10,-;one\n");
+    fs::rename(dir.path().join("made"), &path).unwrap();
     assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
 }
 
@@ -140,8 +140,8 @@ fn other_files_are_rejected() {
 
 #[test]
 fn burst_is_delivered_completely() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kmsg");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kmsg");
     append(&path, "6,0,0,-;first\n");
     let reading = LogReader::start(path.clone(), None);
     assert_eq!(reading.texts(2), ["first", "CaughtUp"]);

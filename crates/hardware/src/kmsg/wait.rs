@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn every_change_of_a_file_ends_the_wait() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kmsg");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kmsg");
         fs::write(&path, "one\n").unwrap();
         // Keep it open like the reader does, so that a replaced file still exists.
         let _log = fs::File::open(&path).unwrap();
@@ -89,10 +89,10 @@ mod tests {
         assert!(!changes.wait(Duration::ZERO).unwrap(), "each change is reported once");
         OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert!(changes.wait(long).unwrap());
-        fs::write(folder.path().join("next"), "three\n").unwrap();
+        fs::write(dir.path().join("next"), "three\n").unwrap();
         assert!(!changes.wait(Duration::ZERO).unwrap(), "other files are not watched");
-        fs::rename(folder.path().join("next"), &path).unwrap();
+        fs::rename(dir.path().join("next"), &path).unwrap();
         assert!(changes.wait(long).unwrap());
-        assert!(FileWatch::watch(&folder.path().join("nothing")).is_err());
+        assert!(FileWatch::watch(&dir.path().join("nothing")).is_err());
     }
 }

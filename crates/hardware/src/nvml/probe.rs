@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn file_that_is_not_nvml_is_no_library() {
-        let folder = tempfile::tempdir().unwrap();
-        let text = folder.path().join("libnvidia-ml.so.1");
+        let dir = tempfile::tempdir().unwrap();
+        let text = dir.path().join("libnvidia-ml.so.1");
         std::fs::write(&text, "not a library").unwrap();
-        let missing = folder.path().join("none.so");
+        let missing = dir.path().join("none.so");
         for path in [text.as_os_str(), missing.as_os_str(), OsStr::new("libc.so.6")] {
             let mut calls = Vec::new();
             let read =

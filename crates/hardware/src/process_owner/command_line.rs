@@ -14,8 +14,8 @@ const SHOWN_CHARACTERS: usize = 200;
 /// Words in an option or variable name whose value is secret.
 const SECRETS: [&str; 6] = ["token", "password", "passwd", "secret", "credential", "key"];
 
-pub(super) fn read(root: &Root, folder: &str) -> Option<String> {
-    let bytes = root.extract(&format!("{folder}/cmdline"), |file| {
+pub(super) fn read(root: &Root, dir: &str) -> Option<String> {
+    let bytes = root.extract(&format!("{dir}/cmdline"), |file| {
         let mut bytes = Vec::new();
         match file.take(READ_BYTES).read_to_end(&mut bytes) {
             Ok(_) => Reading::Value(bytes),

@@ -77,20 +77,20 @@ impl fmt::Display for OwnerKind {
 /// lock that a thread stuck in the driver may hold, so it is left out if any thread is stuck.
 /// Callers should ask once, when the process appears.
 pub fn process_owner(root: &Root, pid: u32) -> ProcessOwner {
-    let folder = format!("/proc/{pid}");
-    let name = root.trimmed(&format!("{folder}/comm"));
-    let (kind, cgroup) = match root.text(&format!("{folder}/cgroup")) {
+    let dir = format!("/proc/{pid}");
+    let name = root.trimmed(&format!("{dir}/comm"));
+    let (kind, cgroup) = match root.text(&format!("{dir}/cgroup")) {
         Reading::Value(text) => cgroup::owner_from_cgroup(&text),
-        Reading::Absent => (unknown(absent(root, &folder, pid)), None),
+        Reading::Absent => (unknown(absent(root, &dir, pid)), None),
         Reading::Unreadable(why) => (unknown(why.to_string()), None),
     };
     ProcessOwner {
         pid,
         name: name.value().map(|name| command_line::sanitize(name)),
-        command: if may_hang(root, &folder) { None } else { command_line::read(root, &folder) },
-        uid: uid(root, &folder),
+        command: if may_hang(root, &dir) { None } else { command_line::read(root, &dir) },
+        uid: uid(root, &dir),
         login_uid: root
-            .trimmed(&format!("{folder}/loginuid"))
+            .trimmed(&format!("{dir}/loginuid"))
             .value()
             .and_then(|word| word.parse().ok())
             .filter(|uid| *uid != NO_LOGIN),
@@ -111,11 +111,11 @@ pub fn start_time(root: &Root, pid: u32) -> Option<u64> {
 }
 
 /// Whether a thread of the process is in uninterruptible sleep (D).
-fn may_hang(root: &Root, folder: &str) -> bool {
-    let tasks = root.list(&format!("{folder}/task"));
-    let of_tasks = tasks.value().into_iter().flatten().map(|task| format!("{folder}/task/{task}"));
-    of_tasks.chain([folder.to_owned()]).any(|folder| {
-        let stat = root.bytes(&format!("{folder}/stat"));
+fn may_hang(root: &Root, dir: &str) -> bool {
+    let tasks = root.list(&format!("{dir}/task"));
+    let of_tasks = tasks.value().into_iter().flatten().map(|task| format!("{dir}/task/{task}"));
+    of_tasks.chain([dir.to_owned()]).any(|dir| {
+        let stat = root.bytes(&format!("{dir}/stat"));
         stat.value().is_some_and(|line| {
             String::from_utf8_lossy(line)
                 .rsplit_once(") ")
@@ -128,8 +128,8 @@ fn unknown(why: String) -> OwnerKind {
     OwnerKind::Unknown { why }
 }
 
-fn absent(root: &Root, folder: &str, pid: u32) -> String {
-    match root.exists(folder) {
+fn absent(root: &Root, dir: &str, pid: u32) -> String {
+    match root.exists(dir) {
         Reading::Value(true) => "the kernel has no cgroups".to_owned(),
         Reading::Value(false) | Reading::Absent => {
             format!("no process {pid} here: it exited or is in another PID namespace")
@@ -139,8 +139,8 @@ fn absent(root: &Root, folder: &str, pid: u32) -> String {
 }
 
 /// `Uid: 1000 1000 1000 1000`: real, effective, saved, file system.
-fn uid(root: &Root, folder: &str) -> Option<u32> {
-    let status = root.text(&format!("{folder}/status"));
+fn uid(root: &Root, dir: &str) -> Option<u32> {
+    let status = root.text(&format!("{dir}/status"));
     let line = status.value()?.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn process_owner_is_described() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
-            let path = folder.path().join("proc/42").join(name);
+            let path = dir.path().join("proc/42").join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
@@ -164,7 +164,7 @@ mod tests {
         write("cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
         write("status", "Name:\tpython3\nUid:\t1000\t0\t0\t0\n");
         write("loginuid", "1001");
-        let root = Root::unrecorded(folder.path());
+        let root = Root::unrecorded(dir.path());
         let found = process_owner(&root, 42);
         assert_eq!(found.name.as_deref(), Some("pt_main\u{fffd}[31m"));
         assert_eq!(found.command.as_deref(), Some("python3 train.py --token=*** \u{fffd}x"));
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn missing_process_is_unknown_with_a_reason() {
-        let folder = tempfile::tempdir().unwrap();
-        let found = process_owner(&Root::unrecorded(folder.path()), 42);
+        let dir = tempfile::tempdir().unwrap();
+        let found = process_owner(&Root::unrecorded(dir.path()), 42);
         let OwnerKind::Unknown { why } = &found.kind else { panic!("{found:?}") };
         assert_eq!(why, "no process 42 here: it exited or is in another PID namespace");
         assert_eq!((found.name, found.command, found.uid), (None, None, None));

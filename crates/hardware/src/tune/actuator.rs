@@ -63,7 +63,7 @@ impl CommandFailure {
 }
 
 impl SettingActuatorError {
-    pub(super) fn io(path: &str, err: io::Error) -> Self {
+    pub(super) fn from_io(path: &str, err: io::Error) -> Self {
         Self::File { path: path.to_owned(), err }
     }
 
@@ -178,11 +178,11 @@ impl SettingActuator for NodeSettingActuator {
                 })
             }
             (Target::File { path }, value) => files::write(&self.root, path, value)
-                .map_err(|err| SettingActuatorError::io(path, err)),
+                .map_err(|err| SettingActuatorError::from_io(path, err)),
             (Target::Kernel { path }, Value::Word(word)) => {
                 let is_kernel = self.commands.is_some();
                 files::choose(&self.root, path, word, is_kernel)
-                    .map_err(|err| SettingActuatorError::io(path, err))
+                    .map_err(|err| SettingActuatorError::from_io(path, err))
             }
             (Target::Hold { package }, Value::Switch(held)) => {
                 package_holds::write(&self.root, self.commands.as_ref(), package, *held)
@@ -216,11 +216,11 @@ impl SettingActuator for NodeSettingActuator {
         };
         if let Some(path) = part {
             files::remove_temporary(&self.root, path)
-                .map_err(|err| SettingActuatorError::io(path, err))?;
+                .map_err(|err| SettingActuatorError::from_io(path, err))?;
         }
-        for folder in folders.iter().rev() {
-            files::remove_folder(&self.root, folder)
-                .map_err(|err| SettingActuatorError::io(folder, err))?;
+        for dir in folders.iter().rev() {
+            files::remove_directory(&self.root, dir)
+                .map_err(|err| SettingActuatorError::from_io(dir, err))?;
         }
         Ok(())
     }

@@ -61,9 +61,9 @@ pub struct AppliedProfileError {
 
 impl AppliedProfile {
     /// The applied profile; `None` if none was applied or it was reverted.
-    pub fn read(folder: &Path) -> Result<Option<Self>, AppliedProfileError> {
-        let path = folder.join(FILE);
-        let read = permissions::check_directory(folder).and_then(|()| {
+    pub fn read(dir: &Path) -> Result<Option<Self>, AppliedProfileError> {
+        let path = dir.join(FILE);
+        let read = permissions::check_directory(dir).and_then(|()| {
             match permissions::open(&path, File::options().read(true)) {
                 Ok(file) => Self::from_file(file).map(Some),
                 Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -90,16 +90,16 @@ impl AppliedProfile {
 
     /// Modification time; `None` if no profile is stored. It changes when a profile is applied
     /// again.
-    pub fn modified_at(folder: &Path) -> Option<SystemTime> {
-        fs::metadata(folder.join(FILE)).and_then(|meta| meta.modified()).ok()
+    pub fn modified_at(dir: &Path) -> Option<SystemTime> {
+        fs::metadata(dir.join(FILE)).and_then(|meta| meta.modified()).ok()
     }
 
     /// Writes the file atomically into an existing directory.
-    pub fn write(&self, folder: &Path) -> Result<(), AppliedProfileError> {
-        let path = folder.join(FILE);
+    pub fn write(&self, dir: &Path) -> Result<(), AppliedProfileError> {
+        let path = dir.join(FILE);
         let written = || {
-            let new = folder.join(format!("{FILE}.new"));
-            permissions::check_directory(folder)?;
+            let new = dir.join(format!("{FILE}.new"));
+            permissions::check_directory(dir)?;
             match fs::remove_file(&new) {
                 Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
                 _ => {}
@@ -111,16 +111,16 @@ impl AppliedProfile {
             file.set_permissions(fs::Permissions::from_mode(0o644))?;
             file.sync_all()?;
             fs::rename(&new, &path)?;
-            sync_directory(folder)
+            sync_directory(dir)
         };
         written().map_err(|err| AppliedProfileError { path: path.clone(), err })
     }
 
     /// Deletes the stored profile.
-    pub fn remove(folder: &Path) -> Result<(), AppliedProfileError> {
-        let path = folder.join(FILE);
+    pub fn remove(dir: &Path) -> Result<(), AppliedProfileError> {
+        let path = dir.join(FILE);
         let removed = match fs::remove_file(&path) {
-            Ok(()) => sync_directory(folder),
+            Ok(()) => sync_directory(dir),
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(err) => Err(err),
         };
@@ -137,25 +137,25 @@ mod tests {
     #[test]
     fn applied_profile_round_trips_and_checks_permissions() {
         let place = tempfile::tempdir().unwrap();
-        let folder = place.path();
-        assert_eq!(AppliedProfile::read(folder).unwrap(), None);
+        let dir = place.path();
+        assert_eq!(AppliedProfile::read(dir).unwrap(), None);
         let profile = Profiles::embedded().named("training").unwrap().clone();
         let applied = AppliedProfile { profile, unverified: true };
-        applied.write(folder).unwrap();
-        assert_eq!(AppliedProfile::read(folder).unwrap().as_ref(), Some(&applied));
-        let path = folder.join(FILE);
+        applied.write(dir).unwrap();
+        assert_eq!(AppliedProfile::read(dir).unwrap().as_ref(), Some(&applied));
+        let path = dir.join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         // The first format, without a version.
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("\"v\":1,", "")).unwrap();
-        assert_eq!(AppliedProfile::read(folder).unwrap(), Some(applied));
+        assert_eq!(AppliedProfile::read(dir).unwrap(), Some(applied));
         fs::write(&path, r#"{"v":9,"profile":{"colour":1}}"#).unwrap();
-        let err = AppliedProfile::read(folder).unwrap_err();
+        let err = AppliedProfile::read(dir).unwrap_err();
         assert!(
             err.err.to_string().contains("written by a newer farrier (format version 9"),
             "{err:?}"
         );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(permissions::is_untrusted(&AppliedProfile::read(folder).unwrap_err().err));
+        assert!(permissions::is_untrusted(&AppliedProfile::read(dir).unwrap_err().err));
     }
 }

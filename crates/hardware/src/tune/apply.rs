@@ -73,7 +73,7 @@ fn one(
         return Ok((Outcome::NotDone(why), None));
     }
     let number = journal.next();
-    let folders = cleanup_folders(&change.target, actuator, journal);
+    let folders = cleanup_directories(&change.target, actuator, journal);
     journal.write(
         at,
         JournalEntry::Begun(OpenChange {
@@ -129,7 +129,7 @@ fn one(
 
 /// Directories to remove on revert if they are empty: those created for this change, and those
 /// created for other open changes, which may be reverted before this one.
-fn cleanup_folders(
+fn cleanup_directories(
     target: &Target,
     actuator: &mut dyn SettingActuator,
     journal: &Journal,
@@ -137,7 +137,7 @@ fn cleanup_folders(
     let mut folders = actuator.missing_directories(target);
     if let Target::File { path } = target {
         let ours = journal.open_changes().iter().flat_map(|open| &open.folders);
-        folders.extend(ours.filter(|folder| Path::new(path).starts_with(folder)).cloned());
+        folders.extend(ours.filter(|dir| Path::new(path).starts_with(dir)).cloned());
     }
     // Outermost first: a parent sorts before its children.
     folders.sort_unstable();

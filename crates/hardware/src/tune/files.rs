@@ -49,7 +49,7 @@ pub(super) fn missing_directories(root: &Root, path: &str) -> Vec<String> {
         .ancestors()
         .skip(1)
         .filter_map(Path::to_str)
-        .take_while(|folder| root.exists(folder) == Reading::Value(false))
+        .take_while(|dir| root.exists(dir) == Reading::Value(false))
         .map(str::to_owned)
         .collect();
     missing.reverse();
@@ -66,8 +66,8 @@ pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
             sync_parent(&real)
         }
         Value::File(file) => {
-            for folder in missing_directories(root, path) {
-                let real = root.resolve_parent(&folder)?;
+            for dir in missing_directories(root, path) {
+                let real = root.resolve_parent(&dir)?;
                 fs::create_dir(&real)?;
                 // Regardless of the umask: jobs must be able to enter.
                 fs::set_permissions(&real, fs::Permissions::from_mode(0o755))?;
@@ -85,7 +85,7 @@ pub(super) fn remove_temporary(root: &Root, path: &str) -> io::Result<()> {
 }
 
 /// Removes a directory if it is empty.
-pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
+pub(super) fn remove_directory(root: &Root, path: &str) -> io::Result<()> {
     let Ok(real) = root.resolve_parent(path) else { return Ok(()) };
     match fs::remove_dir(&real) {
         Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
@@ -130,7 +130,7 @@ fn replace(real: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> i
 }
 
 fn sync_parent(real: &Path) -> io::Result<()> {
-    real.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    real.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 /// The selected word and all words of a text such as `always [madvise] never`, or of a single word.

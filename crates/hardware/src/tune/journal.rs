@@ -121,8 +121,8 @@ pub struct OpenChange {
 impl OpenChange {
     /// Whether a profile could have produced it.
     fn is_nameable(&self) -> bool {
-        let leads = |folder: &String| match &self.target {
-            Target::File { path } => Path::new(path).starts_with(folder),
+        let leads = |dir: &String| match &self.target {
+            Target::File { path } => Path::new(path).starts_with(dir),
             _ => false,
         };
         self.target.is_nameable() && self.folders.iter().all(leads)
@@ -139,7 +139,7 @@ struct Writer {
 /// The journal and its open changes.
 #[derive(Debug)]
 pub struct Journal {
-    folder: PathBuf,
+    dir: PathBuf,
     path: PathBuf,
     /// `None` if opened read-only.
     writer: Option<Writer>,
@@ -152,11 +152,11 @@ pub struct Journal {
 
 impl Journal {
     /// Opens the journal for writing; creates it if necessary.
-    pub fn open(folder: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
-        let path = folder.join(FILE);
+    pub fn open(dir: &Path, failpoint: Failpoint) -> Result<Self, JournalError> {
+        let path = dir.join(FILE);
         let failed = |err| JournalError::from_io(&path, err);
-        permissions::check_directory(folder).and_then(|()| make_folder(folder)).map_err(failed)?;
-        let lock_path = folder.join(LOCK);
+        permissions::check_directory(dir).and_then(|()| create_directory(dir)).map_err(failed)?;
+        let lock_path = dir.join(LOCK);
         let mut how = OpenOptions::new();
         let lock = permissions::open(&lock_path, how.write(true).create(true).mode(0o600));
         let lock = lock.map_err(failed)?;
@@ -165,7 +165,7 @@ impl Journal {
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path: lock_path }),
             Err(TryLockError::Error(err)) => return Err(failed(err)),
         }
-        let mut journal = Self::read(folder)?;
+        let mut journal = Self::read(dir)?;
         let mut how = OpenOptions::new();
         let file =
             permissions::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
@@ -173,25 +173,25 @@ impl Journal {
         if file.metadata().map_err(failed)?.len() > journal.bytes {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         }
-        sync_directory(folder).map_err(failed)?;
+        sync_directory(dir).map_err(failed)?;
         journal.writer = Some(Writer { file, _lock: lock });
         journal.failpoint = failpoint;
         Ok(journal)
     }
 
     /// Reads the journal without changing it. A missing file has no changes.
-    pub fn read(folder: &Path) -> Result<Self, JournalError> {
+    pub fn read(dir: &Path) -> Result<Self, JournalError> {
         #[derive(Deserialize)]
         struct VersionOnly {
             v: u32,
         }
-        let path = folder.join(FILE);
-        let bytes = permissions::check_directory(folder)
+        let path = dir.join(FILE);
+        let bytes = permissions::check_directory(dir)
             .and_then(|()| read_all(&path))
             .map_err(|err| JournalError::from_io(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self {
-            folder: folder.to_owned(),
+            dir: dir.to_owned(),
             path: path.clone(),
             writer: None,
             bytes: whole as u64,
@@ -307,7 +307,7 @@ impl Journal {
             file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
             self.bytes = 0;
         }
-        sync_directory(&self.folder).map_err(failed)
+        sync_directory(&self.dir).map_err(failed)
     }
 }
 
@@ -326,11 +326,9 @@ fn read_all(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Creates a directory and syncs it and its ancestors, so that the journal survives a power loss.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> = folder
-        .ancestors()
-        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
-        .collect();
+fn create_directory(dir: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> =
+        dir.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
     for made in missing.iter().rev() {
         match fs::DirBuilder::new().mode(0o755).create(made) {
             Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
@@ -342,6 +340,6 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn sync_directory(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+pub(super) fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }

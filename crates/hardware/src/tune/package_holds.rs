@@ -51,7 +51,7 @@ pub(super) fn write(
     if let Some(commands) = commands {
         return commands.apt_mark(&[if held { "hold" } else { "unhold" }, package]);
     }
-    write_status(root, package, held).map_err(|err| SettingActuatorError::io(STATUS, err))
+    write_status(root, package, held).map_err(|err| SettingActuatorError::from_io(STATUS, err))
 }
 
 fn write_status(root: &Root, package: &str, held: bool) -> io::Result<()> {

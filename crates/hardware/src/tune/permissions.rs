@@ -11,8 +11,8 @@ const STICKY: u32 = 0o1000;
 
 /// Checks a directory and its existing ancestors: each must belong to us or root and be writable by
 /// no one else.
-pub(super) fn check_directory(folder: &Path) -> io::Result<()> {
-    let absolute = std::path::absolute(folder)?;
+pub(super) fn check_directory(dir: &Path) -> io::Result<()> {
+    let absolute = std::path::absolute(dir)?;
     let mut paths: Vec<PathBuf> = absolute.ancestors().map(Path::to_owned).collect();
     // Symlinks on the path are checked as links, and so are the directories they lead to.
     if let Some(there) = absolute.ancestors().find(|ancestor| ancestor.exists()) {

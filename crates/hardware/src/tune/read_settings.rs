@@ -65,17 +65,17 @@ fn hidden_from_container<T>(why: Option<&'static str>) -> Reading<T> {
 
 /// A cpufreq policy covers one CPU or several; a host without policies has one file per CPU.
 fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
-    let policies = folders(root, &format!("{CPUS}/cpufreq"), "policy");
-    let folders = match policies {
-        Reading::Value(folders) if !folders.is_empty() => Reading::Value(folders),
+    let policies = dirs(root, &format!("{CPUS}/cpufreq"), "policy");
+    let dirs = match policies {
+        Reading::Value(dirs) if !dirs.is_empty() => Reading::Value(dirs),
         Reading::Unreadable(why) => Reading::Unreadable(why),
-        _ => folders(root, CPUS, "cpu")
+        _ => dirs(root, CPUS, "cpu")
             .map(|cpus| cpus.into_iter().map(|cpu| format!("{cpu}/cpufreq")).collect()),
     };
-    folders.map(|folders| {
-        let read = |folder: String| {
-            let path = format!("{folder}/scaling_governor");
-            let list = format!("{folder}/scaling_available_governors");
+    dirs.map(|dirs| {
+        let read = |dir: String| {
+            let path = format!("{dir}/scaling_governor");
+            let list = format!("{dir}/scaling_available_governors");
             match files::read_choice(root, &path, Some(&list)) {
                 Reading::Value(choice) => Some((path, choice)),
                 // A CPU without a governor has nothing to set.
@@ -86,12 +86,12 @@ fn governors(root: &Root) -> Reading<BTreeMap<String, Choice>> {
                 }
             }
         };
-        folders.into_iter().filter_map(read).collect()
+        dirs.into_iter().filter_map(read).collect()
     })
 }
 
 /// Directories named by a prefix and a number.
-fn folders(root: &Root, parent: &str, name: &str) -> Reading<Vec<String>> {
+fn dirs(root: &Root, parent: &str, name: &str) -> Reading<Vec<String>> {
     root.list(parent).map(|names| {
         let numbered = |entry: &&String| {
             entry.strip_prefix(name).is_some_and(|rest| rest.parse::<u32>().is_ok())

@@ -39,16 +39,15 @@ pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<Service
 /// Whether the unit is static: `systemctl enable` does nothing for a unit without `[Install]`
 /// (systemctl(1)).
 fn is_static(root: &Root, unit: &str) -> Reading<bool> {
-    let Some(folder) = unit_directory(root, unit) else { return Reading::Value(false) };
-    let text = root.text(&format!("{folder}/{unit}.service"));
+    let Some(dir) = unit_directory(root, unit) else { return Reading::Value(false) };
+    let text = root.text(&format!("{dir}/{unit}.service"));
     text.map(|text| !text.lines().any(|line| line.trim() == "[Install]"))
 }
 
 /// The directory of its unit file, in systemd's lookup order.
 fn unit_directory(root: &Root, unit: &str) -> Option<&'static str> {
-    let has =
-        |folder: &&&str| root.exists(&format!("{folder}/{unit}.service")) == Reading::Value(true);
-    services::UNIT_FOLDERS.iter().find(has).copied()
+    let has = |dir: &&&str| root.exists(&format!("{dir}/{unit}.service")) == Reading::Value(true);
+    services::UNIT_DIRS.iter().find(has).copied()
 }
 
 pub(super) fn write(
@@ -60,7 +59,7 @@ pub(super) fn write(
 ) -> Result<(), SettingActuatorError> {
     let path = format!("{WANTS}/{unit}.service");
     let Some(commands) = commands else {
-        return link(root, unit, enabled).map_err(|err| SettingActuatorError::io(&path, err));
+        return link(root, unit, enabled).map_err(|err| SettingActuatorError::from_io(&path, err));
     };
     let name = format!("{unit}.service");
     // Do not enable or disable a unit whose state would not change: a static unit cannot be
@@ -82,8 +81,8 @@ fn link(root: &Root, unit: &str, enabled: bool) -> io::Result<()> {
             _ => Ok(()),
         };
     }
-    let folder = unit_directory(root, unit).ok_or(ErrorKind::NotFound)?;
-    match symlink(format!("{folder}/{name}"), place) {
+    let dir = unit_directory(root, unit).ok_or(ErrorKind::NotFound)?;
+    match symlink(format!("{dir}/{name}"), place) {
         Err(err) if err.kind() != ErrorKind::AlreadyExists => Err(err),
         _ => Ok(()),
     }

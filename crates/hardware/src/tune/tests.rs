@@ -153,8 +153,8 @@ type Entry = (u32, (u32, u32), Vec<u8>);
 fn tree(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
-    while let Some(folder) = waiting.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
+    while let Some(dir) = waiting.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
             let meta = fs::symlink_metadata(&path).unwrap();
             let content = if meta.is_symlink() {
@@ -267,7 +267,7 @@ fn open_journal(state: &Path, interrupt: impl Fn() -> Failpoint) -> Journal {
 }
 
 /// A directory in memory if available: every journal line is synced, which is slow on a disk.
-fn folder() -> tempfile::TempDir {
+fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
@@ -277,13 +277,13 @@ proptest! {
     #[test]
     fn crash_anywhere_reverts_bit_for_bit(
         before in prop::option::of((prop::collection::vec(any::<u8>(), 0..40), 0..0o777_u32)),
-        folder in any::<bool>(),
+        dir in any::<bool>(),
         enabled in any::<bool>(),
         first in prop::collection::vec(change(), 1..12),
         second in prop::collection::vec(change(), 0..6),
         crashes in (crash(), crash(), crash()),
     ) {
-        let place = self::folder();
+        let place = self::dir();
         let (root, state) = (place.path().join("root"), place.path().join("state"));
         node(&root);
         if let Some((bytes, mode)) = before {
@@ -292,7 +292,7 @@ proptest! {
             // Only root can read a file without read permission.
             fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o400)).unwrap();
         }
-        if folder {
+        if dir {
             fs::create_dir_all(root.join("etc/farrier")).unwrap();
         }
         // Files of other users keep their owner; only root can create some.
@@ -343,7 +343,7 @@ struct TestNode {
 
 impl TestNode {
     fn new() -> Self {
-        let node_under_test = Self { place: folder(), gpus: gpus() };
+        let node_under_test = Self { place: dir(), gpus: gpus() };
         node(&node_under_test.root());
         node_under_test
     }
@@ -564,7 +564,7 @@ fn permission_failures_are_recognised() {
         SettingActuatorError::Refused(GpuSetError::Call(status.into())).is_permission()
     };
     assert!(refused(NvmlStatus::NO_PERMISSION) && !refused(NvmlStatus::INVALID_ARGUMENT));
-    let file = |kind: std::io::ErrorKind| SettingActuatorError::io("/etc/x", kind.into());
+    let file = |kind: std::io::ErrorKind| SettingActuatorError::from_io("/etc/x", kind.into());
     assert!(file(std::io::ErrorKind::PermissionDenied).is_permission());
     assert!(!file(std::io::ErrorKind::StorageFull).is_permission());
     let commands = SystemCommands::default();

@@ -185,8 +185,8 @@ fn lost_gpu_fails() {
 
 #[test]
 fn gpu_that_stays_lost_cannot_be_reopened() {
-    let folder = tempfile::tempdir().unwrap();
-    let gone = gpu().with(SimulatedFault::Gone { after: 3, mark: folder.path().join("lost") });
+    let dir = tempfile::tempdir().unwrap();
+    let gone = gpu().with(SimulatedFault::Gone { after: 3, mark: dir.path().join("lost") });
     let outcome = outcome(gone.clone(), Test::GemmBf16);
     assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
     let err = gone.open().unwrap_err();
