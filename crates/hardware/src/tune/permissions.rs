@@ -91,15 +91,15 @@ mod tests {
     #[test]
     fn files_writable_by_others_are_not_trusted() {
         let place = tempfile::tempdir().unwrap();
-        let way = place.path().join("way");
-        let state = way.join("state");
+        let parent = place.path().join("way");
+        let state = parent.join("state");
         check_directory(&state).unwrap();
         fs::create_dir_all(&state).unwrap();
         check_directory(&state).unwrap();
-        mode(&path, 0o777);
+        mode(&parent, 0o777);
         assert!(is_untrusted(&check_directory(&state).unwrap_err()));
         // Like /tmp.
-        mode(&path, 0o1777);
+        mode(&parent, 0o1777);
         check_directory(&state).unwrap();
         mode(&state, 0o757);
         assert!(

@@ -384,7 +384,7 @@ mod tests {
             pci: Some("0000:1b:00.0".to_owned()),
             name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
-        for request in Tier::ALL.map(WatchRequest::WireValues).into_iter().chain([
+        for request in Tier::ALL.map(WatchRequest::Values).into_iter().chain([
             WatchRequest::Inventory(InventoryRequest::default()),
             WatchRequest::Inventory(InventoryRequest {
                 known: vec![known],
