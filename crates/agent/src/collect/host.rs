@@ -48,7 +48,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
                 kept.keep(reader.baseline());
             }
             // The kernel names the driver also while NVML says nothing.
-            let driver = (*tier == Tier::Medium).then(|| files.word(DRIVER).value().cloned());
+            let driver = (*tier == Tier::Medium).then(|| files.trimmed(DRIVER).value().cloned());
             let driver = driver.flatten();
             let report =
                 Report { collector: Some(*collector), samples, driver, ..Report::default() };
