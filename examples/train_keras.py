@@ -325,7 +325,7 @@ class Stop:
     def asked(self, number, _):
         signal.signal(number, signal.SIG_DFL)
         self.number = number
-        self.told.end("asked to stop")
+        self.told.request_stop("asked to stop")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -371,7 +371,7 @@ def train(args: argparse.Namespace, gpu: str | None) -> int:
             verbose=0,  # `Log` has the bar.
             callbacks=[checkpoints, Log(args, first, gpu), told],
         )
-    if told.saved != told.step:
+    if told.last_saved_step != told.step:
         log.error("the last step, %d, is not on disk", told.step)
         return 1
     if stop.number is None or told.step >= args.steps:

@@ -76,9 +76,9 @@ def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FARRIER_SOCKET", str(tmp_path / "agent.sock"))
-    agent.use(None)
+    agent.set_job(None)
     yield tmp_path / "agent.sock"
-    agent.use(None)
+    agent.set_job(None)
 
 
 @pytest.fixture

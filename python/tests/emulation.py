@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import farrier.torch
-from farrier.torch import Policy, graphed, trial
+from farrier.torch import Policy, step_sandbox, training_step
 from farrier.torch.batch import rebuild
 
-FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
+FAST = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=50)
 
 #: What a GPU draws from.
 DEVICE = torch.Generator()
@@ -43,26 +43,26 @@ class Arena:
         self.waits = []
         Arena.now = self
 
-    inside = beside = contextlib.nullcontext
+    on_stream_and_pool = on_stream = contextlib.nullcontext
 
 
-class Captured:
-    workshop = None  # Set by `step`.
+class CapturedStep:
+    graph_runner = None  # Set by `step`.
 
     def __init__(self, arena, batch):
-        self.arena, self.replays, self.used, self.noise = arena, 0, 0, None
+        self.arena, self.replays, self.last_used_call, self.noise_history = arena, 0, 0, None
         arena.graphs += 1
 
-    def note_gradients(self, gradients):
+    def record_gradients(self, gradients):
         self._gradients = [(name, gradient.clone()) for name, gradient in gradients]
 
     def capture(self, fn):
         self.arena.at_capture()
-        workshop = Captured.workshop
-        self._fn, self._watch = fn, workshop._trial.watch
-        self._groups = [(group, group["lr"]) for each in workshop._optimizers for group in each.param_groups]
-        self._modules = [(module, module.training) for module in workshop._model.modules()]
-        self._parameters = [(p, p.data, p.requires_grad) for p in workshop._model.parameters()]
+        graph_runner = CapturedStep.graph_runner
+        self._fn, self._hooks = fn, graph_runner._sandbox.hooks
+        self._groups = [(group, group["lr"]) for each in graph_runner._optimizers for group in each.param_groups]
+        self._modules = [(module, module.training) for module in graph_runner._model.modules()]
+        self._parameters = [(p, p.data, p.requires_grad) for p in graph_runner._model.parameters()]
         self._host = torch.get_rng_state(), random.getstate()
 
     def replay(self, batch, *, wait=False):
@@ -74,7 +74,7 @@ class Captured:
         self._draw_from(*self._host)
         self._bake((rate for _, rate in self._groups), (t for _, t in self._modules), (p[1:] for p in self._parameters))
         try:
-            with self._watch.looking(self.note_gradients):
+            with self._hooks.observing(self.record_gradients):
                 self._result = self._fn(batch)
         finally:
             self._bake(rates, training, parameters)
@@ -93,7 +93,7 @@ class Captured:
         for (p, *_), (data, trained) in zip(self._parameters, parameters, strict=True):
             p.data, p.requires_grad = data, trained
 
-    def found(self):
+    def replayed_gradients(self):
         return iter(self._gradients)
 
     @property
@@ -120,15 +120,15 @@ def emulated():
     with (
         mock.patch.multiple(torch.cuda, **cuda),
         mock.patch.object(nn.functional, "dropout", dropout),
-        mock.patch.multiple(trial, Arena=Arena, Captured=Captured),
-        mock.patch.object(graphed, "_on_a_gpu", return_value=None),
+        mock.patch.multiple(step_sandbox, Arena=Arena, CapturedStep=CapturedStep),
+        mock.patch.object(training_step, "_not_on_one_gpu", return_value=None),
     ):
         yield
 
 
 def step(fn, **more):
     made = farrier.torch.step(fn, **{"policy": FAST, **more})
-    Captured.workshop = made._workshop
+    CapturedStep.graph_runner = made._graph_runner
     return made
 
 
@@ -160,7 +160,7 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def assert_trained_alike(eager, found, losses=None):
+def assert_trained_alike(eager, graphed, losses=None):
     """The same weights in the end, and not those of the beginning."""
-    torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(weights(graphed), weights(eager), rtol=1e-4, atol=1e-6)
     assert not torch.allclose(weights(eager), weights(perceptron()), rtol=1e-2, atol=1e-2)

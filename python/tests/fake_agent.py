@@ -46,16 +46,16 @@ class Rank:
         self.connection = connection
         self.file = connection.makefile("rb")
 
-    def hear(self):
+    def receive(self):
         return json.loads(self.file.readline())
 
     def raw(self, data):
         self.connection.sendall(data)
 
-    def say(self, **words):
+    def send(self, **words):
         self.raw(json.dumps(words).encode() + b"\n")
 
-    def silent(self):
+    def assert_silent(self):
         self.connection.settimeout(0)
         with pytest.raises(BlockingIOError):
             self.connection.recv(1)

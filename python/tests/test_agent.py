@@ -21,7 +21,7 @@ from farrier.agent import Job
 
 
 def ten_seconds_later(job):
-    job._memory.pacing.tried_s -= wire.CONNECT_EVERY_S
+    job._state.reconnect.last_attempt_s -= wire.CONNECT_EVERY_S
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def test_the_environment_says_who_it_is(fake, monkeypatch):
     for name, value in {"SLURM_JOB_ID": "4711", "RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     job = Job(gpu="GPU-5f2a")
-    hello = fake.accept().hear()
+    hello = fake.accept().receive()
     assert hello == {
         "type": "hello", "v": 1, "job": "4711", "rank": 3, "world_size": 16, "local_world_size": 8, "gpu": "GPU-5f2a",
     }  # fmt: skip
@@ -56,7 +56,7 @@ def test_the_agent_hears_what_the_program_computes_with(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(wire, "FRAMEWORKS", ("torch",))
     Job("j")
-    assert fake.accept().hear()["frameworks"] == {"torch": "2.11.0"}
+    assert fake.accept().receive()["frameworks"] == {"torch": "2.11.0"}
 
 
 def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake, monkeypatch):
@@ -64,7 +64,7 @@ def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "-1")
     Job("mine", world_size=2)
-    assert fake.accept().hear() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
+    assert fake.accept().receive() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
 
 
 def test_everything_that_a_job_says(fake):
@@ -77,7 +77,7 @@ def test_everything_that_a_job_says(fake):
     job.oom()
     job.checkpoint_done(1200)
     job.checkpoint_failed("no space left on /ckpt")
-    assert [rank.hear() for _ in range(8)] == [
+    assert [rank.receive() for _ in range(8)] == [
         {"type": "hello", "v": 1, "job": "j"},
         {"type": "phase", "name": "train"},
         {"type": "step_begin", "step": 1200},
@@ -93,11 +93,11 @@ def test_everything_that_a_job_says(fake):
 def test_what_is_no_step_is_dropped_and_counted(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
+    rank.receive()
     job.step_begin(-1)
     job.step_end(2**64)
     job.step_end("x")
-    rank.silent()
+    rank.assert_silent()
     assert (job.sent, job.dropped) == (0, 3)
 
 
@@ -136,9 +136,9 @@ def test_a_welcome_and_a_wish(fake, caplog):
     job = Job("j")
     rank = fake.accept()
     assert not job.connected
-    rank.say(type="welcome", v=1)
-    rank.say(type="notice", message="`GPU-x` is not on this node")
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
+    rank.send(type="welcome", v=1)
+    rank.send(type="notice", message="`GPU-x` is not on this node")
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
     job.poll()
     assert job.connected
     assert job.checkpoint_wanted == "gpu.xid Xid 95"
@@ -150,7 +150,7 @@ def test_a_welcome_and_a_wish(fake, caplog):
 
 def test_the_end_of_a_step_hears_too(fake):
     job = Job("j")
-    fake.accept().say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    fake.accept().send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.step_end(1)
     assert job.checkpoint_wanted == "r"
 
@@ -170,7 +170,7 @@ def test_half_lines_garbage_and_unknown_types_are_survived(fake):
     rank.raw(b'\n{"type":"welcome","v":1}\n')
     job.poll()
     assert job.connected
-    assert job._memory.nonsense == 2
+    assert job._state.invalid_lines == 2
 
 
 @pytest.mark.parametrize("line", [b"x\n", b'{"type":"dance"}\n', b"x"])
@@ -180,10 +180,10 @@ def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
     stop = threading.Event()
 
     def talk():
-        rank.connection.settimeout(0.05)
+        rank.reset_connection.settimeout(0.05)
         while not stop.is_set():
             try:
-                rank.connection.send(line * 20_000)
+                rank.reset_connection.send(line * 20_000)
             except (TimeoutError, OSError):
                 continue
 
@@ -221,18 +221,18 @@ def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
     assert job.dropped > 1000
     assert job.sent + job.dropped == 10_000
     # It wakes up: what it finds are whole lines, with a gap where the dropped ones were.
-    rank.connection.settimeout(0.05)
+    rank.reset_connection.settimeout(0.05)
     raw = b""
     try:
         while True:
-            raw += rank.connection.recv(1 << 20)
+            raw += rank.reset_connection.recv(1 << 20)
             job.poll()
     except TimeoutError:
         pass
     job.step_end(20_000)
-    rank.connection.settimeout(PATIENCE_S)
+    rank.reset_connection.settimeout(PATIENCE_S)
     while not raw.endswith(b"\n") or b"20000" not in raw:
-        raw += rank.connection.recv(1 << 20)
+        raw += rank.reset_connection.recv(1 << 20)
     steps = [json.loads(line)["step"] for line in raw.splitlines()[1:]]
     assert steps[-1] == 20_000
     assert steps[:-1] == list(range(len(steps) - 1))
@@ -244,12 +244,12 @@ def test_the_rest_of_a_line_goes_before_anything_else(fake):
     hello = rank.file.readline()
     assert b"hello" in hello
     # Whole lines are all or nothing for the kernel at this size, so a part is what this pretends.
-    line = wire.line("phase", name="train")
+    line = wire.encode("phase", name="train")
     job._socket.send(line[:9])
     job._rest = line[9:]
     job.step_end(1)
-    assert rank.hear() == {"type": "phase", "name": "train"}
-    assert rank.hear() == {"type": "step_end", "step": 1}
+    assert rank.receive() == {"type": "phase", "name": "train"}
+    assert rank.receive() == {"type": "step_end", "step": 1}
 
 
 def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
@@ -264,9 +264,9 @@ def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
     ten_seconds_later(job)
     job.step_end(10)
     again = fake.accept()
-    assert again.hear()["type"] == "hello"
-    assert again.hear() == {"type": "step_end", "step": 10}, "nothing that was dropped is sent again"
-    again.say(type="welcome", v=1)
+    assert again.receive()["type"] == "hello"
+    assert again.receive() == {"type": "step_end", "step": 10}, "nothing that was dropped is sent again"
+    again.send(type="welcome", v=1)
     job.poll()
     assert job.connected
 
@@ -280,13 +280,13 @@ def test_attempts_are_ten_seconds_apart(fake):
     fake.nobody()
     ten_seconds_later(job)
     job.poll()
-    assert fake.accept().hear()["type"] == "hello"
+    assert fake.accept().receive()["type"] == "hello"
 
 
 def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
     job.checkpoint_done(8)
     fake.die()
@@ -295,12 +295,12 @@ def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path)
     ten_seconds_later(job)
     job.step_end(10)
     rank = anew.accept()
-    assert [rank.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    assert [rank.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
     assert job.checkpoint_wanted is None, "the finding is old, and its checkpoint is on disk"
-    assert rank.hear() == {"type": "checkpoint_done", "step": 8}
-    rank.say(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
+    assert rank.receive() == {"type": "checkpoint_done", "step": 8}
+    rank.send(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
     job.poll()
     assert job.checkpoint_wanted == "another"
     anew.server.close()
@@ -309,11 +309,11 @@ def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path)
 def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="error", code="bad_hello", message="`job` is empty")
+    rank.send(type="error", code="bad_hello", message="`job` is empty")
     rank.close()
     job.step_end(1)
     assert "`job` is empty" in caplog.text
-    job._memory.pacing.tried_s = float("-inf")
+    job._state.reconnect.last_attempt_s = float("-inf")
     for step in range(10):
         job.step_end(step)
     fake.nobody()
@@ -323,32 +323,32 @@ def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
 def test_last_words_are_heard_though_the_sending_fails(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="error", code="bad_hello", message="no")
-    rank.connection.shutdown(socket.SHUT_RD)
+    rank.send(type="error", code="bad_hello", message="no")
+    rank.reset_connection.shutdown(socket.SHUT_RD)
     # Not by way of `poll` or `step_end`, which read before they send.
     job._send(b"x\n")
-    assert job._memory.pacing.refused
+    assert job._state.reconnect.refused
 
 
 def test_a_full_agent_is_tried_again_later(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.say(type="error", code="full", message="no room")
+    rank.send(type="error", code="full", message="no room")
     rank.close()
     job.step_end(1)
     ten_seconds_later(job)
     job.step_end(2)
     again = fake.accept()
-    assert [again.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
+    assert [again.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
 
 
 def test_a_bad_line_does_not_end_it(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
-    rank.say(type="error", code="bad_line", message="expected value")
+    rank.receive()
+    rank.send(type="error", code="bad_line", message="expected value")
     job.step_end(1)
-    assert rank.hear()["step"] == 1
+    assert rank.receive()["step"] == 1
 
 
 def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
@@ -372,17 +372,17 @@ def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
 def test_a_child_after_a_fork_has_its_own_connection(fake):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
+    rank.receive()
     child = os.fork()
     if child == 0:
         job.step_end(77)
         os._exit(0 if job.sent == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     own = fake.accept()
-    assert [own.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
-    rank.silent()
+    assert [own.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
+    rank.assert_silent()
     job.step_end(1)
-    assert rank.hear() == {"type": "step_end", "step": 1}, "the parent's goes on"
+    assert rank.receive() == {"type": "step_end", "step": 1}, "the parent's goes on"
 
 
 def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
@@ -396,7 +396,7 @@ def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
         os._exit(0 if job.sent == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     own = fake.accept()
-    assert [own.hear()["type"] for _ in range(2)] == ["hello", "phase"]
+    assert [own.receive()["type"] for _ in range(2)] == ["hello", "phase"]
     job.phase("train")
     assert job.dropped == 1, "who comes while another call is under way is dropped, and does not wait"
     job._lock.release()
@@ -413,17 +413,17 @@ def test_the_last_word_arrives(fake):
     folder = os.path.join(os.path.dirname(__file__), "..", "src")
     subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": folder}, check=False)
     rank = fake.accept()
-    assert [rank.hear() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
+    assert [rank.receive() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
 
 
 def test_a_closed_job_opens_again_with_the_next_message(fake):
     with Job("j") as job:
         rank = fake.accept()
-        assert rank.hear()["type"] == "hello"
+        assert rank.receive()["type"] == "hello"
     assert rank.file.readline() == b""
     ten_seconds_later(job)
     job.phase("train")
-    assert [fake.accept().hear()["type"]] == ["hello"]
+    assert [fake.accept().receive()["type"]] == ["hello"]
 
 
 def test_a_job_is_closed_when_no_thread_speaks_through_it(fake, monkeypatch):
@@ -455,7 +455,7 @@ def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sent = job.sent
-    kinds = [rank.hear()["type"] for _ in range(sent + 1)]
+    kinds = [rank.receive()["type"] for _ in range(sent + 1)]
     assert kinds.count("step_end") + kinds.count("oom") == sent
 
 
@@ -475,14 +475,14 @@ def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
 def test_the_parts_of_a_process_share_one_job(fake):
     mine = agent.job(rank=3, gpu="GPU-1")
     assert agent.job() is mine
-    hello = fake.accept().hear()
+    hello = fake.accept().receive()
     assert (hello["rank"], hello["gpu"]) == (3, "GPU-1")
     fake.nobody()
 
 
 def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
     agent.phase("low-memory")
-    agent.oom(5, rung="split", rows=3)
+    agent.oom(5, retry_step="split", rows=3)
     rank = fake.accept()
     assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]
 
@@ -490,7 +490,7 @@ def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
 def test_numbers_that_are_none_are_left_out_with_one_warning_each(fake, caplog):
     job = Job("j")
     rank = fake.accept()
-    rank.hear()
+    rank.receive()
     for step in ("x", "y", None):
         job.step_end(step)
     for step in range(3):

@@ -29,7 +29,7 @@ def test_what_the_user_set_stays_in_the_name_he_used():
     assert choice.variables == {
         OLD: "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:True"
     }
-    assert f"{OLD} was set and stays" in choice.why
+    assert f"{OLD} was set and stays" in choice.reasons
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_users_word_is_the_last(settings, expandable):
     choice = choose({NEW: settings}, (2, 11), "linux", ipc=True)
     assert choice.variables == {NEW: settings}
     assert choice.expandable is expandable
-    assert "the user's" in choice.why[-1]
+    assert "the user's" in choice.reasons[-1]
     assert (choice.warning is not None) is expandable, "only what cannot be had is warned of"
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from farrier.bench.memory import SETTINGS, TOKENS_MOST, Shard, choose_allocator, shapes
+from farrier.bench.memory import SETTINGS, TOKENS_MAX, Shard, choose_allocator, shapes
 from farrier.torch.allocator import NEW_NAME, OLD_NAME
 
 
@@ -16,8 +16,8 @@ def test_a_stream_follows_from_its_seed_and_stays_within_the_most() -> None:
     assert first == shapes(60, 0)
     assert first != shapes(60, 1)
     assert len(first) == 60
-    assert all(rows * length <= TOKENS_MOST for rows, length in first)
-    assert max(rows * length for rows, length in first) > TOKENS_MOST // 2
+    assert all(rows * length <= TOKENS_MAX for rows, length in first)
+    assert max(rows * length for rows, length in first) > TOKENS_MAX // 2
 
 
 def test_shards_that_are_none_are_refused() -> None:

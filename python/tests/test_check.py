@@ -53,7 +53,7 @@ def test_an_answer_is_read(fake, no_frameworks):
     fake(printing(ANSWER))
     answer = farrier.check()
     assert answer.verdict == "caveat"
-    assert answer.runs
+    assert answer.can_run
     assert [it.code for it in answer.findings] == ["gpu-known", "packages-not-held"]
     assert answer.remedies[0] == binary.Remedy("hold them", "apt-mark hold x")
     assert answer.notices == ("an advisory",)
@@ -79,17 +79,17 @@ def test_only_who_asks_is_stopped(fake, no_frameworks, verdict):
     item = {"code": "c", "subject": "s", "verdict": verdict, "text": "the driver is too old", "source": "x"}
     fake(printing({"verdict": verdict, "items": [item]}, code=1))
     answer = farrier.check()
-    assert not answer.runs
+    assert not answer.can_run
     with pytest.raises(farrier.CannotRun, match="the driver is too old") as caught:
         farrier.check(must="run")
-    assert caught.value.answer == answer
+    assert caught.value.result == answer
 
 
 def test_a_machine_without_a_gpu_is_blocked_and_told_what_that_means(fake, no_frameworks):
     item = {"code": "no-nvidia-gpu", "subject": "GPUs", "verdict": "blocked", "text": "no NVIDIA GPU", "source": "x"}
     fake(printing({"verdict": "blocked", "items": [item]}, code=1))
     answer = farrier.check()
-    assert not answer.runs
+    assert not answer.can_run
     lines = str(answer).splitlines()
     assert lines[:2] == ["BLOCKED: this node for no framework (none is imported)", "blocked: no NVIDIA GPU [no-nvidia-gpu]"]
     assert "expected on a machine without a GPU" in lines[2]
@@ -100,7 +100,7 @@ def test_a_machine_without_a_gpu_is_blocked_and_told_what_that_means(fake, no_fr
 def unanswered(code, *parts):
     answer = farrier.check()
     assert answer.verdict == "unknown"
-    assert not answer.runs
+    assert not answer.can_run
     assert answer.findings[0].code == code
     assert "neither that this node is good" in str(answer)
     for part in parts:
@@ -187,7 +187,7 @@ def test_what_runs_is_named_as_the_binary_takes_it():
     def tensorflow(**info):
         return SimpleNamespace(__version__="2.21.0", sysconfig=SimpleNamespace(get_build_info=lambda: info))
 
-    named = binary.running_frameworks
+    named = binary.imported_frameworks
     assert named({}) == []
     assert named({"torch": torch_like("2.11.0+cu130", "13.0")}) == ["torch==2.11.0+cu130"]
     assert named({"torch": torch_like("2.11.0", "13.0")}) == ["torch==2.11.0+cu130"]
@@ -199,25 +199,25 @@ def test_what_runs_is_named_as_the_binary_takes_it():
 
 
 def judged(*subjects, verdict="ok"):
-    return binary.Answer("ok", tuple(binary.Finding("cuda-native", verdict, "t", subject=it) for it in subjects))
+    return binary.CheckResult("ok", tuple(binary.Finding("cuda-native", verdict, "t", subject=it) for it in subjects))
 
 
 def test_what_runs_and_was_not_judged_is_unknown():
-    same = binary.with_running(judged("torch==2.11.0"), ["torch==2.11.0+cu130"])
+    same = binary.with_frameworks(judged("torch==2.11.0"), ["torch==2.11.0+cu130"])
     assert same.verdict == "ok"
     assert "torch==2.11.0+cu130" in str(same)
-    other = binary.with_running(judged("torch==2.10.0"), ["torch==2.11.0+cu130"])
+    other = binary.with_frameworks(judged("torch==2.10.0"), ["torch==2.11.0+cu130"])
     assert other.verdict == "unknown"
     assert other.findings[-1].code == "running-not-judged"
-    assert binary.with_running(judged("jax[cuda13]==0.8.0"), ["jax[cuda13]==0.8.0"]).verdict == "ok"
-    assert binary.with_running(judged(), ["torch==2.11.0+cpu"]).verdict == "ok", "it needs no GPU"
-    assert binary.with_running(judged(), ["torch==2.11.0"], of_this_python=False).verdict == "ok"
+    assert binary.with_frameworks(judged("jax[cuda13]==0.8.0"), ["jax[cuda13]==0.8.0"]).verdict == "ok"
+    assert binary.with_frameworks(judged(), ["torch==2.11.0+cpu"]).verdict == "ok", "it needs no GPU"
+    assert binary.with_frameworks(judged(), ["torch==2.11.0"], of_this_python=False).verdict == "ok"
 
 
 def test_a_blocked_node_names_what_was_imported_from_elsewhere_and_stays_blocked():
     def blocked(*findings):
         no_gpu = binary.Finding("no-nvidia-gpu", "blocked", "no NVIDIA GPU", subject="GPUs")
-        return binary.with_running(binary.Answer("blocked", (no_gpu, *findings)), ["torch==2.11.0+cu130"])
+        return binary.with_frameworks(binary.CheckResult("blocked", (no_gpu, *findings)), ["torch==2.11.0+cu130"])
 
     none = blocked(binary.Finding("framework-none", "ok", "it has none", subject="Python"))
     assert (none.verdict, none.findings[-1].code) == ("blocked", "running-not-judged")

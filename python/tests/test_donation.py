@@ -1,10 +1,10 @@
-from farrier.jax import Leaf, donatable
+from farrier.jax import ArrayInfo, donatable
 
 BIG = 1 << 20
 
 
 def leaf(argument=None, donated=False, shape=(512, 512), dtype="float32"):
-    return Leaf(shape, dtype, BIG, argument, donated)
+    return ArrayInfo(shape, dtype, BIG, argument, donated)
 
 
 def test_what_comes_back_could_be_donated():
@@ -23,12 +23,12 @@ def test_what_is_donated_takes_its_place():
 def test_other_shapes_types_and_small_things_are_left():
     assert not donatable([leaf(0)], [leaf(dtype="bfloat16")]).arguments
     assert not donatable([leaf(0)], []).arguments
-    assert not donatable([Leaf((2,), "float32", 8, 0)], [Leaf((2,), "float32", 8)]).arguments
+    assert not donatable([ArrayInfo((2,), "float32", 8, 0)], [ArrayInfo((2,), "float32", 8)]).arguments
 
 
 def test_the_threshold_is_of_an_argument_with_all_its_arrays():
     def half(argument=None):
-        return Leaf((7,), "float32", BIG // 2, argument)
+        return ArrayInfo((7,), "float32", BIG // 2, argument)
 
     few = donatable([half(0)], [half()])
     assert not few.arguments

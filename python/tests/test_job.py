@@ -12,7 +12,7 @@ def test_a_job_says_what_it_is(fake, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "16")
     job = Job("4711", 3, gpu="GPU-5f2a")
     assert repr(job) == f"<Job '4711', rank 3 of 16, GPU-5f2a, not connected ({fake.path}), 0 sent, 0 dropped>"
-    fake.accept().say(type="welcome", v=1)
+    fake.accept().send(type="welcome", v=1)
     job.step_end(1)
     assert f"connected to {fake.path}, 1 sent" in repr(job)
     monkeypatch.delenv("WORLD_SIZE")
@@ -23,7 +23,7 @@ def test_a_job_says_what_it_is(fake, monkeypatch):
 @pytest.mark.parametrize("gpu", [0, "0", "cuda:0", "cuda", "GPU-", "GPU-a b", UUID[:8]])
 def test_what_is_no_gpu_is_left_out_with_a_word(fake, caplog, gpu):
     Job("j", gpu=gpu)
-    assert fake.accept().hear() == {"type": "hello", "v": 1, "job": "j"}
+    assert fake.accept().receive() == {"type": "hello", "v": 1, "job": "j"}
     assert "is no UUID of a GPU" in caplog.text
     assert "get_device_properties(device).uuid" in caplog.text
 
@@ -31,16 +31,16 @@ def test_what_is_no_gpu_is_left_out_with_a_word(fake, caplog, gpu):
 @pytest.mark.parametrize("gpu", [UUID, UUID.upper(), f"GPU-{UUID}", "GPU-5f2a", f"MIG-{UUID}", "MIG-GPU-5f2a/7/0"])
 def test_gpus_by_every_name_that_the_agent_takes(fake, caplog, gpu):
     Job("j", gpu=gpu)
-    assert fake.accept().hear()["gpu"] == gpu
+    assert fake.accept().receive()["gpu"] == gpu
     assert not caplog.records
 
 
 def test_a_process_has_one_job_which_learns_and_does_not_change(fake, caplog):
     first = agent.job()
-    assert "gpu" not in fake.accept().hear()
+    assert "gpu" not in fake.accept().receive()
     assert agent.job(gpu=f"GPU-{UUID}", rank=3) is first
     rank = fake.accept()
-    hello = rank.hear()
+    hello = rank.receive()
     assert (hello["gpu"], hello["rank"]) == (f"GPU-{UUID}", 3)
     for same in (UUID, "GPU-5f2a", None):
         agent.job(gpu=same)
@@ -52,4 +52,4 @@ def test_a_process_has_one_job_which_learns_and_does_not_change(fake, caplog):
     assert f"gpu of this job is GPU-{UUID} and stays; GPU-0000 is not taken" in caplog.text
     fake.nobody()
     first.step_end(1)
-    assert rank.hear()["type"] == "step_end"
+    assert rank.receive()["type"] == "step_end"

@@ -1,6 +1,6 @@
 import pytest
 
-from farrier.torch.lengths import Lengths, Recent, TooLong, bucket
+from farrier.torch.lengths import Lengths, LruCache, TooLong, bucket
 
 
 def test_a_bucket_holds_the_length_and_is_at_most_an_eighth_longer():
@@ -30,18 +30,18 @@ def test_lengths_need_a_tensor():
 
 
 def test_of_those_that_may_the_one_unused_for_longest_goes():
-    recent = Recent(2)
+    recent = LruCache(2)
     recent.put("a", 1)
     assert not recent.full
     recent.put("b", 2)
     assert recent.full
     assert recent.get("a") == 1
-    assert recent.in_the_way(lambda _: True) == "b"
-    assert recent.in_the_way(lambda kept: kept == 1) == "a"
-    assert recent.in_the_way(lambda _: False) is None
+    assert recent.eviction_candidate(lambda _: True) == "b"
+    assert recent.eviction_candidate(lambda value: value == 1) == "a"
+    assert recent.eviction_candidate(lambda _: False) is None
     assert recent.pop("b") == 2
     assert recent.pop("b") is None
     assert recent.get("b") is None
     assert recent.clear() == [1]
     with pytest.raises(ValueError, match="1 or more"):
-        Recent(0)
+        LruCache(0)

@@ -7,7 +7,7 @@ import sys
 SOURCE = os.path.join(os.path.dirname(__file__), "..", "src")
 
 
-def names_of(module):
+def parameter_names(module):
     code = f"import sys, {module}; print(*dir({module})); print(*sys.modules); print(*{module}.__all__)"
     ran = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=True
@@ -17,7 +17,7 @@ def names_of(module):
 
 def test_names_are_listed_before_they_are_imported():
     for module in ("farrier.torch", "farrier.keras", "farrier.jax", "farrier"):
-        listed, imported, public = names_of(module)
+        listed, imported, public = parameter_names(module)
         assert public
         assert public <= listed, module
         assert not {"torch", "keras", "jax", "numpy"} & imported, module

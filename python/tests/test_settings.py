@@ -13,7 +13,7 @@ def test_what_the_user_set_stays():
     environment = {"A": "theirs", "C": "same"}
     made = settings.apply({"A": "ours", "B": "ours", "C": "same"}, environment, [], ["tensorflow"])
     assert environment == {"A": "theirs", "B": "ours", "C": "same"}
-    assert (made.set, made.kept, made.late) == ({"B": "ours"}, {"A": "theirs"}, ())
+    assert (made.set, made.unchanged, made.late) == ({"B": "ours"}, {"A": "theirs"}, ())
     assert str(made) == "B=ours; A=theirs (was set before, and stays)"
     assert str(settings.apply({}, {}, [], [])) == "nothing had to be set"
 
@@ -108,7 +108,7 @@ def test_another_backend_than_the_environment_s_is_refused(bare, monkeypatch):
 
 def test_jax(bare):
     assert farrier.jax.configure(memory_fraction=0.9).set == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
-    assert farrier.jax.configure(memory_fraction=0.8).kept == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
+    assert farrier.jax.configure(memory_fraction=0.8).unchanged == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
     assert farrier.jax.configure().set == {}
 
 
@@ -132,6 +132,6 @@ TF_CONFIG = '{"cluster": {"chief": ["a"], "worker": ["b", "c"]}, "task": {"type"
     ],
 )
 def test_the_rank_of_a_tensorflow_worker(config, rank):
-    from farrier.keras.who import tensorflow_rank
+    from farrier.keras.rank import tensorflow_rank
 
     assert tensorflow_rank({"TF_CONFIG": config}) == rank

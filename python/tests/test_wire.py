@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from farrier import wire
-from farrier.wire import Lines, Memory, Pacing, Who
+from farrier.wire import ClientState, JobIdentity, LineReader, ReconnectPolicy
 
 
 def said(line):
@@ -16,8 +16,8 @@ def said(line):
 
 
 def test_hello_has_what_is_known_and_nothing_else():
-    assert said(Who("4711").hello()) == {"type": "hello", "v": 1, "job": "4711"}
-    full = Who("4711", 3, 16, 8, "GPU-5f2a1c7e")
+    assert said(JobIdentity("4711").hello()) == {"type": "hello", "v": 1, "job": "4711"}
+    full = JobIdentity("4711", 3, 16, 8, "GPU-5f2a1c7e")
     assert said(full.hello()) == {
         "type": "hello",
         "v": 1,
@@ -35,14 +35,14 @@ def test_hello_names_the_frameworks_that_were_imported():
     odd.__version__ = 7
     found = wire.frameworks({"torch": torch, "jax": odd, "keras": ModuleType("keras"), "numpy": torch})
     assert found == {"torch": "2.11.0+cu130"}
-    assert said(Who("4711").hello(found))["frameworks"] == found
-    assert "frameworks" not in said(Who("4711").hello({}))
+    assert said(JobIdentity("4711").hello(found))["frameworks"] == found
+    assert "frameworks" not in said(JobIdentity("4711").hello({}))
 
 
 def test_a_name_is_cut_and_is_utf8():
-    hello = said(Who("ü" * 300 + "x").hello())
+    hello = said(JobIdentity("ü" * 300 + "x").hello())
     assert hello["job"] == "ü" * 128
-    assert said(Who("a\ud800b\n").hello())["job"] == "a?b\n"
+    assert said(JobIdentity("a\ud800b\n").hello())["job"] == "a?b\n"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_name_is_cut_and_is_utf8():
     ],
 )
 def test_whole_numbers(value, number):
-    assert wire.whole(value, 32) == number
+    assert wire.unsigned(value, 32) == number
 
 
 def test_steps():
@@ -101,14 +101,14 @@ def test_the_socket():
 
 
 def test_lines_come_from_pieces():
-    lines = Lines()
+    lines = LineReader()
     assert lines.feed(b"ab") == []
     assert lines.feed(b"c\nd\n\ne") == [b"abc", b"d", b""]
     assert lines.feed(b"\n") == [b"e"]
 
 
 def test_a_line_that_is_too_long_is_passed_over_and_not_kept():
-    lines = Lines()
+    lines = LineReader()
     for _ in range(100):
         assert lines.feed(b"x" * 60_000) == []
         assert len(lines._piece) <= wire.LINE_BYTES_MAX
@@ -119,117 +119,117 @@ def test_a_line_that_is_too_long_is_passed_over_and_not_kept():
 
 
 def test_attempts_to_connect_are_ten_seconds_apart():
-    pacing = Pacing()
-    assert pacing.due(0.0)
-    pacing.tried_s = 5.0
-    assert not pacing.due(14.9)
-    assert pacing.due(15.0)
-    pacing.refused = True
-    assert not pacing.due(1e9)
+    reconnect = ReconnectPolicy()
+    assert reconnect.due(0.0)
+    reconnect.last_attempt_s = 5.0
+    assert not reconnect.due(14.9)
+    assert reconnect.due(15.0)
+    reconnect.refused = True
+    assert not reconnect.due(1e9)
 
 
-def wanted(*keys, reason="Xid 95"):
+def wanted_line(*keys, reason="Xid 95"):
     return json.dumps({"type": "checkpoint_wanted", "findings": keys, "reason": reason}).encode()
 
 
 def test_a_checkpoint_is_wanted_until_one_is_saved():
-    memory = Memory()
-    assert memory.wanted(0.0) is None
-    assert "Xid 95" in memory.hear(wanted("17-1")).tell
-    assert memory.wanted(0.0) == "Xid 95"
-    assert said(memory.saved(1200)) == {"type": "checkpoint_done", "step": 1200}
-    assert memory.wanted(0.0) is None
+    memory = ClientState()
+    assert memory.checkpoint_wanted(0.0) is None
+    assert "Xid 95" in memory.handle_line(wanted_line("17-1")).log_message
+    assert memory.checkpoint_wanted(0.0) == "Xid 95"
+    assert said(memory.checkpoint_done(1200)) == {"type": "checkpoint_done", "step": 1200}
+    assert memory.checkpoint_wanted(0.0) is None
 
 
 def test_old_keys_are_answered_with_what_was_saved():
-    memory = Memory()
-    memory.hear(wanted("17-1"))
-    heard = memory.hear(wanted("17-1"))
-    assert heard.say_again is None, "nothing is saved yet: it stays wanted"
-    assert memory.wanted(0.0) == "Xid 95"
-    memory.saved(8)
-    heard = memory.hear(wanted("17-1"))
-    assert memory.wanted(0.0) is None
-    assert said(heard.say_again) == {"type": "checkpoint_done", "step": 8}
+    memory = ClientState()
+    memory.handle_line(wanted_line("17-1"))
+    heard = memory.handle_line(wanted_line("17-1"))
+    assert heard.resend is None, "nothing is saved yet: it stays wanted"
+    assert memory.checkpoint_wanted(0.0) == "Xid 95"
+    memory.checkpoint_done(8)
+    heard = memory.handle_line(wanted_line("17-1"))
+    assert memory.checkpoint_wanted(0.0) is None
+    assert said(heard.resend) == {"type": "checkpoint_done", "step": 8}
 
 
 def test_one_new_key_among_old_ones_is_news():
-    memory = Memory()
-    memory.hear(wanted("17-1"))
-    memory.saved(8)
-    heard = memory.hear(wanted("17-1", "18-2", reason="rows pending"))
-    assert heard.say_again is None
-    assert memory.wanted(0.0) == "rows pending"
+    memory = ClientState()
+    memory.handle_line(wanted_line("17-1"))
+    memory.checkpoint_done(8)
+    heard = memory.handle_line(wanted_line("17-1", "18-2", reason="rows pending"))
+    assert heard.resend is None
+    assert memory.checkpoint_wanted(0.0) == "rows pending"
 
 
 def test_a_wish_without_keys_is_a_wish():
-    memory = Memory()
-    memory.hear(b'{"type":"checkpoint_wanted"}')
-    assert "no reason" in memory.wanted(0.0)
-    memory.saved(None)
-    memory.hear(b'{"type":"checkpoint_wanted","findings":"17-1","reason":"a fault"}')
-    assert memory.wanted(0.0) == "a fault"
+    memory = ClientState()
+    memory.handle_line(b'{"type":"checkpoint_wanted"}')
+    assert "no reason" in memory.checkpoint_wanted(0.0)
+    memory.checkpoint_done(None)
+    memory.handle_line(b'{"type":"checkpoint_wanted","findings":"17-1","reason":"a fault"}')
+    assert memory.checkpoint_wanted(0.0) == "a fault"
 
 
 def test_a_checkpoint_that_failed_is_asked_for_again_in_a_minute():
-    memory = Memory()
-    memory.hear(wanted("17-1"))
-    line = memory.not_saved("no space left on /ckpt", now_s=100.0)
+    memory = ClientState()
+    memory.handle_line(wanted_line("17-1"))
+    line = memory.checkpoint_failed("no space left on /ckpt", now_s=100.0)
     assert said(line) == {"type": "checkpoint_failed", "message": "no space left on /ckpt"}
-    assert memory.wanted(159.0) is None
-    assert memory.wanted(160.0) == "Xid 95"
-    memory.not_saved("again", now_s=160.0)
-    memory.hear(wanted("19-3", reason="worse"))
-    assert memory.wanted(161.0) == "worse", "a new fault does not wait"
+    assert memory.checkpoint_wanted(159.0) is None
+    assert memory.checkpoint_wanted(160.0) == "Xid 95"
+    memory.checkpoint_failed("again", now_s=160.0)
+    memory.handle_line(wanted_line("19-3", reason="worse"))
+    assert memory.checkpoint_wanted(161.0) == "worse", "a new fault does not wait"
 
 
 def test_a_long_message_fits_a_line():
-    line = Memory().not_saved("\x00" * 100_000, 0.0)
+    line = ClientState().checkpoint_failed("\x00" * 100_000, 0.0)
     assert len(line) < wire.LINE_BYTES_MAX
 
 
 def test_keys_do_not_grow_without_end():
-    memory = Memory()
+    memory = ClientState()
     for turn in range(3 * wire.KEYS_MAX):
-        memory.hear(wanted(f"{turn}-1"))
-    assert len(memory._keys) == wire.KEYS_MAX
+        memory.handle_line(wanted_line(f"{turn}-1"))
+    assert len(memory._seen_findings) == wire.KEYS_MAX
 
 
 @pytest.mark.parametrize("code", ["bad_hello", "bad_lines", "long_line", "too_fast", "full", "unheard_of", None])
 def test_errors_that_end_the_connection(code):
-    memory = Memory()
-    heard = memory.hear(json.dumps({"type": "error", "code": code, "message": "m"}).encode())
+    memory = ClientState()
+    heard = memory.handle_line(json.dumps({"type": "error", "code": code, "message": "m"}).encode())
     assert heard.close
-    assert "m" in heard.tell
-    assert memory.pacing.refused == (code == "bad_hello")
+    assert "m" in heard.log_message
+    assert memory.reconnect.refused == (code == "bad_hello")
 
 
 @pytest.mark.parametrize("code", ["bad_line", "starting"])
 def test_errors_after_which_it_goes_on(code):
-    heard = Memory().hear(json.dumps({"type": "error", "code": code}).encode())
+    heard = ClientState().handle_line(json.dumps({"type": "error", "code": code}).encode())
     assert not heard.close
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"17", b"[]", b"null", b"{", b"[" * 60_000, b"9" * 5000])
 def test_nonsense_is_counted_and_passed_over(raw):
-    memory = Memory()
-    heard = memory.hear(raw)
-    assert (heard.tell, heard.close, heard.say_again) == (None, False, None)
-    assert memory.nonsense == 1
+    memory = ClientState()
+    heard = memory.handle_line(raw)
+    assert (heard.log_message, heard.close, heard.resend) == (None, False, None)
+    assert memory.invalid_lines == 1
 
 
 def test_unknown_types_and_fields_are_passed_over():
-    memory = Memory()
-    heard = memory.hear(b'{"type":"sing","song":1}')
-    assert (heard.tell, heard.close, memory.nonsense) == (None, False, 0)
-    memory.hear(b'{"type":"welcome","v":1,"more":[]}')
+    memory = ClientState()
+    heard = memory.handle_line(b'{"type":"sing","song":1}')
+    assert (heard.log_message, heard.close, memory.invalid_lines) == (None, False, 0)
+    memory.handle_line(b'{"type":"welcome","v":1,"more":[]}')
     assert memory.welcomed
 
 
 def test_the_same_words_are_logged_once_and_all_words_are_bounded():
-    memory = Memory()
+    memory = ClientState()
     notice = b'{"type":"notice","message":"not on this node"}'
-    assert "not on this node" in memory.hear(notice).tell
-    assert memory.hear(notice).tell is None
-    told = [memory.hear(json.dumps({"type": "notice", "message": n}).encode()).tell for n in range(1000)]
-    assert sum(t is not None for t in told) == wire.TOLD_MAX - 1
+    assert "not on this node" in memory.handle_line(notice).log_message
+    assert memory.handle_line(notice).log_message is None
+    told = [memory.handle_line(json.dumps({"type": "notice", "message": n}).encode()).log_message for n in range(1000)]
+    assert sum(t is not None for t in told) == wire.LOGGED_MAX - 1

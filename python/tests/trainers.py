@@ -46,7 +46,7 @@ def make(folder, whole, accumulation, *, cpu=True, steps=7, **more):
         more["model"] = small_model()
     trainer = transformers.Trainer(args=arguments, train_dataset=Rows(400), **more)
     if whole:
-        farrier.torch.trainer(trainer, policy=farrier.torch.Policy(warmups=2, gain=0.0, profile=False))
+        farrier.torch.trainer(trainer, policy=farrier.torch.Policy(warmups=2, min_speedup=0.0, profile=False))
     return trainer
 
 

@@ -9,6 +9,6 @@ Nothing heavy is imported here: each framework is imported by the module of its 
 
 __version__ = "0.1.0"
 
-from farrier.binary import Answer, CannotRun, Finding, check
+from farrier.binary import CannotRun, CheckResult, Finding, check
 
-__all__ = ["Answer", "CannotRun", "Finding", "__version__", "check"]
+__all__ = ["CannotRun", "CheckResult", "Finding", "__version__", "check"]

@@ -71,27 +71,27 @@ class Job:
             path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock; empty: no agent.
         """
 
-        def given(name: str, value: int | None) -> int | None:
-            return wire.whole(os.environ.get(name) if value is None else value, 32)
+        def from_environment(name: str, value: int | None) -> int | None:
+            return wire.unsigned(os.environ.get(name) if value is None else value, 32)
 
         program = sys.argv[0] if sys.argv else ""
-        self._who = wire.Who(
+        self._identity = wire.JobIdentity(
             job=str(job) if job else wire.job_name(os.environ, program, os.getpid(), os.getppid()),
-            rank=given("RANK", rank),
-            world_size=given("WORLD_SIZE", world_size),
-            local_world_size=given("LOCAL_WORLD_SIZE", local_world_size),
+            rank=from_environment("RANK", rank),
+            world_size=from_environment("WORLD_SIZE", world_size),
+            local_world_size=from_environment("LOCAL_WORLD_SIZE", local_world_size),
             gpu=_uuid(gpu),
         )
         self._path = wire.socket_path(os.environ) if path is None else path or None
-        self._memory = wire.Memory()
+        self._state = wire.ClientState()
         self.sent = 0
         self.dropped = 0
         self.pauses = 0
-        self._denied: set[str] = set()
-        self._start()
+        self._warned: set[str] = set()
+        self._reset_process()
         self.poll()
 
-    def _start(self) -> None:
+    def _reset_process(self) -> None:
         """A process begins, this one or a child of it.
 
         An inherited connection stays the parent's: to close this process's number for it ends nothing.
@@ -101,64 +101,66 @@ class Job:
             inherited.close()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._memory.pacing.tried_s = None
-        self._begin(None)
+        self._state.reconnect.last_attempt_s = None
+        self._set_connection(None)
 
-    def _begin(self, connection: socket.socket | None) -> None:
+    def _set_connection(self, connection: socket.socket | None) -> None:
         self._socket = connection
-        self._lines = wire.Lines()
-        self._rest = b""
-        self._memory.connection()
+        self._lines = wire.LineReader()
+        self._unsent = b""
+        self._state.reset_connection()
 
     @property
     def name(self) -> str:
         """What the job is called in `farrier status`."""
-        return self._who.job
+        return self._identity.job
 
     @property
     def rank(self) -> int:
         """The number of this process in the job."""
-        return self._who.rank or 0
+        return self._identity.rank or 0
 
     def __repr__(self) -> str:
-        of = "" if self._who.world_size is None else f" of {self._who.world_size}"
-        there = self._path or "no agent wanted"
-        agent = f"connected to {there}" if self.connected else f"not connected ({there})"
-        gpu = self._who.gpu or "GPU not named"
-        return f"<Job {self.name!r}, rank {self.rank}{of}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
+        world = "" if self._identity.world_size is None else f" of {self._identity.world_size}"
+        socket_path = self._path or "no agent wanted"
+        agent = f"connected to {socket_path}" if self.connected else f"not connected ({socket_path})"
+        gpu = self._identity.gpu or "GPU not named"
+        return f"<Job {self.name!r}, rank {self.rank}{world}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
 
-    def know(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
+    def update(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
         """Adds what was not known when it was made; the agent hears it in a new hello.
 
         What is known already stays: a process is one rank. Another value is not taken, with a warning.
         """
-        given = {"rank": wire.whole(rank, 32), "world_size": wire.whole(world_size, 32), "gpu": _uuid(gpu)}
-        news: dict[str, object] = {}
-        for name, value in given.items():
-            known = getattr(self._who, name)
-            if value is None or known == value:
+        requested = {"rank": wire.unsigned(rank, 32), "world_size": wire.unsigned(world_size, 32), "gpu": _uuid(gpu)}
+        updates: dict[str, object] = {}
+        for name, value in requested.items():
+            current = getattr(self._identity, name)
+            if value is None or current == value:
                 continue
-            if known is None:
-                news[name] = value
-            elif not (name == "gpu" and wire.same_gpu(str(known), str(value))):
-                why = f"{name} of this job is {known} and stays; {value} is not taken: a process has one job"
-                self._deny({why: f"{why}\nhint: make another with farrier.agent.use(farrier.agent.Job(...))"})
-        if news:
-            self._who = dataclasses.replace(self._who, **news)  # type: ignore[arg-type]
+            if current is None:
+                updates[name] = value
+            elif not (name == "gpu" and wire.may_be_same_gpu(str(current), str(value))):
+                warning = f"{name} of this job is {current} and stays; {value} is not taken: a process has one job"
+                self._warn_once(
+                    {warning: f"{warning}\nhint: make another with farrier.agent.set_job(farrier.agent.Job(...))"}
+                )
+        if updates:
+            self._identity = dataclasses.replace(self._identity, **updates)  # type: ignore[arg-type]
             self.close()
-            self._memory.pacing.tried_s = None
+            self._state.reconnect.last_attempt_s = None
             self.poll()
 
-    def _deny(self, why: dict[str, str]) -> None:
+    def _warn_once(self, warning: dict[str, str]) -> None:
         """Says what is not taken, once each: a training does not end of it."""
-        for what in why.keys() - self._denied:
-            self._denied.add(what)
-            log.warning("%s", why[what])
+        for key in warning.keys() - self._warned:
+            self._warned.add(key)
+            log.warning("%s", warning[key])
 
     @property
     def connected(self) -> bool:
         """Whether an agent has welcomed this process and the connection still stands, as far as is known."""
-        return self._socket is not None and self._memory.welcomed and self._pid == os.getpid()
+        return self._socket is not None and self._state.welcomed and self._pid == os.getpid()
 
     @property
     def checkpoint_wanted(self) -> str | None:
@@ -166,17 +168,17 @@ class Job:
 
         Mostly not every rank hears it: let the ranks agree, for example by a maximum over all of them.
         """
-        return self._memory.wanted(time.monotonic())
+        return self._state.checkpoint_wanted(time.monotonic())
 
     def phase(self, name: str) -> None:
         """What the job does from now on: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
         self.pauses += 1
-        self._say(wire.line("phase", name=wire.text(name, wire.NAME_CHARS_MAX)))
+        self._send_or_drop(wire.encode("phase", name=wire.truncate(name, wire.NAME_CHARS_MAX)))
 
     def step_begin(self, step: int) -> None:
         """A step began. Only for those who do not measure it themselves."""
-        self._deny(wire.no_numbers(step))
-        self._say(None if wire.whole(step) is None else wire.line("step_begin", step=wire.whole(step)))
+        self._warn_once(wire.invalid_numbers(step))
+        self._send_or_drop(None if wire.unsigned(step) is None else wire.encode("step_begin", step=wire.unsigned(step)))
 
     def step_end(
         self, step: int, *, seconds: float | None = None, tokens: int | None = None, loss: float | None = None
@@ -189,30 +191,30 @@ class Job:
             tokens: those of this rank.
             loss: a plain number. Do not read one from the GPU for this at every step.
         """
-        self._deny(wire.no_numbers(step, 0 if tokens is None else tokens))
-        self._say(wire.step_end(step, seconds, tokens, loss))
+        self._warn_once(wire.invalid_numbers(step, 0 if tokens is None else tokens))
+        self._send_or_drop(wire.step_end(step, seconds, tokens, loss))
 
     def oom(self, bytes_wanted: int | None = None) -> None:
         """The GPU's memory ran out. May be the last thing that a process says."""
-        self._say(wire.line("oom", bytes_wanted=wire.whole(bytes_wanted)))
+        self._send_or_drop(wire.encode("oom", bytes_wanted=wire.unsigned(bytes_wanted)))
 
-    def checkpoint_done(self, step: int | None = None, *, say: bool = True) -> None:
+    def checkpoint_done(self, step: int | None = None, *, notify: bool = True) -> None:
         """A checkpoint is on disk, asked for or not.
 
-        Where ranks save together, one says it when all have; the others call this with `say=False`.
+        Where ranks save together, one says it when all have; the others call this with `notify=False`.
         """
         self.pauses += 1
-        said = self._memory.saved(wire.whole(step))
-        if say:
-            self._say(said)
+        message = self._state.checkpoint_done(wire.unsigned(step))
+        if notify:
+            self._send_or_drop(message)
 
     def checkpoint_failed(self, message: str) -> None:
         """None could be made. It is asked for again in a minute."""
-        self._say(self._memory.not_saved(message, time.monotonic()))
+        self._send_or_drop(self._state.checkpoint_failed(message, time.monotonic()))
 
     def poll(self) -> None:
         """Hears what the agent has to say, without waiting. `step_end` does so by itself."""
-        self._locked(None)
+        self._try_exchange(None)
 
     def close(self) -> None:
         """Ends the connection. The next message opens another."""
@@ -221,8 +223,8 @@ class Job:
             return
         try:
             if self._socket is not None:
-                self._send_rest()
-                self._end()
+                self._flush_unsent()
+                self._disconnect()
         finally:
             self._lock.release()
 
@@ -232,35 +234,35 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _say(self, said: bytes | None) -> None:
+    def _send_or_drop(self, message: bytes | None) -> None:
         """Says a line or drops it. None is what could not be said: a number that is none."""
-        if said is None or not self._locked(said):
+        if message is None or not self._try_exchange(message):
             self.dropped += 1
 
-    def _locked(self, said: bytes | None) -> bool:
+    def _try_exchange(self, message: bytes | None) -> bool:
         if self._pid != os.getpid():
-            self._start()
+            self._reset_process()
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return self._exchange(said)
+            return self._exchange(message)
         finally:
             self._lock.release()
 
-    def _exchange(self, said: bytes | None) -> bool:
+    def _exchange(self, message: bytes | None) -> bool:
         if self._socket is not None:
             self._read()
         if self._socket is None:
             self._connect()
-        taken = said is None or self._send(said)
-        self.sent += said is not None and taken
-        return taken
+        sent_bytes = message is None or self._send(message)
+        self.sent += message is not None and sent_bytes
+        return sent_bytes
 
     def _connect(self) -> None:
-        pacing, now_s = self._memory.pacing, time.monotonic()
-        if self._path is None or not pacing.due(now_s) or not hasattr(socket, "AF_UNIX"):
+        reconnect, now_s = self._state.reconnect, time.monotonic()
+        if self._path is None or not reconnect.due(now_s) or not hasattr(socket, "AF_UNIX"):
             return
-        pacing.tried_s = now_s
+        reconnect.last_attempt_s = now_s
         try:
             # Not inherited by programs that this one starts: Python's sockets never are.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -274,25 +276,25 @@ class Job:
             log.debug("no agent at %s: %s", self._path, err)
             connection.close()
             return
-        self._begin(connection)
-        if not self._send(self._who.hello(wire.frameworks(sys.modules))):
-            self._end()  # Nothing may come before it.
+        self._set_connection(connection)
+        if not self._send(self._identity.hello(wire.frameworks(sys.modules))):
+            self._disconnect()  # Nothing may come before it.
         self._read()
 
-    def _send(self, said: bytes) -> bool:
+    def _send(self, message: bytes) -> bool:
         """Whether the kernel took it, or a part of it whose rest goes before anything else."""
-        if self._socket is None or not self._send_rest():
+        if self._socket is None or not self._flush_unsent():
             return False
-        taken = self._send_some(said)
-        if taken:
-            self._rest = said[taken:]
-        return taken > 0
+        sent_bytes = self._send_some(message)
+        if sent_bytes:
+            self._unsent = message[sent_bytes:]
+        return sent_bytes > 0
 
-    def _send_rest(self) -> bool:
-        if self._rest:
-            taken = self._send_some(self._rest)
-            self._rest = self._rest[taken:]
-        return not self._rest and self._socket is not None
+    def _flush_unsent(self) -> bool:
+        if self._unsent:
+            sent_bytes = self._send_some(self._unsent)
+            self._unsent = self._unsent[sent_bytes:]
+        return not self._unsent and self._socket is not None
 
     def _send_some(self, data: bytes) -> int:
         """How many bytes the kernel took. The connection may be over afterwards."""
@@ -304,29 +306,29 @@ class Job:
             return 0
         except OSError as err:
             log.debug("the agent is gone: %s", err)
-            self._rest = b""
+            self._unsent = b""
             self._read()  # Its last words may say why, and that it is for good.
-            self._end()
+            self._disconnect()
             return 0
 
     def _read(self) -> None:
         """Reads until there is nothing more. What is to be said in answer is said afterwards."""
-        answers: dict[bytes, None] = {}
+        resends: dict[bytes, None] = {}
         for _ in range(_READS):
             data = self._read_some()
             if data is None:
                 break
             for raw in self._lines.feed(data):
-                heard = self._memory.hear(raw)
-                if heard.tell is not None:
-                    log.warning("%s", heard.tell)
-                if heard.say_again is not None:
-                    answers[heard.say_again] = None
-                if heard.close:
-                    self._end()
+                outcome = self._state.handle_line(raw)
+                if outcome.log_message is not None:
+                    log.warning("%s", outcome.log_message)
+                if outcome.resend is not None:
+                    resends[outcome.resend] = None
+                if outcome.close:
+                    self._disconnect()
                     return
-        for answer in answers:
-            self._send(answer)
+        for resend in resends:
+            self._send(resend)
 
     def _read_some(self) -> bytes | None:
         """What is there; None: nothing, and maybe nobody any more."""
@@ -340,31 +342,31 @@ class Job:
             log.debug("the agent is gone: %s", err)
             data = b""
         if not data:
-            self._end()
+            self._disconnect()
             return None
         return data
 
-    def _end(self) -> None:
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._begin(None)
+        self._set_connection(None)
 
 
 def _uuid(gpu: object) -> str | None:
     """The UUID that the agent takes. What is none does not end a training: the agent finds the GPU by itself."""
     if gpu is None or not str(gpu).strip():
         return None
-    named = wire.gpu_uuid(gpu)
-    if named is None:
+    uuid = wire.gpu_uuid(gpu)
+    if uuid is None:
         log.warning(
             "gpu=%r is no UUID of a GPU and is left out: the agent then finds the GPU by the process\n"
             "hint: give str(torch.cuda.get_device_properties(device).uuid), or `GPU-...` as `nvidia-smi -L` has it",
             gpu,
         )
-    return named
+    return uuid
 
 
-_of_this_process: Job | None = None
+_process_job: Job | None = None
 
 
 def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
@@ -378,18 +380,18 @@ def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | No
         world_size: WORLD_SIZE likewise.
         gpu: the UUID of the rank's GPU, as for `Job`.
     """
-    global _of_this_process
-    if _of_this_process is None:
-        _of_this_process = Job(rank=rank, world_size=world_size, gpu=gpu)
+    global _process_job
+    if _process_job is None:
+        _process_job = Job(rank=rank, world_size=world_size, gpu=gpu)
     else:
-        _of_this_process.know(rank=rank, world_size=world_size, gpu=gpu)
-    return _of_this_process
+        _process_job.update(rank=rank, world_size=world_size, gpu=gpu)
+    return _process_job
 
 
-def use(mine: Job | None) -> None:
+def set_job(replacement: Job | None) -> None:
     """Makes this the job that `job()` gives; None: the next call makes one."""
-    global _of_this_process
-    _of_this_process = mine
+    global _process_job
+    _process_job = replacement
 
 
 def phase(name: str) -> None:
@@ -397,7 +399,7 @@ def phase(name: str) -> None:
     job().phase(name)
 
 
-def oom(bytes_wanted: int | None = None, **more: object) -> None:
+def oom(bytes_wanted: int | None = None, **details: object) -> None:
     """`job().oom(bytes_wanted)`. What else is known of it is for the log: the agent has no place for it."""
-    log.info("out of GPU memory: %s", more)
+    log.info("out of GPU memory: %s", details)
     job().oom(bytes_wanted)

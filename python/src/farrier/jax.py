@@ -30,12 +30,12 @@ from farrier.cadence import Cadence
 from farrier.oom import reporting
 from farrier.settings import Settings
 
-__all__ = ["Donation", "Leaf", "Settings", "Step", "configure", "donation", "reporting", "step"]
+__all__ = ["ArrayInfo", "Donation", "Settings", "Step", "configure", "donation", "reporting", "step"]
 
 log = logging.getLogger("farrier.jax")
 
 #: An argument of which less than this could be donated is not worth a word.
-WORTH_BYTES = 1 << 20
+MIN_DONATION_BYTES = 1 << 20
 
 
 def configure(*, memory_fraction: float | None = None, preallocate: bool | None = None) -> Settings:
@@ -49,7 +49,7 @@ def configure(*, memory_fraction: float | None = None, preallocate: bool | None 
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ArrayInfo:
     """An array that goes into a step or comes out of it. `argument` is None for one that comes out."""
 
     shape: tuple[int, ...]
@@ -70,31 +70,31 @@ class Donation:
         arguments: by place or name, the bytes that are held twice now; arguments with less than 1 MiB are left out.
     """
 
-    arguments: dict[int | str, int]
+    args: dict[int | str, int]
 
     @property
     def size_bytes(self) -> int:
         """How much less the step would hold."""
-        return sum(self.arguments.values())
+        return sum(self.args.values())
 
     def __str__(self) -> str:
-        if not self.arguments:
+        if not self.args:
             return (
-                f"nothing more to donate: no argument that is not donated has {WORTH_BYTES >> 20} MiB or more of the "
+                f"nothing more to donate: no argument that is not donated has {MIN_DONATION_BYTES >> 20} MiB or more of the "
                 "shapes and types that come back"
             )
-        numbers = tuple(name for name in self.arguments if isinstance(name, int))
-        names = tuple(name for name in self.arguments if isinstance(name, str))
-        words = [f"donate_argnums={numbers}"] if numbers else []
-        words += [f"donate_argnames={names}"] if names else []
+        argnums = tuple(name for name in self.args if isinstance(name, int))
+        argnames = tuple(name for name in self.args if isinstance(name, str))
+        kwargs = [f"donate_argnums={argnums}"] if argnums else []
+        kwargs += [f"donate_argnames={argnames}"] if argnames else []
         return (
             f"{self.size_bytes / (1 << 20):.0f} MiB are held twice during the step, as arguments and as results: "
-            f"jax.jit(..., {', '.join(words)}) lets results take the memory of these arguments. JAX then deletes what was "
+            f"jax.jit(..., {', '.join(kwargs)}) lets results take the memory of these arguments. JAX then deletes what was "
             "given: go on with what comes back"
         )
 
 
-def donatable(inputs: Sequence[Leaf], outputs: Sequence[Leaf]) -> Donation:
+def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Donation:
     """Which arguments have the shapes and types of results, are not donated, and are worth it. Pure.
 
     A result takes the memory of one argument: those that are donated already come first.
@@ -103,22 +103,22 @@ def donatable(inputs: Sequence[Leaf], outputs: Sequence[Leaf]) -> Donation:
     free.subtract((leaf.shape, leaf.dtype) for leaf in inputs if leaf.donated)
     found: dict[int | str, int] = {}
     for leaf in inputs:
-        kind = (leaf.shape, leaf.dtype)
-        if not leaf.donated and leaf.argument is not None and free[kind] > 0:
-            free[kind] -= 1
+        shape_and_dtype = (leaf.shape, leaf.dtype)
+        if not leaf.donated and leaf.argument is not None and free[shape_and_dtype] > 0:
+            free[shape_and_dtype] -= 1
             found[leaf.argument] = found.get(leaf.argument, 0) + leaf.size_bytes
-    return Donation({name: size for name, size in found.items() if size >= WORTH_BYTES})
+    return Donation({name: size for name, size in found.items() if size >= MIN_DONATION_BYTES})
 
 
-def donation(fn: Any, *arguments: Any, **words: Any) -> Donation | None:
+def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
     """What a jitted function could donate and does not; None: it is not jitted, or cannot be looked at. Runs nothing."""
     jax: Any = importlib.import_module("jax")
     try:
-        lowered = fn.lower(*arguments, **words)
-        taken = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
-        given = jax.tree_util.tree_leaves(lowered.out_info)
-        inputs = [_leaf(info, _argument(path), bool(info.donated)) for path, info in taken]
-        return donatable(inputs, [_leaf(info) for info in given])
+        lowered = fn.lower(*args, **kwargs)
+        inputs_info = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
+        outputs_info = jax.tree_util.tree_leaves(lowered.out_info)
+        inputs = [_array_info(info, _argument(path), bool(info.donated)) for path, info in inputs_info]
+        return donatable(inputs, [_array_info(info) for info in outputs_info])
     except Exception as err:  # What is wrong with the step itself shows when it is called, in the words of JAX.
         log.debug("the step cannot be looked at: %s", err)
         return None
@@ -130,11 +130,11 @@ def _argument(path: Sequence[Any]) -> int | str:
     return int(key.idx) if hasattr(key, "idx") else str(key.key)
 
 
-def _leaf(info: Any, argument: int | str | None = None, donated: bool = False) -> Leaf:
+def _array_info(info: Any, argument: int | str | None = None, donated: bool = False) -> ArrayInfo:
     shape = tuple(int(side) for side in info.shape)
     size = functools.reduce(lambda so_far, side: so_far * side, shape, 1)
     # Keys of random numbers have a type without a size that numpy knows.
-    return Leaf(shape, str(info.dtype), size * int(getattr(info.dtype, "itemsize", 0)), argument, donated)
+    return ArrayInfo(shape, str(info.dtype), size * int(getattr(info.dtype, "itemsize", 0)), argument, donated)
 
 
 class Step:
@@ -168,51 +168,51 @@ class Step:
         """Why the agent wants a checkpoint; None: it does not. With several processes they have to agree."""
         return None if self.job is None else self.job.checkpoint_wanted
 
-    def saved(self, *, say: bool = True) -> None:
+    def checkpoint_done(self, *, notify: bool = True) -> None:
         """A checkpoint of the state after the last step is on disk."""
         if self.job is not None:
-            self.job.checkpoint_done(self.count, say=say)
-        self._cadence.begin(self.count, time.perf_counter())
+            self.job.checkpoint_done(self.count, notify=notify)
+        self._cadence.start(self.count, time.perf_counter())
 
-    def not_saved(self, why: object) -> None:
+    def checkpoint_failed(self, reason: object) -> None:
         """None could be made."""
         if self.job is not None:
-            self.job.checkpoint_failed(str(why))
+            self.job.checkpoint_failed(str(reason))
 
-    def __call__(self, *arguments: Any, **words: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One step. Now and then it waits until the results are there."""
         first = self._jax is None
         if first:
-            self._begin(arguments, words)
+            self._begin(args, kwargs)
         with oom.reporting(self.job):
-            out = self._fn(*arguments, **words)
+            result = self._fn(*args, **kwargs)
             self.count += 1
             if first or self._cadence.due(self.count):
-                self._tell(out, compiled=first)
+                self._report_steps(result, compiled=first)
             elif self.job is not None:
                 self.job.poll()
-        return out
+        return result
 
-    def _begin(self, arguments: tuple[Any, ...], words: dict[str, Any]) -> None:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._jax = importlib.import_module("jax")
         if self.job is None:
-            self.job = self._made_job()
+            self.job = self._new_job()
         self.job.phase("compile")
-        self.donation = donation(self._fn, *arguments, **words)
-        if self.donation is not None and self.donation.arguments:
+        self.donation = donation(self._fn, *args, **kwargs)
+        if self.donation is not None and self.donation.args:
             log.warning("%s", self.donation)
-        self._cadence.begin(self.count, time.perf_counter())
+        self._cadence.start(self.count, time.perf_counter())
 
-    def _made_job(self) -> agent.Job:
+    def _new_job(self) -> agent.Job:
         processes = self._jax.process_count()
         if "RANK" in os.environ or processes == 1:
             return agent.job()
         return agent.job(rank=self._jax.process_index(), world_size=processes)
 
-    def _tell(self, out: Any, *, compiled: bool) -> None:
-        self._jax.block_until_ready(out)
-        seconds = self._cadence.waited(self.count, time.perf_counter())
-        loss = None if self._loss is None else float(self._loss(out))
+    def _report_steps(self, result: Any, *, compiled: bool) -> None:
+        self._jax.block_until_ready(result)
+        seconds = self._cadence.record_sync(self.count, time.perf_counter())
+        loss = None if self._loss is None else float(self._loss(result))
         if self.job is None:
             return
         if compiled:

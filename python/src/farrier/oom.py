@@ -21,7 +21,7 @@ _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 <
 
 #: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296 bytes" and, of the host
 #: client, "Out of memory allocating 4294967296 bytes".
-_ASKED = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+\s*(?:bytes|[KMGT]iB))", re.IGNORECASE)
+_REQUESTED = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+\s*(?:bytes|[KMGT]iB))", re.IGNORECASE)
 _AMOUNT = re.compile(r"([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
 
 #: TensorFlow: "OOM when allocating tensor with shape[8,1024] and type float on /job:localhost/...".
@@ -32,10 +32,10 @@ _TYPE_BYTES = {
     "half": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
-_OF_MEMORY = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
+_MEMORY_WORDS = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
 #: Words for the host's memory; and for the GPU's, in errors that have no name of their own.
-OF_THE_HOST = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
-OF_THE_GPU = re.compile(
+HOST_OOM = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
+GPU_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
@@ -49,44 +49,44 @@ class OutOfMemory:
     message: str
 
 
-def recognised(err: BaseException) -> OutOfMemory | None:
+def detect(err: BaseException) -> OutOfMemory | None:
     """What an error, or one that it came of, says of the GPU's memory; None: something else went wrong."""
-    seen: BaseException | None = err
+    current: BaseException | None = err
     for _ in range(_CHAIN):
-        if seen is None:
+        if current is None:
             return None
-        text = str(seen)
-        if _is_oom([base.__name__ for base in type(seen).__mro__], text):
+        text = str(current)
+        if _is_oom([base.__name__ for base in type(current).__mro__], text):
             return OutOfMemory(bytes_wanted(text), text.strip().splitlines()[0] if text.strip() else "")
-        seen = seen.__cause__ or seen.__context__
+        current = current.__cause__ or current.__context__
     return None
 
 
 def _is_oom(names: list[str], text: str) -> bool:
-    if OF_THE_HOST.search(text):
+    if HOST_OOM.search(text):
         return False
     if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
         return True
     if "ResourceExhaustedError" in names:  # tf.errors; also raised for queues and messages that are full
-        return _OF_MEMORY.search(text) is not None
+        return _MEMORY_WORDS.search(text) is not None
     if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
-        return "RESOURCE_EXHAUSTED" in text and _OF_MEMORY.search(text) is not None
-    return "RuntimeError" in names and OF_THE_GPU.search(text) is not None
+        return "RESOURCE_EXHAUSTED" in text and _MEMORY_WORDS.search(text) is not None
+    return "RuntimeError" in names and GPU_OOM.search(text) is not None
 
 
 def bytes_wanted(text: str) -> int | None:
     """How much was asked for, by the words of the error."""
-    asked = _ASKED.search(text)
-    if asked is not None:
-        return amount(asked[1])
+    requested = _REQUESTED.search(text)
+    if requested is not None:
+        return parse_bytes(requested[1])
     tensor = _TENSOR.search(text)
     if tensor is None or tensor[2] not in _TYPE_BYTES:
         return None
-    sides = [int(side) for side in tensor[1].split(",") if side.strip()]
-    return math.prod(sides) * _TYPE_BYTES[tensor[2]]
+    dims = [int(dim) for dim in tensor[1].split(",") if dim.strip()]
+    return math.prod(dims) * _TYPE_BYTES[tensor[2]]
 
 
-def amount(text: str) -> int | None:
+def parse_bytes(text: str) -> int | None:
     """The bytes of `2.00 GiB` or `512 bytes`."""
     number = _AMOUNT.fullmatch(text)
     if number is None:
@@ -99,7 +99,7 @@ def amount(text: str) -> int | None:
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
     """Tells the agent, once for an error, however many hands it passes through."""
-    found = recognised(err)
+    found = detect(err)
     if found is None or getattr(err, "_farrier_told", False):
         return found
     (job or agent.job()).oom(found.bytes_wanted)

@@ -13,10 +13,10 @@ from farrier.binary import find
 def peak_flops(gpu: str, timeout_s: float = 10.0) -> float | None:
     """Dense 16-bit floating-point operations a second of a GPU by its name; None where nobody can say."""
     try:
-        words = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
-        told = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=True)
-        found: list[dict[str, Any]] = json.loads(told.stdout)["gpu"]
-        rates = {entry["compute"]["fp16_tflops"] for entry in found}
+        command = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        entries: list[dict[str, Any]] = json.loads(completed.stdout)["gpu"]
+        rates = {entry["compute"]["fp16_tflops"] for entry in entries}
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         return None
     rate = rates.pop() if len(rates) == 1 else None

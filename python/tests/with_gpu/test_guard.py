@@ -43,7 +43,7 @@ def model():
     made.zero_grad(set_to_none=True)
 
 
-def batch_of(model, rows, length, seed=0):
+def random_batch(model, rows, length, seed=0):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, model.shape.vocabulary, (rows, length + 1), generator=generator)
     labels = ids[:, 1:].clone()
@@ -80,7 +80,7 @@ def check(model, loss, expected):
 
 @pytest.mark.parametrize(("rows", "share"), [(8, 0.6), (7, 0.4)])
 def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
-    batch = batch_of(model, rows, 1024)
+    batch = random_batch(model, rows, 1024)
     expected = whole(model, batch)
     base, need = expected[2:]
     cap(base + int(share * need))
@@ -88,14 +88,14 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     check(model, run(batch), expected)
     report = run.report
     assert report.ooms >= 1
-    assert report.saved.get("split") == 1
+    assert report.recovered.get("split") == 1
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report.saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
+    assert run.report.recovered.get("split") == 1, "planned the second time: only fragments may have to be freed"
 
 
 def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
-    batch = batch_of(model, 8, 1024)
+    batch = random_batch(model, 8, 1024)
     base, need = whole(model, batch)[2:]
     cap(base + int(0.6 * need))
     run = farrier.torch.guard(  # A sum over rows of the mean over tokens, and said to be a mean.
@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
 
 
 def test_a_single_row_is_recomputed(model, cap):
-    batch = batch_of(model, 1, 4096)
+    batch = random_batch(model, 1, 4096)
     expected = whole(model, batch)
     base, need = expected[2:]
     saved = set()
@@ -123,26 +123,26 @@ def test_a_single_row_is_recomputed(model, cap):
             break
         check(model, loss, expected)
         model.zero_grad(set_to_none=True)
-        saved |= set(run.report.saved)
+        saved |= set(run.report.recovered)
     assert "recompute" in saved
 
 
 def test_offload_gives_the_same_gradients(model):
-    from farrier.torch.ladder import Plan
+    from farrier.torch.retry_policy import Plan
 
-    batch = batch_of(model, 1, 2048)
+    batch = random_batch(model, 1, 2048)
     expected = whole(model, batch)
     run = guard(model)
-    shape, _ = run._look_at(batch)
+    shape, _ = run._inspect(batch)
     for plan in (Plan(1), Plan(1, recompute=True)):
-        run.learned.failed(shape, plan, None, fragmented=False)
+        run.learned.record_failure(shape, plan, None, fragmented=False)
     check(model, run(batch), expected)
     assert "offload" in {mode.value for _, mode in run.learned.shapes}
 
 
 def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
-    batch = batch_of(model, 2, 2048)
-    whole(model, batch_of(model, 1, 64))  # cuBLAS keeps its workspace from here on.
+    batch = random_batch(model, 2, 2048)
+    whole(model, random_batch(model, 1, 64))  # cuBLAS keeps its workspace from here on.
     random_before = torch.cuda.get_rng_state()
     gc.collect()
     before = torch.cuda.memory_allocated()
@@ -150,7 +150,7 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
     run = guard(model)
     with pytest.raises(farrier.torch.DoesNotFit) as caught:
         run(batch)
-    assert caught.value.wanted_bytes is not None
+    assert caught.value.requested_bytes is not None
     assert caught.value.capacity_bytes is not None
     gc.collect()
     assert torch.cuda.memory_allocated() - before < 2**20
@@ -161,7 +161,7 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
 def largest_ballast():
     for size in range(8 * GIB, GIB, -(32 << 20)):
         try:
-            return farrier.torch.Ballast(size)
+            return farrier.torch.MemoryReserve(size)
         except MemoryError:
             torch.cuda.empty_cache()
     raise AssertionError("not even a small one fits")
@@ -177,23 +177,23 @@ def what_is_left(block=32 << 20):
 
 
 def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
-    batch = batch_of(model, 1, 1024)
+    batch = random_batch(model, 1, 1024)
     expected = whole(model, batch)
     cap(expected[2] + 8 * GIB)
     asked: list[str] = []
-    ballast = largest_ballast()
+    reserve = largest_ballast()
     others = what_is_left()
-    run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
+    run = guard(model, reserve=reserve, request_checkpoint=asked.append)
     check(model, run(batch), expected)
-    assert run.report.saved == {"ballast": 1}
+    assert run.report.recovered == {"reserve": 1}
     assert len(asked) == 1
-    assert not ballast.held
+    assert not reserve.is_held
     del others
 
 
 def test_half_precision_stays_close(cap):
     model = build("191m", device="cuda", dtype=torch.bfloat16)
-    batch = batch_of(model, 8, 1024)
+    batch = random_batch(model, 8, 1024)
     expected = whole(model, batch)
     cap(expected[2] + int(0.35 * expected[3]))
     run = guard(model)
@@ -213,7 +213,7 @@ def test_half_precision_stays_close(cap):
 def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
     model = build("tiny", device="cuda", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    batch = batch_of(model, 8, 64)
+    batch = random_batch(model, 8, 64)
 
     def narrow(given):
         if given["ids"].shape[0] > 4:
@@ -228,7 +228,7 @@ def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
         optimizer.step()
         return loss
 
-    policy = farrier.torch.Policy(warmups=2, gain=0.0, profile=False)
+    policy = farrier.torch.Policy(warmups=2, min_speedup=0.0, profile=False)
     step = farrier.torch.step(train, model=model, optimizer=optimizer, policy=policy)
     losses = [step(batch).item() for _ in range(8)]
     assert losses[-1] < losses[0], "one batch over and over is learned"

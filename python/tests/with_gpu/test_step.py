@@ -17,7 +17,7 @@ from farrier.bench.model import IGNORED, build
 from farrier.torch import Lengths, Policy, step
 from farrier.torch.explain import ReasonCode
 
-FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
+FAST = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=50)
 
 
 def model_of(dtype=torch.float32, **more):
@@ -113,7 +113,7 @@ def test_the_losses_are_those_of_the_eager_run():
     assert graphed.report.reason is None
     assert graphed.report.replays >= 50
     assert graphed.report.verified >= 5
-    assert graphed.report.last.gradients == len(list(model_of().parameters()))
+    assert graphed.report.last_comparison.gradients == len(list(model_of().parameters()))
 
 
 def test_dropout_draws_the_same_numbers():
@@ -212,7 +212,7 @@ def test_averaged_weights_inside_the_step():
     first, second = optimizer_of(model), optimizer_of(twin)
     eager = losses(averaging(model, first), batches(30))
     inner = averaging(twin, second)
-    graphed = step(inner, model=twin, optimizer=second, policy=FAST, also=[averages[1]])
+    graphed = step(inner, model=twin, optimizer=second, policy=FAST, extra_state=[averages[1]])
     same(eager, losses(graphed, batches(30)))
     assert graphed.report.replays >= 20
     trained_alike(start, *averages)
@@ -296,7 +296,7 @@ def test_a_wrong_padding_value_is_found_before_it_trains():
     lengths = Lengths(pad={"ids": 0, "labels": 3}, shortest=64)
     eager, found, graphed = both(plain_step, stream, lengths=lengths)
     same(eager, found)
-    assert "differ" in graphed.report.reason.what
+    assert "differ" in graphed.report.reason.cause
 
 
 def test_a_number_of_python_that_changes_is_found():
@@ -317,7 +317,7 @@ def test_a_number_of_python_that_changes_is_found():
     optimizer = optimizer_of(model)
     graphed = step(schedule(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
     losses(graphed, batches(12))
-    assert "two eager runs of one batch differ" in graphed.report.reason.what
+    assert "two eager runs of one batch differ" in graphed.report.reason.cause
 
 
 def test_float16_with_a_scaler():
@@ -378,16 +378,16 @@ def test_sgd_with_dampening_runs_eagerly_and_says_why():
     options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
     eager, found, graphed = both(plain_step, list(batches(8)), kind=torch.optim.SGD, options=options)
     same(eager, found, 1e-5)
-    assert "dampening" in graphed.report.reason.what
+    assert "dampening" in graphed.report.reason.cause
 
 
 def test_an_optimizer_that_counts_on_the_host_runs_eagerly():
     eager, found, graphed = both(plain_step, list(batches(4)), kind=torch.optim.Adagrad)
     same(eager, found, 1e-6)
-    assert "capturable" in graphed.report.reason.what
+    assert "capturable" in graphed.report.reason.cause
 
 
-def synchronising(model, optimizer):
+def gradient_sync(model, optimizer):
     inner = plain_step(model, optimizer)
 
     def train(batch):
@@ -443,7 +443,7 @@ def not_forked(model, optimizer):
 @pytest.mark.parametrize(
     ("make", "words", "line"),
     [
-        (synchronising, "it waits for the GPU", "if loss.item() > 1e9:"),
+        (gradient_sync, "it waits for the GPU", "if loss.item() > 1e9:"),
         (branching, "it waits for the GPU", "if loss > 0:"),
         (not_joined, "starts work on another stream and does not wait for it", None),
         (not_forked, "works on a stream that takes no part in the capture", "torch.ones(1024"),
@@ -452,9 +452,9 @@ def not_forked(model, optimizer):
 def test_what_cannot_be_captured_is_explained_and_runs_eagerly(make, words, line):
     eager, found, graphed = both(make, list(batches(10)))
     same(eager, found, 1e-4)
-    assert words in graphed.report.reason.what
+    assert words in graphed.report.reason.cause
     if line:
-        assert line in graphed.report.reason.where
+        assert line in graphed.report.reason.location
 
 
 def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
@@ -498,14 +498,14 @@ def test_a_layer_that_is_left_out_by_a_number_of_the_host_has_no_graph():
 
     eager, found, graphed = both(make, list(batches(20)))
     same(eager, found, 1e-4)
-    assert "draws random numbers on the host (torch's generator of the CPU)" in graphed.report.reason.what
+    assert "draws random numbers on the host (torch's generator of the CPU)" in graphed.report.reason.cause
 
 
 def test_shapes_that_never_come_back():
     stream = [batch for i in range(40) for batch in batches(1, length=20 + i, seed=i)]
     eager, found, graphed = both(plain_step, stream)
     same(eager, found, 1e-4)
-    assert "none came back" in graphed.report.reason.what
+    assert "none came back" in graphed.report.reason.cause
 
 
 def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
@@ -638,7 +638,7 @@ def test_a_buffer_that_forward_replaces_is_told_and_right():
     stream = [{"x": torch.randn(8, 16, generator=torch.Generator().manual_seed(i)) + 1} for i in range(12)]
     eager, found, graphed = both(squares_step, stream, model=Replacing().cuda())
     same(eager, found, 1e-4)
-    assert "in the place of a buffer (mean)" in graphed.report.reason.what
+    assert "in the place of a buffer (mean)" in graphed.report.reason.cause
 
 
 def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
@@ -653,9 +653,9 @@ def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
 
         return train
 
-    policy = Policy(warmups=4, gain=1.2)
+    policy = Policy(warmups=4, min_speedup=1.2)
     _, _, graphed = both(heavy, list(batches(8)), policy=policy)
-    assert "waits for the GPU" in graphed.report.reason.what
+    assert "waits for the GPU" in graphed.report.reason.cause
 
 
 def test_a_step_that_waits_for_launches_is_measured_and_faster():
@@ -663,7 +663,7 @@ def test_a_step_that_waits_for_launches_is_measured_and_faster():
     _, _, graphed = both(plain_step, list(batches(60)), policy=policy)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.eager.gain > 1.5
-    assert graphed.report.gain > 1.5
+    assert graphed.report.speedup > 1.5
 
 
 def test_a_scheduler_that_moves_momentum_too_has_no_graph_and_says_why():
@@ -674,7 +674,7 @@ def test_a_scheduler_that_moves_momentum_too_has_no_graph_and_says_why():
     for batch in batches(20):
         graphed(batch)
         scheduler.step()
-    assert "betas of group 0" in graphed.report.reason.what
+    assert "betas of group 0" in graphed.report.reason.cause
 
 
 def test_no_more_memory_than_the_eager_run():
@@ -742,7 +742,7 @@ def grouped_queries(scaled=None, *, count=60, compile=False):
         optimizer.step()
         return loss
 
-    policy = Policy(warmups=2, gain=0.0, profile=False, verify_every=3)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=3)
     graphed = step(train, model=model, optimizer=optimizer, policy=policy, compile=compile)
     losses(graphed, batches(count, rows=4, length=1024))
     return graphed
@@ -760,4 +760,4 @@ def test_attention_with_grouped_queries_has_a_graph(compile):
 def test_a_gradient_of_the_graph_that_is_one_per_cent_too_large_is_found(name):
     graphed = grouped_queries(name, count=6)
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS, graphed.report
-    assert {each.name for each in graphed.report.last.wrong} == {name}
+    assert {each.name for each in graphed.report.last_comparison.mismatches} == {name}

@@ -92,14 +92,14 @@ def test_another_error_is_only_raised(fake):
 def test_a_checkpoint_is_asked_for_and_answered(fake):
     step = farrier.jax.step(train, first_step=100, job=Job("4711"))
     rank = fake.accept()
-    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
+    rank.send(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
     weights, batch = start()
     weights, _ = step(weights, batch)
     weights, _ = step(weights, batch)
     assert step.checkpoint_wanted == "gpu.xid Xid 95"
-    step.not_saved(OSError("no space left"))
+    step.checkpoint_failed(OSError("no space left"))
     assert step.checkpoint_wanted is None, "for a minute"
-    step.saved()
+    step.checkpoint_done()
     said = rank.everything()
     assert of(said, "checkpoint_failed")[0]["message"] == "no space left"
     assert of(said, "checkpoint_done") == [{"type": "checkpoint_done", "step": 102}]

@@ -60,7 +60,7 @@ def of(said, kind):
 
 
 def wants(rank, key="17-1", reason="gpu.xid Xid 95"):
-    rank.say(type="checkpoint_wanted", findings=[key], reason=reason)
+    rank.send(type="checkpoint_wanted", findings=[key], reason=reason)
 
 
 def test_steps_phases_and_losses_are_told(fake, every_step):
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(fake, every_st
 
 
 def test_training_ends_after_the_checkpoint_where_that_is_asked(fake, every_step, tmp_path):
-    told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "{step}.weights.h5"), stop=True)
+    told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "{step}.weights.h5"), stop_after_checkpoint=True)
     rank = fake.accept()
     wants(rank)
     model_of().fit(**data(50), epochs=3, callbacks=[told])
@@ -216,7 +216,7 @@ def test_it_saves_every_so_many_steps_over_epochs_and_at_the_end(fake):
     assert saved == [5, 10], "the last step of an epoch counts, and the last of all once"
     model_of().fit(**data(7), callbacks=[told])
     assert saved == [5, 10, 5, 7]
-    assert told.saved == told.step == 7
+    assert told.last_saved_step == told.step == 7
     assert [it["step"] for it in of(rank.everything(), "checkpoint_done")] == saved
 
 
@@ -228,7 +228,7 @@ def test_told_to_end_it_saves_the_last_step_and_may_be_used_again(fake):
     class Stops(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 3:
-                told.end("asked to stop")
+                told.request_stop("asked to stop")
 
     model = model_of()
     model.fit(**data(50), epochs=3, callbacks=[Stops(), told])
@@ -246,7 +246,7 @@ def test_a_checkpoint_that_fails_at_the_end_is_not_called_saved(fake):
     told = farrier.keras.Callback(job=Job("4711"), save=save, save_every=4)
     rank = fake.accept()
     model_of().fit(**data(), callbacks=[told])
-    assert (told.saved, told.step) == (4, 6)
+    assert (told.last_saved_step, told.step) == (4, 6)
     assert len(of(rank.everything(), "checkpoint_failed")) == 1
 
 
@@ -258,7 +258,7 @@ def test_ranks_that_have_to_agree_do_so_where_they_save_anyway(fake):
         return told.step >= 6
 
     told = farrier.keras.Callback(
-        job=Job("4711"), save=lambda model, step: saved.append(step), save_every=3, stop=True, agree=agree
+        job=Job("4711"), save=lambda model, step: saved.append(step), save_every=3, stop_after_checkpoint=True, agree=agree
     )
     fake.accept()
     model_of().fit(**data(10), callbacks=[told])
@@ -284,20 +284,20 @@ def test_a_path_that_is_none_is_refused_before_the_first_step(socket_path, path)
 
 
 def test_rank_0_writes_and_the_others_know(fake, tmp_path):
-    from farrier.keras.saving import save_to
+    from farrier.keras.checkpoint_writer import path_writer
 
     job = Job("4711", rank=1)
     rank = fake.accept()
     wants(rank)
     job.poll()
-    assert save_to(str(tmp_path / "{step}.keras"), job)(None, 5, job)
+    assert path_writer(str(tmp_path / "{step}.keras"), job)(None, 5, job)
     assert job.checkpoint_wanted is None
     assert not of(rank.everything(), "checkpoint_done")
     assert not list(tmp_path.glob("*.keras"))
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
-    from farrier.keras.saving import write
+    from farrier.keras.checkpoint_writer import save_atomically
 
     class Torn:
         def save(self, path):
@@ -307,7 +307,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
 
     (tmp_path / "5.keras").write_text("whole")
     with pytest.raises(OSError, match="the disk is gone"):
-        write(Torn(), str(tmp_path / "5.keras"))
+        save_atomically(Torn(), str(tmp_path / "5.keras"))
     assert [(it.name, it.read_text()) for it in tmp_path.iterdir()] == [("5.keras", "whole")]
 
 

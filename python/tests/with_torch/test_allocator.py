@@ -84,7 +84,7 @@ class Fake:
 
 def test_the_switch_keeps_the_other_settings_and_is_put_back_by_the_last():
     fake = Fake({"expandable_segments": True, "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"})
-    switch = allocator._Switch()
+    switch = allocator._ExpandableSwitch()
     with switch.off(fake):
         with switch.off(fake):
             pass
@@ -97,6 +97,6 @@ def test_the_switch_keeps_the_other_settings_and_is_put_back_by_the_last():
 
 def test_where_segments_are_classic_nothing_is_switched():
     fake = Fake({"expandable_segments": False, "PYTORCH_CUDA_ALLOC_CONF": ""})
-    with allocator._Switch().off(fake):
+    with allocator._ExpandableSwitch().off(fake):
         pass
     assert fake.applied == []

@@ -4,7 +4,7 @@ from collections import UserDict, namedtuple
 import pytest
 import torch
 
-from farrier.torch.batch import padded, rebuild, signature, tensors
+from farrier.torch.batch import pad_batch, rebuild, signature, tensors
 from farrier.torch.lengths import Lengths
 
 Pair = namedtuple("Pair", "left right")
@@ -53,18 +53,18 @@ def test_a_signature_tells_shapes_types_and_values_apart():
 
 def test_padding_is_to_the_right_with_the_value_of_each():
     batch = {"ids": torch.ones(2, 70), "labels": torch.ones(2, 70), "weight": torch.ones(2)}
-    made = padded(batch, Lengths(pad={"ids": 0, "labels": -100}))
+    made = pad_batch(batch, Lengths(pad={"ids": 0, "labels": -100}))
     assert made["ids"].shape == made["labels"].shape == (2, 72)
     assert made["ids"][:, 70:].eq(0).all()
     assert made["labels"][:, 70:].eq(-100).all()
     assert made["weight"] is batch["weight"]
     full = {"ids": torch.ones(2, 72), "labels": torch.ones(2, 72)}
-    assert padded(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]
+    assert pad_batch(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]
 
 
 def test_a_tensor_with_the_length_and_no_value_is_refused():
     batch = {"ids": torch.ones(2, 70), "mask": torch.ones(2, 70)}
     with pytest.raises(ValueError, match=r"\['mask'\] have the length 70"):
-        padded(batch, Lengths(pad={"ids": 0}))
+        pad_batch(batch, Lengths(pad={"ids": 0}))
     with pytest.raises(ValueError, match="labels"):
-        padded(batch, Lengths(pad={"labels": 0}))
+        pad_batch(batch, Lengths(pad={"labels": 0}))

@@ -9,7 +9,7 @@ import torch
 import farrier.torch
 from farrier.bench import process, train
 from farrier.torch import Policy
-from farrier.torch.policy import Boundness
+from farrier.torch.policy import StepTiming
 
 
 def test_the_profiled_step_is_one_that_was_not_compared(monkeypatch):
@@ -22,8 +22,8 @@ def test_the_profiled_step_is_one_that_was_not_compared(monkeypatch):
 
     step.report = report
     launches = iter((2500, 1))
-    monkeypatch.setattr(train, "profiled", lambda run, *s: (run(), Boundness(*s, launches=next(launches))))
-    assert train.profile_of_a_plain_step(step, {}, 0.005).launches == 1
+    monkeypatch.setattr(train, "profile_step", lambda run, *s: (run(), StepTiming(*s, launches=next(launches))))
+    assert train.profile_uncompared_step(step, {}, 0.005).launches == 1
     assert len(ran) == 2
 
 
@@ -32,11 +32,11 @@ def test_a_step_without_a_report_has_no_comparisons():
 
 
 def test_a_step_that_is_eager_for_good_compares_nothing_any_more():
-    pace = SimpleNamespace(share=0.003)
-    assert train.comparisons_share(SimpleNamespace(pace=pace, reason=None)) == 0.003
-    assert train.comparisons_share(SimpleNamespace(pace=pace, reason="it differs")) == 0.0
-    assert train.comparisons_share(SimpleNamespace(pace=SimpleNamespace(share=None), reason=None)) is None
-    assert train.comparisons_share(SimpleNamespace(pace=None, reason="no gain")) is None
+    schedule = SimpleNamespace(share=0.003)
+    assert train.comparisons_share(SimpleNamespace(schedule=schedule, reason=None)) == 0.003
+    assert train.comparisons_share(SimpleNamespace(schedule=schedule, reason="it differs")) == 0.0
+    assert train.comparisons_share(SimpleNamespace(schedule=SimpleNamespace(share=None), reason=None)) is None
+    assert train.comparisons_share(SimpleNamespace(schedule=None, reason="no gain")) is None
 
 
 def without_a_gpu(monkeypatch):
@@ -48,7 +48,7 @@ def without_a_gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda: 1 << 20)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
-    monkeypatch.setattr(train, "profiled", lambda run, *s: (run(), Boundness(*s)))
+    monkeypatch.setattr(train, "profile_step", lambda run, *s: (run(), StepTiming(*s)))
 
 
 def test_a_shard_of_ours_counts_the_comparisons_in_its_timed_steps(monkeypatch):
@@ -56,7 +56,7 @@ def test_a_shard_of_ours_counts_the_comparisons_in_its_timed_steps(monkeypatch):
 
     def emulated_step(_, model, optimizer):
         step = train.train_step(model, optimizer, model)
-        policy = Policy(warmups=3, gain=0.0, profile=False)
+        policy = Policy(warmups=3, min_speedup=0.0, profile=False)
         return emulation.step(step, model=model, optimizer=optimizer, policy=policy)
 
     monkeypatch.setattr(train, "variant_step", emulated_step)

@@ -12,10 +12,10 @@ from torch import nn
 
 import farrier.torch
 from farrier.torch import attempt, guarded
-from farrier.torch.explain import reason
-from farrier.torch.ladder import Mode, Plan
-from farrier.torch.meter import NoMeter
+from farrier.torch.explain import explain_error
+from farrier.torch.memory_meter import UnknownMeter
 from farrier.torch.recompute import offloading
+from farrier.torch.retry_policy import ActivationMode, Plan
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 # A row of 5 x 4 keeps 20 bytes three times in each of four blocks. Recomputed, one block's 60 at a time.
@@ -70,7 +70,7 @@ def test_split_is_exact(net, batch, memory, reduction, rows, ignored, fits):
     check(model, run(given), expected)
     report = run.report
     assert (report.ooms > 0) == (rows > fits)
-    assert report.saved == ({"split": 1} if rows > fits else {})
+    assert report.recovered == ({"split": 1} if rows > fits else {})
     assert report.lost == 0
 
 
@@ -83,7 +83,7 @@ def test_out_of_memory_in_the_middle_of_backward_leaves_no_trace(net, batch, mem
     run = guard(model, memory)
     check(model, run(given), expected)
     assert run.report.ooms >= 1
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
 
 
 def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
@@ -92,7 +92,7 @@ def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
     memory.limit = ROW // 2
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report.saved == {"recompute": 1}
+    assert run.report.recovered == {"recompute": 1}
     assert all("forward" not in block.__dict__ for block in model.blocks)
 
 
@@ -102,7 +102,7 @@ def test_offload_is_exact(net, batch, memory, offload_here):
     memory.limit = 45  # Two of a row's three.
     run = guard(model, memory, recompute_modules=[])
     check(model, run(given), expected)
-    assert run.report.saved == {"offload": 1}
+    assert run.report.recovered == {"offload": 1}
 
 
 def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_here):
@@ -110,28 +110,28 @@ def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_he
     torch.manual_seed(2)
     expected = whole(model, given)
     run = guard(model, memory)
-    shape, _ = run._look_at(given)
+    shape, _ = run._inspect(given)
     for plan in (Plan(1), Plan(1, recompute=True)):
-        run.learned.failed(shape, plan, None, fragmented=False)
+        run.learned.record_failure(shape, plan, None, fragmented=False)
     torch.manual_seed(2)
     check(model, run(given), expected)
     assert [mode.value for _, mode in run.learned.shapes] == ["plain", "recompute", "offload"]
 
 
-class Ballast:
+class MemoryReserve:
     """As the real one, of the simulated memory."""
 
-    size_bytes, held = 200, True
+    size_bytes, is_held = 200, True
 
     def __init__(self, memory):
         self.memory = memory
 
     def release(self):
-        self.held = False
+        self.is_held = False
         self.memory.limit += self.size_bytes
 
-    def take(self):
-        self.held = True
+    def acquire(self):
+        self.is_held = True
         self.memory.limit -= self.size_bytes
 
 
@@ -147,21 +147,21 @@ class Told:
 
 
 def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory):
-    model, given, asked, told, ballast = net(), batch(rows=2), [], Told(), Ballast(memory)
+    model, given, asked, told, reserve = net(), batch(rows=2), [], Told(), MemoryReserve(memory)
     expected = whole(model, given)
     memory.limit = 50
-    run = guard(model, memory, ballast=ballast, ask_checkpoint=asked.append, events=told)
+    run = guard(model, memory, reserve=reserve, request_checkpoint=asked.append, events=told)
     check(model, run(given), expected)
-    assert run.report.saved == {"ballast": 1}
+    assert run.report.recovered == {"reserve": 1}
     assert len(asked) == 1
     assert "ballast" in asked[0]
     assert told.phases == ["low-memory"]
-    assert not ballast.held
+    assert not reserve.is_held
     memory.limit = 10**6
-    for _ in range(guarded.RETAKE_AFTER):
+    for _ in range(guarded.REACQUIRE_AFTER_CALLS):
         model.zero_grad()
         check(model, run(given), expected)
-    assert ballast.held, "taken again when there is room"
+    assert reserve.is_held, "taken again when there is room"
 
 
 def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memory):
@@ -228,7 +228,7 @@ def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accum
     assert torch.equal(before[2], after[2])
     assert before[3] == after[3]
     assert (before[4] == after[4]).all()
-    assert caught.value.wanted_bytes == 20
+    assert caught.value.requested_bytes == 20
     assert caught.value.capacity_bytes == 19
     assert "pieces of 1 row, recompute, offload" in str(caught.value)
     assert run.report.lost == 1
@@ -338,7 +338,7 @@ def test_recompute_with_dropout_uses_the_same_masks(net, batch, memory):
     torch.manual_seed(3)
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report.saved == {"recompute": 1}
+    assert run.report.recovered == {"recompute": 1}
 
 
 def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, memory):
@@ -350,7 +350,7 @@ def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, 
     run = guard(model, memory)
     check(model, run(given), (loss.detach(), [parameter.grad for parameter in reference.parameters()]))
     report = run.report
-    assert report.saved == {"recompute": 1}
+    assert report.recovered == {"recompute": 1}
     assert any("BatchNorm" in note for note in report.notes)
     for (name, mine), theirs in zip(model.named_buffers(), reference.buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, **EXACT, msg=name)
@@ -361,7 +361,7 @@ def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, bat
     memory.limit = 4 * ROW
     run = guard(model, memory, split_batchnorm=True)
     run(batch())
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
     model.eval()
     given = batch()
     memory.limit = 10**9
@@ -370,7 +370,7 @@ def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, bat
     model.zero_grad()
     frozen = guard(model, memory)
     check(model, frozen(given), expected)
-    assert frozen.report.saved == {"split": 1}
+    assert frozen.report.recovered == {"split": 1}
 
 
 def test_buffers_count_every_row_once_however_often_it_is_tried(net, batch, memory):
@@ -440,22 +440,22 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
 def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
     """Seven rows planned at five run as four and three: nobody has seen five fit, nor fail."""
     run = guard(net(), memory)
-    shape, _ = run._look_at(batch(rows=7))
-    run.learned.failed(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
+    shape, _ = run._inspect(batch(rows=7))
+    run.learned.record_failure(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
     run(batch(rows=7))
     assert run.report.split_calls == 1
-    assert run.learned.shapes[shape.key, Mode.PLAIN].safe_rows == 4
-    assert run.learned.lines[Mode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
+    assert run.learned.shapes[shape.key, ActivationMode.PLAIN].safe_rows == 4
+    assert run.learned.lines[ActivationMode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
 
 
 def test_memory_that_says_nothing_is_retried_once_then_split(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit, memory.says_bytes = 4 * ROW, False
-    run = guard(model, memory, meter=NoMeter())
+    run = guard(model, memory, meter=UnknownMeter())
     check(model, run(given), expected)
     assert run.report.ooms == 2
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
 
 
 def test_fragmentation_is_cured_by_freeing(net, batch, memory):
@@ -470,7 +470,7 @@ def test_fragmentation_is_cured_by_freeing(net, batch, memory):
 
     run = farrier.torch.guard(fragmented, model=model, count=terms, meter=memory)
     check(model, run(given), expected)
-    assert run.report.saved == {"free": 1}
+    assert run.report.recovered == {"free": 1}
 
 
 def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
@@ -495,7 +495,7 @@ def test_modules_that_come_later_are_seen(net, batch, memory):
     expected = whole(model, given)
     memory.limit = 4 * 120
     check(model, run(given), expected)
-    assert run.report.saved == {"split": 1}
+    assert run.report.recovered == {"split": 1}
 
 
 def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
@@ -514,30 +514,30 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
 
     helped = farrier.torch.guard(loss_fn, model=model, meter=memory, split=split, rows=lambda b: b[0].shape[0])
     helped(odd)
-    assert helped.report.saved == {"split": 1}
+    assert helped.report.recovered == {"split": 1}
 
 
 @pytest.mark.parametrize(("fits", "how"), [(3, "pieces of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
 def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch, fits, how):
     model, seen = net(), []
 
-    def counted(given):
+    def count_of(given):
         seen.append(len(given["x"]))
         return squares(model, given)
 
-    run = farrier.torch.guard(counted, model=model, count=terms, meter=memory)
+    run = farrier.torch.guard(count_of, model=model, count=terms, meter=memory)
     memory.limit = int(fits * ROW)
     run(batch(rows=6))
     model.zero_grad()
     seen.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(farrier.torch.RunsInPieces, match=f"the guard runs 6 rows of .* in {how}") as caught:
+    with pytest.raises(farrier.torch.NotCapturable, match=f"the guard runs 6 rows of .* in {how}") as caught:
         run(batch(rows=6))
     assert not seen, "refused before it is tried"
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert reason(caught.value).what.startswith("the guard runs 6 rows")
-    assert reason(caught.value).of_this_shape
+    assert explain_error(caught.value).cause.startswith("the guard runs 6 rows")
+    assert explain_error(caught.value).shape_specific
 
 
 def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):

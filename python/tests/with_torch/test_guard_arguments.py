@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import farrier.torch
-from farrier.torch.meter import NoMeter
+from farrier.torch.memory_meter import UnknownMeter
 
 
 def rows(count=8):
@@ -23,7 +23,7 @@ def guard(fits=10**9, **more):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return (model(batch["x"]) - batch["y"]).square().mean()
 
-    return farrier.torch.guard(loss_fn, **{"model": model, "meter": NoMeter(), "recompute_modules": [], **more})
+    return farrier.torch.guard(loss_fn, **{"model": model, "meter": UnknownMeter(), "recompute_modules": [], **more})
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
             raise fates.pop(0)
         return model(batch["x"]).mean()
 
-    run = farrier.torch.guard(loss_fn, model=model, meter=NoMeter())
+    run = farrier.torch.guard(loss_fn, model=model, meter=UnknownMeter())
     with pytest.raises(KeyError):
         run(rows())
     assert (run.report.ooms, run.report.lost) == (0, 0), "memory had not run out"
@@ -120,7 +120,7 @@ def test_a_sum_that_was_called_a_mean_is_told_by_its_name(reduction):
         errors = (model(batch["x"]) - batch["y"]).square()
         return errors.sum() if reduction == "mean" else errors.mean()
 
-    run = farrier.torch.guard(loss_fn, model=model, reduction=reduction, meter=NoMeter(), recompute_modules=[])
+    run = farrier.torch.guard(loss_fn, model=model, reduction=reduction, meter=UnknownMeter(), recompute_modules=[])
     other = "sum" if reduction == "mean" else "mean"
     with pytest.raises(farrier.torch.DoesNotFit, match=f'give reduction="{other}"'):
         run(rows(8))

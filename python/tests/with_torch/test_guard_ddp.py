@@ -283,14 +283,17 @@ def test_a_forward_that_communicates_is_refused(monkeypatch):
 
 
 def test_a_hook_for_buffers_is_not_passed_over_in_silence():
-    from farrier.torch.parallel import buffers_once
+    from farrier.torch.ddp import broadcast_buffers_once
 
-    with pytest.raises(TypeError, match="_register_buffer_comm_hook"), buffers_once(SimpleNamespace(buffer_hook=print)):
+    with (
+        pytest.raises(TypeError, match="_register_buffer_comm_hook"),
+        broadcast_buffers_once(SimpleNamespace(buffer_hook=print)),
+    ):
         pass
 
 
 def test_a_communication_hook_is_not_passed_over_in_silence():
-    from farrier.torch.parallel import average_gradients
+    from farrier.torch.ddp import average_gradients
 
     with pytest.raises(TypeError, match='ddp_sync="last"'):
         average_gradients(SimpleNamespace(_comm_hooks=[print]))

@@ -8,9 +8,9 @@ import torch
 
 import farrier.torch
 from farrier import oom
-from farrier.torch.ballast import Ballast
-from farrier.torch.meter import CudaMeter
-from farrier.torch.oom import failure_of, let_go
+from farrier.torch.memory_meter import CudaMemoryMeter
+from farrier.torch.memory_reserve import MemoryReserve
+from farrier.torch.oom import clear_frames, parse_oom
 
 # As torch 2.11 words it under a share of the memory.
 REAL = (
@@ -21,8 +21,8 @@ REAL = (
 
 
 def test_torchs_own_error_says_how_much():
-    failure = failure_of(torch.OutOfMemoryError(REAL))
-    assert failure.wanted_bytes == 3 * 2**29
+    failure = parse_oom(torch.OutOfMemoryError(REAL))
+    assert failure.requested_bytes == 3 * 2**29
     assert failure.allocated_bytes == int(27.25 * 2**30)
 
 
@@ -38,10 +38,10 @@ def test_torchs_own_error_says_how_much():
     ],
 )
 def test_other_words_for_it(message):
-    failure = failure_of(RuntimeError(message))
+    failure = parse_oom(RuntimeError(message))
     assert failure is not None
     assert "\n" not in failure.message
-    told = oom.recognised(RuntimeError(message))
+    told = oom.detect(RuntimeError(message))
     assert (told is None) == ("DefaultCPUAllocator" in message), "the agent hears of the GPU's memory, by the same words"
 
 
@@ -60,7 +60,7 @@ def test_other_words_for_it(message):
     ids=lambda error: str(error)[:20],
 )
 def test_all_else_is_not(error):
-    assert failure_of(error) is None
+    assert parse_oom(error) is None
 
 
 class Held:
@@ -90,7 +90,7 @@ def test_an_error_lets_go_of_its_frames_and_of_those_before():
         except torch.OutOfMemoryError as error:
             kept = error
         assert all(reference() is not None for reference in watched), "the traceback holds them"
-        let_go(kept)
+        clear_frames(kept)
         assert all(reference() is None for reference in watched)
     finally:
         gc.enable()
@@ -129,34 +129,34 @@ def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monk
 
     monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
     monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
-    CudaMeter(torch.device("cuda")).free()
+    CudaMemoryMeter(torch.device("cuda")).free()
     assert len(collected) == 1
     gc.disable()
     try:
-        CudaMeter(torch.device("cuda")).free()
+        CudaMemoryMeter(torch.device("cuda")).free()
     finally:
         gc.enable()
     assert len(collected) == 1
 
 
 def test_ballast_is_taken_and_released():
-    ballast = Ballast(1000, "cpu")
-    assert ballast.held
-    ballast.release()
-    assert not ballast.held
-    assert ballast.take()
-    assert ballast.take(), "once is enough"
+    reserve = MemoryReserve(1000, "cpu")
+    assert reserve.is_held
+    reserve.release()
+    assert not reserve.is_held
+    assert reserve.acquire()
+    assert reserve.acquire(), "once is enough"
     with pytest.raises(ValueError, match="holds nothing back"):
-        Ballast(0, "cpu")
+        MemoryReserve(0, "cpu")
 
 
 def test_a_ballast_that_does_not_fit_says_so(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    ballast = Ballast(1000, "cpu")
-    ballast.release()
+    reserve = MemoryReserve(1000, "cpu")
+    reserve.release()
     monkeypatch.setattr(torch, "empty", full)
-    assert not ballast.take()
+    assert not reserve.acquire()
     with pytest.raises(MemoryError, match="make it smaller"):
-        Ballast(1000, "cpu")
+        MemoryReserve(1000, "cpu")

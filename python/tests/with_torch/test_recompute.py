@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import farrier.torch
-from farrier.torch.recompute import blocks_of, offloading, recomputing
+from farrier.torch.recompute import find_blocks, offloading, recomputing
 
 
 class Block(nn.Module):
@@ -39,9 +39,9 @@ class Two(nn.Module):
 
 def test_the_blocks_are_the_longest_list_of_modules_with_parts():
     model = Two()
-    assert blocks_of([model]) == list(model.blocks)
-    assert blocks_of([nn.Linear(2, 2)]) == []
-    assert len(blocks_of([model.small])) == 9
+    assert find_blocks([model]) == list(model.blocks)
+    assert find_blocks([nn.Linear(2, 2)]) == []
+    assert len(find_blocks([model.small])) == 9
 
 
 def test_nothing_is_left_behind_after_an_error():
@@ -138,7 +138,7 @@ def test_a_compiled_model_runs_eagerly_while_it_recomputes(how):
     torch.testing.assert_close(loss, expected)
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
-    assert run.report.saved == {"recompute": 1}
+    assert run.report.recovered == {"recompute": 1}
     assert not runs, "eager within"
     model.zero_grad()
     limit[0] = 5

@@ -15,11 +15,11 @@ from emulation import Arena, assert_trained_alike, batches, perceptron, plain, s
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from farrier.torch import Lengths, Policy, workshop
-from farrier.torch.baked import Baked
+from farrier.torch import Lengths, Policy, graph_runner
+from farrier.torch.capture_key import CaptureKey
 from farrier.torch.comparison import Comparison
-from farrier.torch.pinned import GivenAgain
-from farrier.torch.policy import Boundness
+from farrier.torch.pinned_reuse import PinnedReuseDetector
+from farrier.torch.policy import StepTiming
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_plain_training():
     assert_trained_alike(*models)
     assert graphed.report.reason is None
     assert graphed.report.replays == 37
-    assert graphed.report.last.gradients == 4
+    assert graphed.report.last_comparison.gradients == 4
     assert float(optimizers[1].state[models[1][0].weight]["step"]) == 40
 
 
@@ -97,7 +97,7 @@ def test_a_scheduler_inside_the_step_has_no_graph_and_is_stepped_once_a_batch():
 
     models, optimizers, graphed = both(make=scheduled)
     assert_trained_alike(*models)
-    assert "sets the learning rate itself" in graphed.report.reason.what
+    assert "sets the learning rate itself" in graphed.report.reason.cause
     assert optimizers[1].param_groups[0]["lr"] == pytest.approx(3e-2 * 0.98**40)
 
 
@@ -143,20 +143,20 @@ def test_noise_that_grows_with_training_is_measured_again_and_is_no_difference()
 def test_noise_does_not_hide_a_graph_that_is_wrong():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-4}, graph=graph), each=later(graph, 1.01))
-    assert "differ after" in graphed.report.reason.what
+    assert "differ after" in graphed.report.reason.cause
 
 
 def test_a_graph_that_adds_in_another_order_than_two_eager_runs_happened_to_is_no_difference():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-5}, graph=graph), each=later(graph, 1.002))
     assert graphed.report.reason is None, graphed.report
-    assert graphed.report.last.worst > 4 * graphed.report.noise, "further apart than eager runs are"
+    assert graphed.report.last_comparison.max_distance > 4 * graphed.report.noise, "further apart than eager runs are"
 
 
 def test_the_same_of_a_step_without_noise_is_a_difference():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 0.0}, graph=graph), each=later(graph, 1.002))
-    assert "differ after" in graphed.report.reason.what
+    assert "differ after" in graphed.report.reason.cause
 
 
 def test_noise_that_grows_does_not_hide_a_graph_that_is_wrong():
@@ -167,8 +167,8 @@ def test_noise_that_grows_does_not_hide_a_graph_that_is_wrong():
             amplitude["now"], graph["now"] = 5e-4, 1.01
 
     _, _, graphed = both(60, make=noisy(amplitude, graph=graph), each=change)
-    assert "differ after" in graphed.report.reason.what
-    assert graphed.report.last.noise == pytest.approx(1e-3, rel=0.1), "it was judged by what it is now"
+    assert "differ after" in graphed.report.reason.cause
+    assert graphed.report.last_comparison.noise == pytest.approx(1e-3, rel=0.1), "it was judged by what it is now"
 
 
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
@@ -197,12 +197,12 @@ def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch)
 
 def test_memory_that_was_freed_is_not_memory_that_came_back(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
-    seen = GivenAgain()
+    seen = PinnedReuseDetector()
     for _ in range(500):
         both_of_one = torch.zeros(8, 5)
-        assert not seen.look({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views, given once"
-    assert len(seen._known) <= 65
-    assert seen.look({"ids": both_of_one[:, :-1]})
+        assert not seen.check({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views, given once"
+    assert len(seen._storages) <= 65
+    assert seen.check({"ids": both_of_one[:, :-1]})
 
 
 def dirty(model):
@@ -229,7 +229,7 @@ def test_sgd_with_dampening_runs_eagerly_and_says_why():
 
     models, optimizers, graphed = both(optimizer=sgd)
     assert_trained_alike(*models)
-    assert "dampening" in graphed.report.reason.what
+    assert "dampening" in graphed.report.reason.cause
     assert not optimizers[1].param_groups[0]["fused"], "nothing was changed"
 
 
@@ -264,7 +264,7 @@ def test_unfreezing_after_graphs_were_given_up():
 
     models, _, graphed = both(optimizer=sgd_with_momentum, each=unfreeze, make=silent)
     assert_trained_alike(*models)
-    assert "returns no tensor" in graphed.report.reason.what
+    assert "returns no tensor" in graphed.report.reason.cause
 
 
 def test_a_scaler_skips_overflows_after_graphs_were_given_up():
@@ -278,7 +278,7 @@ def test_a_scaler_skips_overflows_after_graphs_were_given_up():
     assert weights(models[1]).isfinite().all()
     assert not torch.equal(weights(models[1]), weights(perceptron()))
     assert not optimizers[1].param_groups[0]["fused"]
-    assert "waits for the GPU" in graphed.report.reason.what
+    assert "waits for the GPU" in graphed.report.reason.cause
 
 
 def test_modes_that_alternate_have_a_graph_each():
@@ -327,7 +327,7 @@ def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(d
     models, _, graphed = both(model=LayerDrop(drawn), each=seed)
     torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
     assert graphed.report.replays == 0
-    assert f"draws random numbers on the host ({name})" in graphed.report.reason.what
+    assert f"draws random numbers on the host ({name})" in graphed.report.reason.cause
     assert "put it in the batch" in graphed.report.reason.remedy
 
 
@@ -438,7 +438,7 @@ class Renamed(torch.optim.AdamW):
 def test_a_step_of_its_own_is_not_gated():
     models, _, graphed = both(optimizer=lambda model: Cautious(model.parameters(), lr=1e-2))
     assert_trained_alike(*models)
-    assert "Cautious has a step of its own" in graphed.report.reason.what
+    assert "Cautious has a step of its own" in graphed.report.reason.cause
     models, _, graphed = both(optimizer=lambda model: Renamed(model.parameters(), lr=3e-2))
     assert_trained_alike(*models)
     assert graphed.report.replays >= 30
@@ -468,7 +468,7 @@ def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
     twin = copy.deepcopy(model)
     eager_optimizer, optimizer = adamw(model), adamw(twin)
     eager, inner = averaging(averages)(model, eager_optimizer), averaging(averages)(twin, optimizer)
-    graphed = step(inner, model=twin, optimizer=optimizer, also=[averages[1]])
+    graphed = step(inner, model=twin, optimizer=optimizer, extra_state=[averages[1]])
     for batch in batches(40):
         eager(batch), graphed(batch)
     assert_trained_alike(model, twin)
@@ -501,7 +501,7 @@ def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
         optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
         train = plain(model, optimizer)
         if graph:
-            train = step(train, model=model, optimizer=optimizer, also=[average])
+            train = step(train, model=model, optimizer=optimizer, extra_state=[average])
         for batch in batches(20):
             train(batch)
         return average
@@ -525,7 +525,7 @@ def test_tensors_can_be_named_too():
         return train
 
     made = []
-    _, _, graphed = both(make=make, also=[seen[1]])
+    _, _, graphed = both(make=make, extra_state=[seen[1]])
     assert graphed.report.replays >= 30
     assert [float(each) for each in seen] == [40, 40]
 
@@ -543,7 +543,7 @@ class Replacing(nn.Sequential):
 def test_a_buffer_that_forward_replaces_is_told_and_right():
     models, _, graphed = both(model=Replacing(*perceptron()))
     assert_trained_alike(*models)
-    assert "in the place of a buffer (mean)" in graphed.report.reason.what
+    assert "in the place of a buffer (mean)" in graphed.report.reason.cause
     torch.testing.assert_close(models[1].mean, models[0].mean)
     assert float(models[0].mean) != 0
 
@@ -578,7 +578,7 @@ def test_a_rehearsal_that_fails_leaves_the_scaler_as_it_was():
     scalers = two_scalers(4.0)
     models, _, graphed = both(make=scaled(scalers, item=True), scaler=scalers[1])
     assert_trained_alike(*models)
-    assert "waits for the GPU" in graphed.report.reason.what
+    assert "waits for the GPU" in graphed.report.reason.cause
 
 
 def test_steps_that_overflow_are_skipped_alike():
@@ -595,7 +595,7 @@ def in_turn(shapes):
 
 
 def test_more_shapes_than_graphs_do_not_chase_each_other_away():
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=8, pays=32)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=8, break_even_replays=32)
     models, _, graphed = both(policy=policy, stream=list(batches(240, rows=in_turn(12))))
     assert_trained_alike(*models)
     assert graphed.report.captures == 8
@@ -603,7 +603,7 @@ def test_more_shapes_than_graphs_do_not_chase_each_other_away():
 
 
 def test_a_graph_that_has_paid_goes_for_another_shape():
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=2, pays=4)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=2, break_even_replays=4)
     models, _, graphed = both(policy=policy, stream=list(batches(120, rows=in_turn(5))))
     assert_trained_alike(*models)
     assert graphed.report.evicted > 0
@@ -612,7 +612,7 @@ def test_a_graph_that_has_paid_goes_for_another_shape():
 
 
 def test_a_graph_that_nobody_needs_any_more_goes_unpaid():
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=1, pays=8)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=1, break_even_replays=8)
     models, _, graphed = both(policy=policy, stream=list(batches(60, rows=lambda i: 3 if i < 6 else 5)))
     assert_trained_alike(*models)
     assert graphed.report.evicted == 1
@@ -658,7 +658,7 @@ def test_the_padded_batch_is_rehearsed():
     lengths = Lengths(pad={"x": 0, "y": 0}, dim=0, shortest=8)
     _, _, graphed = both(6, make=make, lengths=lengths)
     assert seen == [8]
-    assert "differ" in graphed.report.reason.what, "a mean over padded rows is another mean"
+    assert "differ" in graphed.report.reason.cause, "a mean over padded rows is another mean"
 
 
 def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
@@ -700,7 +700,7 @@ def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
             assert graphed.report.reason is None, graphed.report
             assert graphed.report.replays >= 18
         else:
-            assert words in graphed.report.reason.what
+            assert words in graphed.report.reason.cause
 
 
 def ragged(kind):
@@ -728,14 +728,14 @@ def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
     stream = [{"x": ragged(kind), "y": torch.ones(1)} for _ in range(40)]
     models, _, graphed = both(make=make, stream=stream, lengths=lengths)
     assert_trained_alike(*models)
-    assert "the batch has no fixed form" in graphed.report.reason.what
+    assert "the batch has no fixed form" in graphed.report.reason.cause
 
 
 def test_changes_are_forgiven_once_a_graph_has_paid():
     def seldom(i, _, optimizer):
         optimizer.param_groups[0]["weight_decay"] = 0.01 * (i // 12)
 
-    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=2, pays=8)
+    policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=2, break_even_replays=8)
     models, _, graphed = both(72, each=seldom, policy=policy)
     assert_trained_alike(*models)
     assert graphed.report.reason is None
@@ -748,7 +748,7 @@ def test_a_number_that_changes_at_every_step_has_no_graph():
 
     models, _, graphed = both(each=always)
     assert_trained_alike(*models)
-    assert "weight_decay of group 0 of the optimizer changed 9 times" in graphed.report.reason.what
+    assert "weight_decay of group 0 of the optimizer changed 9 times" in graphed.report.reason.cause
 
 
 def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
@@ -764,13 +764,13 @@ def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
     for batch in batches(40):
         eager(batch), graphed(batch)
     assert_trained_alike(model, twin)
-    assert "no memory" in graphed.report.reason.what
+    assert "no memory" in graphed.report.reason.cause
     assert Arena.now.graphs == 0
 
 
 def test_what_is_read_at_every_call_is_quick():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2)) for _ in range(167)))
-    baked = Baked(model, [])
+    baked = CaptureKey(model, [])
     assert len(list(model.parameters())) == 1002
     took = []
     for _ in range(200):
@@ -783,28 +783,28 @@ def test_what_is_read_at_every_call_is_quick():
 def test_comparisons_are_as_often_as_they_cost_and_the_report_says_so(monkeypatch):
     took_s = {"compared": 0.080, "replay": 0.0054}
 
-    def timed(run):
+    def time_step(run):
         result = run()
         # A comparison gives what it found, a replay the loss.
         kind = "compared" if isinstance(result, Comparison) else "replay"
-        return result, Boundness(wall_s=took_s[kind], enqueue_s=0.0)
+        return result, StepTiming(wall_s=took_s[kind], enqueue_s=0.0)
 
-    monkeypatch.setattr(workshop, "timed", timed)
-    _, _, graphed = both(1060, policy=Policy(warmups=2, gain=0.0, profile=False))
+    monkeypatch.setattr(graph_runner, "time_step", time_step)
+    _, _, graphed = both(1060, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
     report = graphed.report
     assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 comes too soon"
     assert report.verified_s == pytest.approx(0.8)
-    assert report.pace.interval == 4939
+    assert report.schedule.interval == 4939
     assert report.verified_share > 0
     assert "from here on one in 4,939 replays, 0.3 % of their time" in str(report)
 
     took_s["compared"] = 0.0054
-    _, _, graphed = both(1600, policy=Policy(warmups=2, gain=0.0, profile=False))
+    _, _, graphed = both(1600, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
     assert graphed.report.verified == 11, "1,000 after the last early one"
 
 
 def test_a_number_given_is_taken_as_it_is():
-    _, _, graphed = both(60, policy=Policy(warmups=2, gain=0.0, profile=False, verify_every=7))
+    _, _, graphed = both(60, policy=Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=7))
     assert graphed.report.replays == 57
     assert graphed.report.verified == 3 + 57 // 7, "1, 2, 4 and each seventh"
     assert "one in 7 replays" in str(graphed.report)

@@ -12,7 +12,7 @@ from emulation import step
 from torch import nn
 
 from farrier.torch.explain import ReasonCode
-from farrier.torch.noise import MAX_ROUNDS, Mismatch
+from farrier.torch.noise import MAX_ROUNDS, MismatchKind
 
 ROWS = 256
 
@@ -42,7 +42,7 @@ class AnyOrder(torch.autograd.Function):
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
         parts = [(g.T @ rows).bfloat16() for g, rows in zip(gradient.split(8), x.split(8), strict=True)]
-        drawn = torch.rand((), generator=AnyOrder.order) < AnyOrder.share
+        drawn = torch.rand((), generator=AnyOrder.order) < AnyOrder.cost_share
         order = torch.randperm(len(parts), generator=AnyOrder.order) if drawn else range(len(parts))
         total = torch.zeros_like(parts[0])
         for place in order:
@@ -88,7 +88,7 @@ def train_step(model, optimizer, spoil):
 def run(spoil=lambda model: None, count=40, since=0, share=1.0, seed=0, dtype=torch.float32):
     """A run in which `spoil` changes the gradients of replays from the step `since` on."""
     AnyOrder.order.manual_seed(seed)
-    AnyOrder.share = share
+    AnyOrder.cost_share = share
     torch.manual_seed(0)
     model = Noisy().to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -110,7 +110,10 @@ def test_gradients_that_are_added_up_in_any_order_have_a_graph(seed):
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays > 50
     assert 4e-3 < graphed.report.noise < 2e-2, "more than one rounding of bfloat16"
-    assert f"eager runs differ by {graphed.report.noise:.1e}" in str(graphed.report) or graphed.report.last.eager_runs == 1
+    assert (
+        f"eager runs differ by {graphed.report.noise:.1e}" in str(graphed.report)
+        or graphed.report.last_comparison.eager_runs == 1
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -129,7 +132,7 @@ def test_bfloat16_weights():
 def test_a_comparison_of_a_noisy_step_needs_one_eager_run_once_its_noise_is_known():
     graphed = run(count=60)
     report = graphed.report
-    assert report.last.eager_runs == 1
+    assert report.last_comparison.eager_runs == 1
     assert report.verified == 7, "before the first replay counts, and at 2, 4, 8, 16, 32 and 50"
     # Two before the capture; of the comparisons the first ones measure the noise.
     assert 2 + report.verified < report.eager_runs < 2 + 2 * report.verified + MAX_ROUNDS
@@ -176,12 +179,12 @@ def infinite(name):
 
 TENSORS = ["noisy", "quiet.weight", "bias"]
 ERRORS = {
-    "one per cent more": (lambda name: scaled(name, 1.01), {Mismatch.SCALE, Mismatch.DISTANCE}),
-    "one per cent less": (lambda name: scaled(name, 0.99), {Mismatch.SCALE, Mismatch.DISTANCE}),
-    "sign": (lambda name: scaled(name, -1.0), {Mismatch.DISTANCE}),
-    "zero": (lambda name: scaled(name, 0.0), {Mismatch.DISTANCE}),
-    "missing": (without, {Mismatch.MISSING_IN_GRAPH}),
-    "no number": (infinite, {Mismatch.NOT_FINITE}),
+    "one per cent more": (lambda name: scaled(name, 1.01), {MismatchKind.SCALE, MismatchKind.DISTANCE}),
+    "one per cent less": (lambda name: scaled(name, 0.99), {MismatchKind.SCALE, MismatchKind.DISTANCE}),
+    "sign": (lambda name: scaled(name, -1.0), {MismatchKind.DISTANCE}),
+    "zero": (lambda name: scaled(name, 0.0), {MismatchKind.DISTANCE}),
+    "missing": (without, {MismatchKind.MISSING_IN_GRAPH}),
+    "no number": (infinite, {MismatchKind.NOT_FINITE}),
 }
 
 
@@ -194,18 +197,18 @@ def test_a_wrong_gradient_of_the_graph_is_found(error, name, since):
     report = graphed.report
     assert report.reason is not None, report
     assert report.reason.code is ReasonCode.GRAPH_DIFFERS
-    assert name in report.reason.what
-    wrong = {each.kind for each in report.last.wrong if each.name == name}
+    assert name in report.reason.cause
+    wrong = {each.kind for each in report.last_comparison.mismatches if each.name == name}
     assert wrong <= kinds
     assert wrong
-    assert {each.name for each in report.last.wrong} == {name}, "no other gradient is blamed"
+    assert {each.name for each in report.last_comparison.mismatches} == {name}, "no other gradient is blamed"
 
 
 @pytest.mark.parametrize("name", ["noisy", "quiet.weight"])
 def test_a_gradient_that_is_not_written_any_more_is_found(name):
     graphed = run(stale(name))
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS
-    assert name in graphed.report.reason.what
+    assert name in graphed.report.reason.cause
 
 
 @pytest.mark.parametrize("factor", [1.01, 0.99])
@@ -214,7 +217,7 @@ def test_a_gradient_that_is_not_written_any_more_is_found(name):
 def test_one_per_cent_is_found_with_no_noise_and_with_noise_that_is_seldom(name, share, factor):
     graphed = run(scaled(name, factor), share=share)
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS
-    assert {each.name for each in graphed.report.last.wrong} == {name}
+    assert {each.name for each in graphed.report.last_comparison.mismatches} == {name}
 
 
 def jumping(model, optimizer, amplitude):
@@ -240,8 +243,8 @@ def test_noise_that_hides_one_per_cent_has_no_graph_and_a_reason_of_its_own(ampl
         graphed(batch)
     assert graphed.report.reason.code is code, graphed.report
     if code is ReasonCode.NOISE_TOO_LARGE:
-        assert graphed.report.last.eager_runs == 1 + MAX_ROUNDS
-        assert graphed.report.last.replays == 1 + MAX_ROUNDS
+        assert graphed.report.last_comparison.eager_runs == 1 + MAX_ROUNDS
+        assert graphed.report.last_comparison.replays == 1 + MAX_ROUNDS
 
 
 class Deep(nn.Module):
@@ -266,7 +269,7 @@ def test_gradients_whose_clipped_norm_rounds_to_one_of_two_neighbours(scaled, sa
     """All of them then are up to 2**-7 apart in two runs."""
     torch.manual_seed(0)
     AnyOrder.order.manual_seed(5)
-    AnyOrder.share = 1.0
+    AnyOrder.cost_share = 1.0
     model = Deep().bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     coefficients = [0.5, 0.5 * (1 + 2**-7)]
@@ -288,14 +291,14 @@ def test_gradients_whose_clipped_norm_rounds_to_one_of_two_neighbours(scaled, sa
         graphed({name: tensor.bfloat16() for name, tensor in batch.items()})
     assert (graphed.report.reason is None) == same, graphed.report
     if scaled not in (None, "all"):
-        assert scaled in {each.name for each in graphed.report.last.wrong}
+        assert scaled in {each.name for each in graphed.report.last_comparison.mismatches}
 
 
 def test_a_noisy_graph_trains_each_batch_once():
     """With the order fixed in the end, weights are those of an eager run but for the noise."""
     graphed_model, eager_model = Noisy(), Noisy()
     eager_model.load_state_dict(copy.deepcopy(graphed_model.state_dict()))
-    AnyOrder.share = 1.0
+    AnyOrder.cost_share = 1.0
     runs = []
     for model in (graphed_model, eager_model):
         AnyOrder.order.manual_seed(1)

@@ -6,7 +6,7 @@ import torch
 from farrier.bench.model import build
 from farrier.bench.sizes import SIZES, size
 from farrier.torch import step
-from farrier.torch.measure import covered
+from farrier.torch.step_timing import union_length
 
 
 def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
@@ -26,7 +26,7 @@ def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
     first, last = run(ids), [run(ids) for _ in range(5)][-1]
     assert not first.requires_grad
     assert last < first
-    assert "cpu" in run.report.reason.what
+    assert "cpu" in run.report.reason.cause
     assert "eager from here on: the model is on cpu. What helps: a graph needs it on one CUDA device" in str(run.report)
     said = [record for record in caplog.records if record.name == "farrier.torch"]
     assert [(record.levelname, record.getMessage()) for record in said] == [
@@ -55,8 +55,8 @@ def test_only_the_low_rank_weights_of_a_lora_are_trained():
 
 
 def test_overlapping_spans_count_once():
-    assert covered([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
-    assert covered([]) == 0
+    assert union_length([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
+    assert union_length([]) == 0
 
 
 @pytest.mark.parametrize(

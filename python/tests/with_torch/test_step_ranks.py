@@ -30,7 +30,7 @@ def rows_of(case, rank, i):
     return 4
 
 
-def batch_of(case, rank, i):
+def random_batch(case, rank, i):
     numbers = torch.Generator().manual_seed(10 * (i % 5) + rank)
     x = torch.randn(rows_of(case, rank, i), 4, generator=numbers)
     return {"x": x, "y": x.sum(1, keepdim=True).sin()}
@@ -58,20 +58,20 @@ def train_step(model, optimizer, case, rank):
 def run_case(case, rank, graph):
     import emulation
 
-    from farrier.torch import workshop
-    from farrier.torch.policy import Boundness, Policy
+    from farrier.torch import graph_runner
+    from farrier.torch.policy import Policy, StepTiming
 
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
     train = train_step(model, optimizer, case, rank)
-    run, timed = train, workshop.timed
+    run, time_step = train, graph_runner.time_step
     if graph:
         gain = 1.2 if case == "judged by one rank" else 0.0
-        policy = Policy(warmups=2, gain=gain, profile=False, verify_every=50, shapes=8)
+        policy = Policy(warmups=2, min_speedup=gain, profile=False, verify_every=50, max_shapes=8)
         run = emulation.step(train, model=model, optimizer=optimizer, policy=policy)
     if case == "judged by one rank" and graph:
         busy_s = 0.009 if rank == 1 else 0.001
-        workshop.timed = lambda step: (step(), Boundness(0.010, 0.010, busy_s=busy_s))
+        graph_runner.time_step = lambda step: (step(), StepTiming(0.010, 0.010, busy_s=busy_s))
     if case == "no capture on one rank" and graph and rank == 1:
 
         def refuse():
@@ -83,11 +83,13 @@ def run_case(case, rank, graph):
             tamper(run)
         if case == "changed on one rank" and i == 25 and rank == 1:
             optimizer.param_groups[0]["eps"] = 2e-8
-        run(batch_of(case, rank, i))
-    workshop.timed = timed
+        run(random_batch(case, rank, i))
+    graph_runner.time_step = time_step
     report = run.report if graph else None
     said = (
-        None if report is None else (report.captures, report.replays, report.verified, report.reason and report.reason.what)
+        None
+        if report is None
+        else (report.captures, report.replays, report.verified, report.reason and report.reason.cause)
     )
     state = torch.cat([p.detach().flatten() for p in (*model.parameters(), *model.buffers())])
     return state.tolist(), said
@@ -95,7 +97,7 @@ def run_case(case, rank, graph):
 
 def tamper(run):
     """From here on the graph of this rank has other gradients than the eager step."""
-    (graph,) = run._workshop._graphs._kept.values()
+    (graph,) = run._graph_runner._graphs._entries.values()
     found = graph.found
     graph.found = lambda: ((name, 1.5 * gradient) for name, gradient in found())
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 #: The largest step of a stream has at most this many tokens.
-TOKENS_MOST = 16_384
+TOKENS_MAX = 16_384
 #: The settings of torch's allocator; `ours` chooses its own.
 SETTINGS = {
     "default": "",
@@ -58,13 +58,13 @@ class Shard:
 
 def shapes(steps: int, seed: int) -> list[tuple[int, int]]:
     """Rows and lengths, at most 16,384 tokens together. The same for every variant."""
-    numbers = random.Random(seed)
-    found: list[tuple[int, int]] = []
-    while len(found) < steps:
-        rows, length = numbers.choice((1, 2, 3, 4, 6, 8, 12, 16)), numbers.randrange(256, 4097, 64)
-        if rows * length <= TOKENS_MOST:
-            found.append((rows, length))
-    return found
+    rng = random.Random(seed)
+    result: list[tuple[int, int]] = []
+    while len(result) < steps:
+        rows, length = rng.choice((1, 2, 3, 4, 6, 8, 12, 16)), rng.randrange(256, 4097, 64)
+        if rows * length <= TOKENS_MAX:
+            result.append((rows, length))
+    return result
 
 
 def choose_allocator(variant: str) -> str:
@@ -78,8 +78,8 @@ def choose_allocator(variant: str) -> str:
     settings = SETTINGS[variant]
     if settings:
         version = importlib.metadata.version("torch").split(".")
-        newer = (int(version[0]), int(version[1])) >= NEW_NAME_SINCE
-        os.environ[NEW_NAME if newer else OLD_NAME] = settings
+        has_new_name = (int(version[0]), int(version[1])) >= NEW_NAME_SINCE
+        os.environ[NEW_NAME if has_new_name else OLD_NAME] = settings
     return settings
 
 
@@ -96,15 +96,15 @@ def measure(shard: Shard) -> dict[str, Any]:
     torch.cuda.set_per_process_memory_fraction(shard.cap_gib * GIB / capacity)
     model = build(shard.model)
     guard, step = train_step(shard, model)
-    step(batch_of(model.shape.vocabulary, 1, 256, 999))  # The optimizer's state is there from here on.
+    step(random_batch(model.shape.vocabulary, 1, 256, 999))  # The optimizer's state is there from here on.
     torch.cuda.synchronize()
-    found = streamed(shard, model, step)
+    result = run_stream(shard, model, step)
     peak = torch.cuda.max_memory_allocated()
     if guard is not None:
         report = guard.report
         peak = max(peak, report.peak_bytes or 0)
-        found["report"] = str(report)
-    return found | {
+        result["report"] = str(report)
+    return result | {
         "shard": dataclasses.asdict(shard),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -140,24 +140,24 @@ def train_step(shard: Shard, model: Decoder) -> tuple[Any, Callable[[tuple[Tenso
     return guard, step
 
 
-def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]], Tensor]) -> dict[str, Any]:
+def run_stream(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]], Tensor]) -> dict[str, Any]:
     """Every step of the stream; a step that runs out of memory is lost."""
     import torch
 
     from farrier.torch.guard_report import DoesNotFit
-    from farrier.torch.oom import failure_of
+    from farrier.torch.oom import parse_oom
 
     lost: list[tuple[int, int]] = []
     losses: list[Tensor] = []
     tokens, reserved = 0, 0
-    began = time.perf_counter()
-    for place, (rows, length) in enumerate(shapes(shard.steps, shard.seed)):
-        batch = batch_of(model.shape.vocabulary, rows, length, place)
+    start_s = time.perf_counter()
+    for index, (rows, length) in enumerate(shapes(shard.steps, shard.seed)):
+        batch = random_batch(model.shape.vocabulary, rows, length, index)
         failed = False
         try:
             losses.append(step(batch))
         except RuntimeError as error:
-            if not isinstance(error, DoesNotFit) and failure_of(error) is None:
+            if not isinstance(error, DoesNotFit) and parse_oom(error) is None:
                 raise
             failed = True
         if failed:  # Outside of `except`: the error's frames hold the activations.
@@ -168,7 +168,7 @@ def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]
             tokens += rows * length
         reserved = max(reserved, torch.cuda.memory_reserved())
     torch.cuda.synchronize()
-    wall_s = time.perf_counter() - began
+    wall_s = time.perf_counter() - start_s
     return {
         "lost": lost,
         "tokens": tokens,
@@ -179,7 +179,7 @@ def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]
     }
 
 
-def batch_of(vocabulary: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+def random_batch(vocabulary: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
     """Random ids and their labels."""
     import torch
 

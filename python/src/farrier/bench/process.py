@@ -25,17 +25,17 @@ def build() -> str:
 
 def digest(files: Iterable[tuple[str, bytes]]) -> str:
     """Eight digits for names and contents."""
-    seen = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, content in files:
-        seen.update(f"{name}\0{len(content)}\0".encode() + content)
-    return seen.hexdigest()[:8]
+        hasher.update(f"{name}\0{len(content)}\0".encode() + content)
+    return hasher.hexdigest()[:8]
 
 
 def age_s() -> float:
     """Seconds since this process began, with all that was imported since (Linux)."""
-    after_name = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    began_s = int(after_name[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field of proc(5)'s stat.
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    start_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field of proc(5)'s stat.
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_s
 
 
 def end(code: int) -> NoReturn:

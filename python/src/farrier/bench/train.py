@@ -20,8 +20,8 @@ from torch import Tensor
 import farrier.torch
 from farrier.bench import process
 from farrier.bench.model import Decoder, build
-from farrier.torch.measure import profiled
-from farrier.torch.policy import Boundness, Policy
+from farrier.torch.policy import Policy, StepTiming
+from farrier.torch.step_timing import profile_step
 
 #: The ways to run a step that are compared.
 VARIANTS = ("eager", "compile", "reduce-overhead", "ours")
@@ -41,7 +41,7 @@ class Shard:
     warmups: int = 12
     groups: int = 8
     steps: int = 10
-    gain: float = Policy.gain
+    gain: float = Policy.min_speedup
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -72,7 +72,7 @@ def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer)
     train = train_step(model, optimizer, model)
     if shard.variant == "eager":
         return train
-    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True, policy=Policy(gain=shard.gain))
+    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True, policy=Policy(min_speedup=shard.gain))
 
 
 def measure(shard: Shard) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def measure(shard: Shard) -> dict[str, Any]:
     shape = (shard.rows, shard.length + 1)
     ids = [torch.randint(0, model.shape.vocabulary, shape, device="cuda") for _ in range(4)]
     stream = [{"ids": each[:, :-1].contiguous(), "labels": each[:, 1:].contiguous()} for each in ids]
-    for place in range(shard.warmups):
-        loss = train(stream[place % len(stream)])
+    for index in range(shard.warmups):
+        loss = train(stream[index % len(stream)])
     first_loss = float(loss)  # Read now: the graphs of reduce-overhead write over it.
     ready_s = process.age_s()
     report = getattr(train, "report", None)
@@ -99,7 +99,7 @@ def measure(shard: Shard) -> dict[str, Any]:
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     timed_s = process.age_s()
     after = comparisons(report)
-    bound = profile_of_a_plain_step(train, stream[0], statistics.median(step_s))
+    timing = profile_uncompared_step(train, stream[0], statistics.median(step_s))
     return {
         "shard": dataclasses.asdict(shard),
         "gpu": torch.cuda.get_device_name(),
@@ -112,9 +112,9 @@ def measure(shard: Shard) -> dict[str, Any]:
         "tokens": shard.rows * shard.length,
         "flops_causal": model.shape.flops_per_token(shard.length, causal=True),
         "flops_full": model.shape.flops_per_token(shard.length, causal=False),
-        "launches": bound.launches,
-        "launch_s": bound.launch_s,
-        "busy_s": bound.busy_s,
+        "launches": timing.launches,
+        "launch_s": timing.launch_s,
+        "busy_s": timing.busy_s,
         "allocated_bytes": allocated,
         "reserved_bytes": reserved,
         "ready_s": ready_s,
@@ -131,29 +131,35 @@ def comparisons(report: Any) -> tuple[int, float]:
 
 def comparisons_share(report: Any) -> float | None:
     """The share of a long run's time that comparisons take; 0 for a step that is eager for good; None: not known."""
-    if report is None or report.pace is None:
+    if report is None or report.schedule is None:
         return None
-    return 0.0 if report.reason is not None else float(report.pace.share) if report.pace.share is not None else None
+    return (
+        0.0
+        if report.reason is not None
+        else float(report.schedule.cost_share)
+        if report.schedule.cost_share is not None
+        else None
+    )
 
 
-def profile_of_a_plain_step(train: Train, batch: dict[str, Tensor], step_s: float) -> Boundness:
+def profile_uncompared_step(train: Train, batch: dict[str, Tensor], step_s: float) -> StepTiming:
     """One step under the profiler. A step that was compared with an eager one is not plain: the next one is."""
     report = getattr(train, "report", None)
     while True:
         before = comparisons(report)[0]
-        _, bound = profiled(lambda: train(batch), step_s, step_s)
+        _, timing = profile_step(lambda: train(batch), step_s, step_s)
         if comparisons(report)[0] == before:
-            return bound
+            return timing
 
 
 def timed_group(train: Train, stream: list[dict[str, Tensor]], steps: int) -> float:
     """Seconds a step, over some steps between two waits for the GPU."""
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    for place in range(steps):
-        train(stream[place % len(stream)])
+    start_s = time.perf_counter()
+    for index in range(steps):
+        train(stream[index % len(stream)])
     torch.cuda.synchronize()
-    return (time.perf_counter() - began) / steps
+    return (time.perf_counter() - start_s) / steps
 
 
 def main(arguments: list[str]) -> int:

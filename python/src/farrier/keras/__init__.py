@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrier import settings
-from farrier.keras.who import gpu_name
+from farrier.keras.rank import gpu_name
 from farrier.oom import reporting
 from farrier.settings import Settings
 
@@ -53,18 +53,18 @@ def configure(
         RuntimeError: Keras is imported already, on another backend.
     """
     name = backend or settings.keras_backend(os.environ, _config())
-    wanted = settings.keras(name, memory_fraction, preallocate, cuda_malloc_async)
+    requested = settings.keras(name, memory_fraction, preallocate, cuda_malloc_async)
     imported = sys.modules.get("keras")
     if imported is not None and imported.backend.backend() != name:
-        there = imported.backend.backend()
-        raise RuntimeError(f"Keras is imported already, on {there}: call configure({name!r}) before its first import")
+        current = imported.backend.backend()
+        raise RuntimeError(f"Keras is imported already, on {current}: call configure({name!r}) before its first import")
     if backend is not None and os.environ.get("KERAS_BACKEND", name) != name:
         raise RuntimeError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']}, and configure was asked for {name}")
-    made = settings.apply(wanted, os.environ, sys.modules, ("tensorflow", "jax") if name != "torch" else ())
+    settings_applied = settings.apply(requested, os.environ, sys.modules, ("tensorflow", "jax") if name != "torch" else ())
     if mixed_bfloat16:
         keras: Any = importlib.import_module("keras")
         keras.config.set_dtype_policy("mixed_bfloat16")
-    return made
+    return settings_applied
 
 
 def gpu() -> str | None:

@@ -34,7 +34,7 @@ class Choice:
 
     variables: Mapping[str, str]
     expandable: bool
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
     warning: str | None = None
 
     @property
@@ -45,7 +45,7 @@ class Choice:
     def __str__(self) -> str:
         names = " and ".join(self.variables)
         warning = f"\nwarning: {self.warning}" if self.warning else ""
-        return f"{names}={self.value or '(empty)'}: {'; '.join(self.why)}{warning}"
+        return f"{names}={self.value or '(empty)'}: {'; '.join(self.reasons)}{warning}"
 
 
 def parse(settings: str) -> dict[str, str]:
@@ -88,34 +88,34 @@ def choose(
     for name in set_names:  # The new name has the last word, as in torch.
         settings.update(parse(environment[name]))
     names = set_names or [NEW_NAME if torch_version >= NEW_NAME_SINCE else OLD_NAME]
-    why = [f"{name} was set and stays" for name in set_names]
+    reasons = [f"{name} was set and stays" for name in set_names]
     uses = {"CUDA IPC": ipc, "RDMA": rdma, "NCCL registration": nccl_registered}
-    in_the_way = [name for name, used in uses.items() if used]
+    incompatible_uses = [name for name, used in uses.items() if used]
     if "expandable_segments" in settings:
-        why.append(f"expandable_segments:{settings['expandable_segments']} is the user's, or of an earlier call")
+        reasons.append(f"expandable_segments:{settings['expandable_segments']} is the user's, or of an earlier call")
     elif settings.get("backend", "native") != "native":
-        why.append(f"backend {settings['backend']} is the user's and has no expandable segments")
+        reasons.append(f"backend {settings['backend']} is the user's and has no expandable segments")
     elif platform != "linux":
-        why.append(f"expandable segments need Linux, this is {platform}")
-    elif in_the_way:
-        why.append(
-            f"classic segments for {', '.join(in_the_way)}; with these buffers made within classic_pool(), leave the flags "
+        reasons.append(f"expandable segments need Linux, this is {platform}")
+    elif incompatible_uses:
+        reasons.append(
+            f"classic segments for {', '.join(incompatible_uses)}; with these buffers made within classic_pool(), leave the flags "
             "out and have expandable segments for the rest"
         )
     else:
         settings["expandable_segments"] = "True"
-        why.append("expandable segments: less is lost to fragmentation")
+        reasons.append("expandable segments: less is lost to fragmentation")
     value = unparse(settings)
     expandable = settings.get("expandable_segments", "False").lower() == "true"
-    warning = _conflict(in_the_way, names) if expandable and in_the_way else None
-    return Choice(dict.fromkeys(names, value), expandable, tuple(why), warning)
+    warning = _conflict(incompatible_uses, names) if expandable and incompatible_uses else None
+    return Choice(dict.fromkeys(names, value), expandable, tuple(reasons), warning)
 
 
-def _conflict(in_the_way: Sequence[str], names: Sequence[str]) -> str:
+def _conflict(incompatible_uses: Sequence[str], names: Sequence[str]) -> str:
     """Expandable segments were on before, and what they do not go with is asked for."""
     return (
         f"expandable segments are on already (by {' and '.join(names)}, or an earlier configure_allocator()) and stay on, "
-        f"though {', '.join(in_the_way)} was asked for: memory of such segments cannot be shared or registered without "
+        f"though {', '.join(incompatible_uses)} was asked for: memory of such segments cannot be shared or registered without "
         "further ado, so those calls may fail\n"
         "hint: make these buffers within farrier.torch.classic_pool(), or start the process with expandable_segments:False "
         f"in {names[-1]}, or call configure_allocator() once, with all flags"
@@ -162,14 +162,14 @@ def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registere
 
 def _apply(torch: Any, settings: str) -> None:
     """Sets them in a running torch. The private call has the name of 2.9 and later, or that of before."""
-    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-    if newer is not None:
-        newer(settings)
+    set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if set_settings is not None:
+        set_settings(settings)
     else:
         torch.cuda.memory._set_allocator_settings(settings)
 
 
-class _Switch:
+class _ExpandableSwitch:
     """Expandable segments off, as long as anyone in the process wants them off."""
 
     def __init__(self) -> None:
@@ -195,17 +195,17 @@ class _Switch:
     @staticmethod
     def _turn_off(torch: Any) -> str | None:
         """Gives what was in force, or None where there was nothing to turn off."""
-        known = torch.cuda.memory._snapshot().get("allocator_settings", {})
-        if not known.get("expandable_segments"):
+        snapshot = torch.cuda.memory._snapshot().get("allocator_settings", {})
+        if not snapshot.get("expandable_segments"):
             return None
         # All settings are given each time: before 2.9 those left out fell back to their defaults.
-        text = known.get(NEW_NAME) or known.get(OLD_NAME) or ""
+        text = snapshot.get(NEW_NAME) or snapshot.get(OLD_NAME) or ""
         settings = parse(text)
         _apply(torch, unparse({**settings, "expandable_segments": "False"}))
         return unparse({**settings, "expandable_segments": "True"})
 
 
-_SWITCH = _Switch()
+_EXPANDABLE = _ExpandableSwitch()
 _POOLS: dict[int, Any] = {}
 
 
@@ -221,8 +221,8 @@ def classic_pool(device: int | None = None) -> Iterator[Any]:
 
     start: Any = torch.cuda.init
     start()
-    place = torch.cuda.current_device() if device is None else device
-    if place not in _POOLS:
-        _POOLS[place] = torch.cuda.MemPool()
-    with _SWITCH.off(torch), torch.cuda.use_mem_pool(_POOLS[place], device=place):
-        yield _POOLS[place]
+    index = torch.cuda.current_device() if device is None else device
+    if index not in _POOLS:
+        _POOLS[index] = torch.cuda.MemPool()
+    with _EXPANDABLE.off(torch), torch.cuda.use_mem_pool(_POOLS[index], device=index):
+        yield _POOLS[index]

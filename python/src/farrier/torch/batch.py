@@ -17,45 +17,45 @@ Signature = tuple[object, ...]
 
 
 def rebuild(
-    value: Any, each: Callable[[str, Any], Any], name: str = "", *, whole: Callable[[Any], bool] = lambda _: False
+    value: Any, transform: Callable[[str, Any], Any], name: str = "", *, is_leaf: Callable[[Any], bool] = lambda _: False
 ) -> Any:
-    """The same structure, with `each(name, leaf)` in place of each leaf. What is `whole` is a leaf, be it a list."""
+    """The same structure, with `transform(name, leaf)` in place of each leaf. What is `is_leaf` is a leaf, be it a list."""
 
-    def inner(key: str, item: Any) -> Any:
-        return rebuild(item, each, f"{name}.{key}" if name else key, whole=whole)
+    def rebuild_item(key: str, item: Any) -> Any:
+        return rebuild(item, transform, f"{name}.{key}" if name else key, is_leaf=is_leaf)
 
-    if whole(value):
-        return each(name, value)
+    if is_leaf(value):
+        return transform(name, value)
     if isinstance(value, Mapping):
-        made = {key: inner(str(key), item) for key, item in value.items()}
-        return made if type(value) is dict else _like(value, made)
+        items = {key: rebuild_item(str(key), item) for key, item in value.items()}
+        return items if type(value) is dict else _rebuild_mapping(value, items)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(inner(key, getattr(value, key)) for key in value._fields))
+        return type(value)(*(rebuild_item(key, getattr(value, key)) for key in value._fields))
     if isinstance(value, (tuple, list)):
-        return type(value)(inner(str(place), item) for place, item in enumerate(value))
+        return type(value)(rebuild_item(str(place), item) for place, item in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{key: inner(key, getattr(value, key)) for key in names})
-    return each(name, value)
+        return dataclasses.replace(value, **{key: rebuild_item(key, getattr(value, key)) for key in names})
+    return transform(name, value)
 
 
-def _like(mapping: Mapping[str, Any], made: dict[str, Any]) -> Any:
+def _rebuild_mapping(mapping: Mapping[str, Any], items: dict[str, Any]) -> Any:
     """Hugging Face's BatchEncoding and its kind: made from a dict, read by attribute too."""
     try:
-        return type(mapping)(made)  # type: ignore[call-arg]
+        return type(mapping)(items)  # type: ignore[call-arg]
     except TypeError:
-        return made
+        return items
 
 
 def leaves(value: Any) -> dict[str, Any]:
     """Every leaf by its name."""
     found: dict[str, Any] = {}
 
-    def note(name: str, leaf: Any) -> Any:
+    def record(name: str, leaf: Any) -> Any:
         found[name] = leaf
         return leaf
 
-    rebuild(value, note)
+    rebuild(value, record)
     return found
 
 
@@ -83,7 +83,7 @@ def signature(batch: Any) -> Signature:
     return tuple(parts)
 
 
-def padded(batch: Any, lengths: Lengths) -> Any:
+def pad_batch(batch: Any, lengths: Lengths) -> Any:
     """The batch padded to its bucket. Every tensor with the length must be named with its padding value."""
     named = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
     missing = sorted(set(lengths.pad) - set(named))

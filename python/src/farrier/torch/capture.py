@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from farrier.torch.batch import rebuild, tensors
-from farrier.torch.comparison import KeptNoise
-from farrier.torch.policy import Pace
+from farrier.torch.comparison import NoiseHistory
+from farrier.torch.policy import VerifySchedule
 
 #: What the CUDA array interface calls a type of that many bytes; the tensor is then viewed as what it is.
 _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
@@ -33,24 +33,24 @@ class Arena:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        self._anchor()
+        self._capture_anchor()
         # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
-        weakref.finalize(self, _give_back, self._graphs, [self.pool])
+        weakref.finalize(self, _release, self._graphs, [self.pool])
 
-    def _anchor(self) -> None:
+    def _capture_anchor(self) -> None:
         """A graph that stays: torch (seen in 2.11) cannot capture into a pool whose graphs have all been given up."""
         torch.cuda.synchronize()
         anchor = self.graph()
-        with no_collection(), self.beside():
+        with gc_disabled(), self.on_stream():
             anchor.capture_begin(cast(Any, self.pool.id), capture_error_mode="thread_local")
             torch.zeros((), device=self.device)
             anchor.capture_end()
 
     def graph(self) -> torch.cuda.CUDAGraph:
         """A graph of this pool, which goes before it."""
-        made = torch.cuda.CUDAGraph()
-        self._graphs.append(made)
-        return made
+        graph = torch.cuda.CUDAGraph()
+        self._graphs.append(graph)
+        return graph
 
     def drop(self, graph: torch.cuda.CUDAGraph) -> None:
         """Gives a graph up. Its memory is the pool's."""
@@ -58,7 +58,7 @@ class Arena:
         self._graphs.remove(graph)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def on_stream(self) -> Iterator[None]:
         """The arena's stream, joined to the current one on both ends. Memory is of the usual pool."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -69,14 +69,14 @@ class Arena:
             current.wait_stream(self.stream)
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
+    def on_stream_and_pool(self) -> Iterator[None]:
         """The arena's stream and pool. Backward runs on this thread: the pool is that of a thread."""
         single = torch.autograd.set_multithreading_enabled(False)
-        with no_collection(), self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
+        with gc_disabled(), self.on_stream(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
 
 
-def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
+def _release(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
     for graph in reversed(graphs):
         graph.reset()
     graphs.clear()
@@ -84,18 +84,18 @@ def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPoo
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Keeps Python from collecting garbage: torch aborts when a pool of old is destroyed while another one is in use."""
-    was_on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-class Address:
+class TensorAddress:
     """Where a tensor of a graph lies. It holds no memory: what is there is valid until the pool is next used."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
@@ -115,18 +115,18 @@ class Address:
         return torch.as_tensor(self, device=device).view(self.dtype)
 
 
-class Captured:
+class CapturedStep:
     """One step for one shape of batch, as a graph."""
 
     def __init__(self, arena: Arena, batch: Any) -> None:
         self.arena = arena
         self.replays = 0
-        self.used = 0
-        self.pace = Pace(None)
-        self.noise: KeptNoise | None = None
-        self.gradients: list[Address] = []
+        self.last_used_call = 0
+        self.schedule = VerifySchedule(None)
+        self.noise_history: NoiseHistory | None = None
+        self.gradient_addresses: list[TensorAddress] = []
         self._graph = arena.graph()
-        self._batch = on_device(batch, arena.device, copy=True)
+        self._batch = to_device(batch, arena.device, copy=True)
         self._inputs = tensors(self._batch)
         self._result: Any = None
 
@@ -138,38 +138,38 @@ class Captured:
         arena, pool = self.arena, cast(Any, self.arena.pool.id)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        with no_collection(), arena.beside():
+        with gc_disabled(), arena.on_stream():
             try:
                 self._graph.capture_begin(pool, capture_error_mode="thread_local")
-                self._result = detached(fn(self._batch))
+                self._result = detach(fn(self._batch))
             except BaseException:
-                self._abandon(pool)
+                self._end_failed_capture(pool)
                 raise
             try:
                 self._graph.capture_end()
             except RuntimeError:
-                _clean_up_after_failure(arena.device, pool)
+                _reset_after_failed_capture(arena.device, pool)
                 raise
 
-    def _abandon(self, pool: Any) -> None:
+    def _end_failed_capture(self, pool: Any) -> None:
         try:
             self._graph.capture_end()
         except RuntimeError:  # The first error tells more.
-            _clean_up_after_failure(self.arena.device, pool)
+            _reset_after_failed_capture(self.arena.device, pool)
 
-    def note_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
+    def record_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
         """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
-        self.gradients += [Address(name, gradient) for name, gradient in gradients]
+        self.gradient_addresses += [TensorAddress(name, gradient) for name, gradient in gradients]
 
     def replay(self, batch: Any, *, wait: bool = False) -> None:
-        """Runs the step on a batch of the shape it was made for. `wait`: until the batch was read (`GivenAgain`)."""
+        """Runs the step on a batch of the shape it was made for. `wait`: until the batch was read (`PinnedReuseDetector`)."""
         for name, tensor in tensors(batch).items():
             self._inputs[name].copy_(tensor, non_blocking=not wait)
         self._graph.replay()
 
-    def found(self) -> Iterator[tuple[str, Tensor]]:
+    def replayed_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """The gradients of the last replay."""
-        for address in self.gradients:
+        for address in self.gradient_addresses:
             yield address.name, address.tensor(self.arena.device)
 
     @property
@@ -183,7 +183,7 @@ class Captured:
         self._result = None
 
 
-def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
+def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
     """What torch leaves undone when a capture ends in an error (seen in 2.11): the allocator still serves the capture and
     the generator still counts for it. The pool is taken back, and an empty capture sets the generator right.
     """
@@ -208,7 +208,7 @@ class ContextLost(RuntimeError):
         super().__init__(f"the CUDA context is lost after an error in the step ({first}): restart from the last checkpoint")
 
 
-def survive(err: BaseException) -> None:
+def raise_if_context_lost(err: BaseException) -> None:
     """Says in words when the CUDA context is lost, and nothing can go on."""
     if isinstance(err, ContextLost):
         raise err
@@ -218,7 +218,7 @@ def survive(err: BaseException) -> None:
         raise ContextLost(err) from lost
 
 
-def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
+def to_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
     """The batch with its tensors on the device."""
 
     def move(_: str, leaf: Any) -> Any:
@@ -227,6 +227,6 @@ def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
     return rebuild(batch, move)
 
 
-def detached(result: Any) -> Any:
+def detach(result: Any) -> Any:
     """Without the autograd graph, which would keep every activation."""
     return rebuild(result, lambda _, leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from farrier.torch.comparison import Comparison
-from farrier.torch.guard_report import RunsInPieces
+from farrier.torch.guard_report import NotCapturable
 
 #: Folders whose frames are not the user's code.
 _NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/farrier/torch/", "<frozen")
@@ -69,46 +69,46 @@ class ReasonCode(Enum):
 class Reason:
     """Why a step runs eagerly."""
 
-    what: str
+    cause: str
     remedy: str
-    where: str | None = None
+    location: str | None = None
     #: Whether batches of another shape may do better.
-    of_this_shape: bool = False
+    shape_specific: bool = False
     code: ReasonCode = ReasonCode.OTHER
 
     def __str__(self) -> str:
-        where = f" at {self.where}" if self.where else ""
-        return f"{self.what}{where}. What helps: {self.remedy}"
+        location = f" at {self.location}" if self.location else ""
+        return f"{self.cause}{location}. What helps: {self.remedy}"
 
 
-def eager_runs_differ(found: Comparison) -> Reason:
+def eager_runs_differ(comparison: Comparison) -> Reason:
     """Runs of the eager step differ by more than noise."""
     remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
-    return Reason(f"two eager runs of one batch differ: {found}", remedy, code=ReasonCode.EAGER_RUNS_DIFFER)
+    return Reason(f"two eager runs of one batch differ: {comparison}", remedy, code=ReasonCode.EAGER_RUNS_DIFFER)
 
 
-def not_verified(found: Comparison, replays: int) -> Reason:
+def comparison_failed(comparison: Comparison, replays: int) -> Reason:
     """A comparison that was not passed, after so many replays."""
-    if found.too_noisy:
-        what = f"eager runs of one batch differ so much that a gradient wrong by 1 % would not be found: {found}"
+    if comparison.too_noisy:
+        cause = f"eager runs of one batch differ so much that a gradient wrong by 1 % would not be found: {comparison}"
         remedy = "use deterministic kernels (torch.use_deterministic_algorithms), or compute in a more precise type"
-        return Reason(what, remedy, code=ReasonCode.NOISE_TOO_LARGE)
-    if found.eager_runs_differ:
-        return eager_runs_differ(found)
-    what = f"graph and eager step differ after {replays} replays: {found}"
+        return Reason(cause, remedy, code=ReasonCode.NOISE_TOO_LARGE)
+    if comparison.eager_runs_differ:
+        return eager_runs_differ(comparison)
+    cause = f"graph and eager step differ after {replays} replays: {comparison}"
     remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
-    return Reason(what, remedy, code=ReasonCode.GRAPH_DIFFERS)
+    return Reason(cause, remedy, code=ReasonCode.GRAPH_DIFFERS)
 
 
-class GiveUp(Exception):
+class GraphsDisabled(Exception):
     """There is no graph, and why. The batch was not trained on."""
 
-    def __init__(self, why: Reason) -> None:
-        super().__init__(str(why))
-        self.why = why
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
-def users_line(trace: TracebackType | None) -> str | None:
+def user_frame(trace: TracebackType | None) -> str | None:
     """The innermost line that is the user's own, as `file:line: code`."""
     frames = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _NOT_THE_USERS)]
     if not frames:
@@ -117,16 +117,16 @@ def users_line(trace: TracebackType | None) -> str | None:
     return f"{Path(last.filename).name}:{last.lineno}: {last.line}"
 
 
-def reason(err: BaseException) -> Reason:
+def explain_error(err: BaseException) -> Reason:
     """What an exception in a capture, or in the run before it, means."""
     text = str(err)
-    where = users_line(err.__traceback__)
-    if isinstance(err, RunsInPieces):
-        return Reason(text, "fewer or shorter rows, or more memory", of_this_shape=True)
-    for sign, what, remedy in _MEANINGS:
-        if sign.lower() in text.lower():
-            return Reason(f"the step cannot be captured: {what}", remedy, where)
+    location = user_frame(err.__traceback__)
+    if isinstance(err, NotCapturable):
+        return Reason(text, "fewer or shorter rows, or more memory", shape_specific=True)
+    for marker, cause, remedy in _MEANINGS:
+        if marker.lower() in text.lower():
+            return Reason(f"the step cannot be captured: {cause}", remedy, location)
     first = text.splitlines()[0] if text else type(err).__name__
     return Reason(
-        f"the step cannot be captured: {type(err).__name__}: {first}", "see the line, or run it with graph=False", where
+        f"the step cannot be captured: {type(err).__name__}: {first}", "see the line, or run it with graph=False", location
     )

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farrier.plural import counted
-from farrier.torch.ladder import Plan, Rung
+from farrier.formatting import count_of
+from farrier.torch.retry_policy import Plan, RetryStep
 
 log = logging.getLogger("farrier.torch")
 
@@ -19,28 +19,28 @@ def gib(size_bytes: int | None) -> str:
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.1f} MiB"
 
 
-def saved_words(rows: int, shape: str, rung: Rung, plan: Plan, pieces: int) -> str:
+def describe_recovery(rows: int, shape: str, retry_step: RetryStep, plan: Plan, pieces: int) -> str:
     """What is from now on done for batches of a shape of which so many rows ran out of memory."""
-    if rung is Rung.FREE:
-        return f"out of memory at {counted(rows, 'row')} of {shape}: they ran once what was cached had been freed"
-    how = [f"{pieces} pieces of {counted(plan.rows, 'row')}" if pieces > 1 else "all rows at once"]
+    if retry_step is RetryStep.FREE:
+        return f"out of memory at {count_of(rows, 'row')} of {shape}: they ran once what was cached had been freed"
+    how = [f"{pieces} pieces of {count_of(plan.rows, 'row')}" if pieces > 1 else "all rows at once"]
     how += [name for name, used in (("recomputed", plan.recompute), ("kept on the host", plan.offload)) if used]
-    if rung is Rung.BALLAST:
-        return f"out of memory at {counted(rows, 'row')} of {shape}: {', '.join(how)} ran, with the ballast given up"
-    return f"out of memory at {counted(rows, 'row')}: from here on {', '.join(how)} for {shape}"
+    if retry_step is RetryStep.RESERVE:
+        return f"out of memory at {count_of(rows, 'row')} of {shape}: {', '.join(how)} ran, with the ballast given up"
+    return f"out of memory at {count_of(rows, 'row')}: from here on {', '.join(how)} for {shape}"
 
 
-class Warnings:
+class ShapeWarnings:
     """How batches of a shape run from now on, in the log, once a shape: the step is slower, and nobody asked for it."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._warned_shapes: set[str] = set()
 
-    def saved(self, rows: int, shape: str, rung: Rung | None, plan: Plan, pieces: int) -> None:
+    def warn_once(self, rows: int, shape: str, retry_step: RetryStep | None, plan: Plan, pieces: int) -> None:
         """A step ended well, on that rung; None: it was planned so."""
-        if rung is not None and shape not in self._told:
-            self._told.add(shape)
-            log.warning("%s", saved_words(rows, shape, rung, plan, pieces))
+        if retry_step is not None and shape not in self._warned_shapes:
+            self._warned_shapes.add(shape)
+            log.warning("%s", describe_recovery(rows, shape, retry_step, plan, pieces))
 
 
 @dataclass(frozen=True)
@@ -64,23 +64,23 @@ class GuardReport:
     split_calls: int
     ooms: int
     lost: int
-    saved: Mapping[str, int]
+    recovered: Mapping[str, int]
     retry_s: float
     safe_rows: Mapping[str, int]
     peak_bytes: int | None
     notes: Sequence[str]
 
     def __str__(self) -> str:
-        saved = ", ".join(f"{count} by {rung}" for rung, count in self.saved.items() if count) or "none"
+        recovered = ", ".join(f"{count} by {retry_step}" for retry_step, count in self.recovered.items() if count) or "none"
         lines = [
-            f"farrier guard: {counted(self.calls, 'call')}, {self.ooms} out-of-memory, "
-            f"{counted(sum(self.saved.values()), 'step')} saved ({saved}), {self.lost} lost; {self.split_calls} ran in "
+            f"farrier guard: {count_of(self.calls, 'call')}, {self.ooms} out-of-memory, "
+            f"{count_of(sum(self.recovered.values()), 'step')} saved ({recovered}), {self.lost} lost; {self.split_calls} ran in "
             f"pieces; {self.retry_s:.1f} s in failed attempts; highest peak {gib(self.peak_bytes)}"
         ]
         shown = list(self.safe_rows.items())[-5:]
-        lines += [f"  most at once so far: {counted(rows, 'row')} of {shape}" for shape, rows in shown]
+        lines += [f"  most at once so far: {count_of(rows, 'row')} of {shape}" for shape, rows in shown]
         if len(self.safe_rows) > len(shown):
-            lines.append(f"  and {counted(len(self.safe_rows) - len(shown), 'shape')} more")
+            lines.append(f"  and {count_of(len(self.safe_rows) - len(shown), 'shape')} more")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -101,27 +101,27 @@ class DoesNotFit(RuntimeError):
         tried: Sequence[str],
         *,
         shape: str,
-        wanted_bytes: int | None,
+        requested_bytes: int | None,
         allocated_bytes: int | None,
         capacity_bytes: int | None,
-        impossible: Sequence[str] = (),
+        not_tried: Sequence[str] = (),
     ) -> None:
         self.tried = list(tried)
-        self.wanted_bytes = wanted_bytes
+        self.requested_bytes = requested_bytes
         self.allocated_bytes = allocated_bytes
         self.capacity_bytes = capacity_bytes
         lines = [
             f"a step does not fit into memory: {shape}",
-            f"  wanted {gib(wanted_bytes)} more, {gib(allocated_bytes)} in use, {gib(capacity_bytes)} at most",
+            f"  wanted {gib(requested_bytes)} more, {gib(allocated_bytes)} in use, {gib(capacity_bytes)} at most",
             "  tried: " + "; ".join(tried),
-            *(f"  not tried: {reason}" for reason in impossible),
+            *(f"  not tried: {reason}" for reason in not_tried),
             "  gradients, random states and buffers are as before this step",
             "hint: see what was not tried and why; otherwise make rows shorter, or shard the model or its optimizer",
         ]
         super().__init__("\n".join(lines))
 
 
-class RunsInPieces(RuntimeError):
+class NotCapturable(RuntimeError):
     """A batch that the guard does not run as a whole was to be captured. A graph would need the memory of the whole."""
 
     def __init__(self, shape: str, plan: str) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from farrier.torch.arguments import kind
-from farrier.torch.graphed import Step, step
+from farrier.torch.arguments import type_name
 from farrier.torch.lengths import Lengths
 from farrier.torch.policy import Policy
+from farrier.torch.training_step import Step, step
 
 log = logging.getLogger("farrier.torch")
 
 
-class Whole:
+class WholeUpdate:
     """What stands in a Trainer in place of its parts of a step.
 
     The Trainer calls forward and backward for each micro-batch, and then clips and steps. Here micro-batches wait until
@@ -31,7 +31,7 @@ class Whole:
         self.step: Step | None = None
         self._trainer, self._options = trainer, options
         self._backward = trainer.training_step
-        self._made_for: tuple[Any, ...] = ()
+        self._built_for: tuple[Any, ...] = ()
         self._waiting: list[dict[str, Any]] = []
         self._norm: Tensor | None = None
 
@@ -54,17 +54,17 @@ class Whole:
     def _step_for(self, model: Any) -> Step:
         """The step; another one where a second training has another model or optimizer (`model_init`)."""
         now = (model, self._trainer.optimizer, self._trainer.accelerator)
-        if self.step is None or any(mine is not its for mine, its in zip(self._made_for, now, strict=True)):
+        if self.step is None or any(built is not current for built, current in zip(self._built_for, now, strict=True)):
             if self.step is not None:
                 self.step.close()
-            self.step, self._made_for = self._made(model), now
+            self.step, self._built_for = self._new_step(model), now
         return self.step
 
-    def _made(self, model: Any) -> Step:
+    def _new_step(self, model: Any) -> Step:
         optimizer = self._trainer.optimizer
         while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper, whose step is done by then.
             optimizer = optimizer.optimizer
-        self._trainer.optimizer.step = types.MethodType(_done, self._trainer.optimizer)
+        self._trainer.optimizer.step = types.MethodType(_step_done, self._trainer.optimizer)
         self._trainer.accelerator.clip_grad_norm_ = self._clipped
 
         def update(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -82,13 +82,13 @@ class Whole:
         return self._norm
 
 
-def _done(optimizer: Any, *_: Any, **__: Any) -> None:
+def _step_done(optimizer: Any, *_: Any, **__: Any) -> None:
     """The optimizer's step, which the whole step made: schedulers look here whether one was made before theirs."""
     optimizer._opt_called = True
 
 
 # By this, schedulers know a step that tells them of itself. Without it they warn that it was overridden.
-_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+_step_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 def trainer(
@@ -102,26 +102,26 @@ def trainer(
     Tried with transformers 5.17 and 5.22.
     """
     if not all(hasattr(trainer, name) for name in ("accelerator", "training_step")):
-        raise TypeError(f"trainer is {kind(trainer)}: give a transformers.Trainer, before its train()")
-    why = _hindrance(trainer)
+        raise TypeError(f"trainer is {type_name(trainer)}: give a transformers.Trainer, before its train()")
+    why = _unsupported_reason(trainer)
     if why:
         log.warning("the Trainer is left as it is: %s", why)
         return trainer
-    whole = Whole(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
-    trainer.training_step = whole.training_step
-    trainer.add_callback(_beginning(whole))
-    trainer.farrier = whole
+    whole_update = WholeUpdate(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
+    trainer.training_step = whole_update.training_step
+    trainer.add_callback(_train_begin_callback(whole_update))
+    trainer.farrier = whole_update
     return trainer
 
 
-def _beginning(whole: Whole) -> Any:
+def _train_begin_callback(whole_update: WholeUpdate) -> Any:
     """Hears from the Trainer that a training begins."""
     transformers: Any = importlib.import_module("transformers")
-    told = {"on_train_begin": lambda *_, **__: whole.begin()}
-    return type("Beginning", (transformers.TrainerCallback,), told)()
+    handlers = {"on_train_begin": lambda *_, **__: whole_update.begin()}
+    return type("Beginning", (transformers.TrainerCallback,), handlers)()
 
 
-def _hindrance(trainer: Any) -> str | None:
+def _unsupported_reason(trainer: Any) -> str | None:
     how = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
     if any(name in how for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
         return f"it runs with {how.rsplit('.', 1)[-1]}"

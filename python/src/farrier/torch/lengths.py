@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
-Kept = TypeVar("Kept")
+Value = TypeVar("Kept")
 
 #: Steps an octave: a bucket is at most an eighth longer than what is in it.
 OCTAVE_STEPS = 8
@@ -53,45 +53,45 @@ class Lengths:
         return bucket(length, shortest=self.shortest, longest=self.longest)
 
 
-class Recent(Generic[Key, Kept]):
+class LruCache(Generic[Key, Value]):
     """The most recently used of a kind, up to a limit."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ValueError(f"a limit is 1 or more, not {limit}")
         self._limit = limit
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
 
-    def get(self, key: Key) -> Kept | None:
+    def get(self, key: Key) -> Value | None:
         """What is kept for the key, which thereby was used just now."""
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-        return kept
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
 
-    def put(self, key: Key, kept: Kept) -> None:
+    def put(self, key: Key, value: Value) -> None:
         """Keeps it; when `full`, something goes first."""
-        self._kept[key] = kept
-        self._kept.move_to_end(key)
+        self._entries[key] = value
+        self._entries.move_to_end(key)
 
-    def pop(self, key: Key) -> Kept | None:
+    def pop(self, key: Key) -> Value | None:
         """No longer keeps it, and gives it."""
-        return self._kept.pop(key, None)
+        return self._entries.pop(key, None)
 
-    def in_the_way(self, may_go: Callable[[Kept], bool]) -> Key | None:
+    def eviction_candidate(self, may_evict: Callable[[Value], bool]) -> Key | None:
         """Which of them goes for another: of those that may, the one unused for longest. None: there is none."""
-        return next((key for key, kept in self._kept.items() if may_go(kept)), None)
+        return next((key for key, value in self._entries.items() if may_evict(value)), None)
 
     @property
     def full(self) -> bool:
         """Whether another one is one too many."""
-        return len(self._kept) >= self._limit
+        return len(self._entries) >= self._limit
 
-    def clear(self) -> list[Kept]:
+    def clear(self) -> list[Value]:
         """No longer keeps any."""
-        gone = list(self._kept.values())
-        self._kept.clear()
-        return gone
+        evicted = list(self._entries.values())
+        self._entries.clear()
+        return evicted
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)

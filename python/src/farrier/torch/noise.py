@@ -49,18 +49,18 @@ REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
 #: No single replay may be further away than this, or than `DISTANCE_MARGIN` times the furthest eager run.
 OUTLIER = 8 * _BF16_ROUNDING
 #: Eager runs that differ by more than this are not one step with noise.
-MOST_NOISE = 16 * _BF16_ROUNDING
+MAX_NOISE = 16 * _BF16_ROUNDING
 #: Of the common scale: two neighbours in bfloat16 are at most 2**-7 = 0.0078 apart, and two runs with one value differ by
 #: less than the second. Together they are less than 1 %.
 COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
 #: The median of fewer gradients need not be that of right ones.
-COMMON_LEAST = 8
+COMMON_MIN_GRADIENTS = 8
 #: Gradients below this share of the norm of all gradients may be noise and nothing else (a bias before a softmax), and are
 #: not held to their own size where that is so.
 FLOOR = 1e-3
 
 
-class Mismatch(Enum):
+class MismatchKind(Enum):
     """In what a graph, or an eager run, differs from the reference run."""
 
     MISSING_IN_GRAPH = "missing-in-graph"
@@ -75,23 +75,23 @@ class Mismatch(Enum):
 
 
 _SENTENCES = {
-    Mismatch.MISSING_IN_GRAPH: "{name} has a gradient eagerly and none in the graph",
-    Mismatch.MISSING_EAGERLY: "{name} has a gradient in the graph and none eagerly",
-    Mismatch.SHAPE: "{name} has a gradient in the graph and another shape eagerly",
-    Mismatch.NOT_FINITE: "{name} is infinite or no number in {value:.0f} places where the other is not",
-    Mismatch.SCALE: "{name} is scaled by {value:+.1e} (allowed {limit:.1e})",
-    Mismatch.DISTANCE: "{name} is {value:.1e} away (allowed {limit:.1e})",
-    Mismatch.LOSS: "the loss is {value:.6g}, eagerly {limit:.6g}",
-    Mismatch.EAGER_RUNS_DIFFER: "{name} is {value:.1e} away in another eager run (allowed {limit:.1e})",
-    Mismatch.NOISE_TOO_LARGE: "{name} has its scale known to {value:.1e} only (needed {limit:.1e})",
+    MismatchKind.MISSING_IN_GRAPH: "{name} has a gradient eagerly and none in the graph",
+    MismatchKind.MISSING_EAGERLY: "{name} has a gradient in the graph and none eagerly",
+    MismatchKind.SHAPE: "{name} has a gradient in the graph and another shape eagerly",
+    MismatchKind.NOT_FINITE: "{name} is infinite or no number in {value:.0f} places where the other is not",
+    MismatchKind.SCALE: "{name} is scaled by {value:+.1e} (allowed {limit:.1e})",
+    MismatchKind.DISTANCE: "{name} is {value:.1e} away (allowed {limit:.1e})",
+    MismatchKind.LOSS: "the loss is {value:.6g}, eagerly {limit:.6g}",
+    MismatchKind.EAGER_RUNS_DIFFER: "{name} is {value:.1e} away in another eager run (allowed {limit:.1e})",
+    MismatchKind.NOISE_TOO_LARGE: "{name} has its scale known to {value:.1e} only (needed {limit:.1e})",
 }
 
 
 @dataclass(frozen=True)
-class Finding:
+class Mismatch:
     """One mismatch. `value` and `limit` are what its sentence says; for the loss, both losses."""
 
-    kind: Mismatch
+    kind: MismatchKind
     name: str
     value: float = 0.0
     limit: float = 0.0
@@ -101,15 +101,15 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Reading:
+class GradientReading:
     """A gradient of one run against the reference run.
 
-    `odd` counts the elements that are finite in one of the runs only; the other numbers are of the rest.
+    `nonfinite_mismatches` counts the elements that are finite in one of the runs only; the other numbers are of the rest.
     """
 
     distance: float
     scale: float
-    odd: float = 0.0
+    nonfinite_mismatches: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class TensorNoise:
     spread: float
     waived: bool = False
 
-    def after(self, earlier: TensorNoise | None) -> TensorNoise:
+    def pooled_with(self, earlier: TensorNoise | None) -> TensorNoise:
         """Pools both, with a bounded weight of the earlier one: noise changes in the course of training."""
         if earlier is None:
             return self
@@ -148,14 +148,14 @@ class CommonScale:
     graph: list[float]
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> Mismatch | None:
         """What is wrong with the graph on the whole."""
         eager, name = [0.0, *self.eager], "the median of all gradients"
         values = max(max(eager) - min(eager), max(self.graph) - min(self.graph))
         if values > COMMON_RANGE:
-            return Finding(Mismatch.NOISE_TOO_LARGE, name, values, COMMON_RANGE)
+            return Mismatch(MismatchKind.NOISE_TOO_LARGE, name, values, COMMON_RANGE)
         gap = min((other - one for one in eager for other in self.graph), key=abs)
-        return Finding(Mismatch.SCALE, name, gap, COMMON_GAP) if abs(gap) > COMMON_GAP else None
+        return Mismatch(MismatchKind.SCALE, name, gap, COMMON_GAP) if abs(gap) > COMMON_GAP else None
 
 
 @dataclass
@@ -165,8 +165,8 @@ class TensorEvidence:
     name: str
     dtype: str
     norm: float
-    eager: list[Reading] = field(default_factory=list)
-    graph: list[Reading] = field(default_factory=list)
+    eager: list[GradientReading] = field(default_factory=list)
+    graph: list[GradientReading] = field(default_factory=list)
 
     @property
     def spread(self) -> float:
@@ -175,7 +175,7 @@ class TensorEvidence:
         return max([each.distance for each in self.eager] + [max(distances) - min(distances)])
 
     @property
-    def jitters(self) -> bool:
+    def is_noisy(self) -> bool:
         """Whether two runs of one kind differed in any bit."""
         replays = {(each.distance, each.scale) for each in self.graph}
         return len(replays) > 1 or any(each.distance > 0 for each in self.eager)
@@ -193,7 +193,7 @@ class TensorEvidence:
             graph = [scale - its for scale, its in zip(graph, common.graph, strict=True)]
         return eager, graph
 
-    def scale(self, kept: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
+    def scale(self, prior: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
         """By how much the graph's gradient is scaled, and the half width of the confidence interval of that."""
         eager, graph = self.scales(common)
         mean = sum(graph) / len(graph)
@@ -201,9 +201,9 @@ class TensorEvidence:
             deviation, degrees = _pooled(eager, graph)
             mean -= sum(eager) / len(eager)
             runs = 1 / len(eager) + 1 / len(graph)
-        elif kept is not None:
+        elif prior is not None:
             # The reference run has noise of its own.
-            deviation, degrees, runs = kept.scale_deviation, kept.degrees, 1 + 1 / len(graph)
+            deviation, degrees, runs = prior.scale_deviation, prior.degrees, 1 + 1 / len(graph)
         else:
             return mean, math.inf
         return mean, _student_t(degrees) * deviation * math.sqrt(runs) if degrees else math.inf
@@ -228,58 +228,58 @@ def _student_t(degrees: int) -> float:
 class Assessment:
     """What is known of one gradient. `finding` None: it passes. `waived`: it is too small and too noisy to be told."""
 
-    finding: Finding | None
+    finding: Mismatch | None
     resolution: float = 0.0
     waived: bool = False
 
     @property
     def too_noisy(self) -> bool:
         """Whether the noise hides what there may be."""
-        return self.finding is not None and self.finding.kind is Mismatch.NOISE_TOO_LARGE
+        return self.finding is not None and self.finding.kind is MismatchKind.NOISE_TOO_LARGE
 
 
 def assess(
     evidence: TensorEvidence,
     whole: float,
     *,
-    jitters: bool,
-    kept: TensorNoise | None = None,
+    is_noisy: bool,
+    prior: TensorNoise | None = None,
     common: CommonScale | None = None,
     final: bool = False,
 ) -> Assessment:
     """Judges one gradient.
 
-    `whole` is the norm of all gradients, `jitters` whether any gradient of the step does, `common` what is taken out of
+    `whole` is the norm of all gradients, `is_noisy` whether any gradient of the step does, `common` what is taken out of
     scale offsets, `final` whether there will be no further runs.
     """
     name, size, small = evidence.name, max(evidence.norm, FLOOR * whole, 1e-300), evidence.norm < FLOOR * whole
     repeated = max((each.distance for each in evidence.eager), default=0.0)
-    if not repeated <= MOST_NOISE * size or any(each.odd for each in evidence.eager):
-        return Assessment(Finding(Mismatch.EAGER_RUNS_DIFFER, name, repeated / size, MOST_NOISE))
-    odd = max(each.odd for each in evidence.graph)
-    if odd:
-        return Assessment(Finding(Mismatch.NOT_FINITE, name, odd))
+    if not repeated <= MAX_NOISE * size or any(each.nonfinite_mismatches for each in evidence.eager):
+        return Assessment(Mismatch(MismatchKind.EAGER_RUNS_DIFFER, name, repeated / size, MAX_NOISE))
+    nonfinite_mismatches = max(each.nonfinite_mismatches for each in evidence.graph)
+    if nonfinite_mismatches:
+        return Assessment(Mismatch(MismatchKind.NOT_FINITE, name, nonfinite_mismatches))
     distances = [each.distance for each in evidence.graph]
     nearest, furthest = min(distances), max(distances)
     if not math.isfinite(furthest):
-        return Assessment(Finding(Mismatch.DISTANCE, name, furthest, 0.0))
-    spread = evidence.spread if evidence.eager or kept is None else kept.spread * evidence.norm
+        return Assessment(Mismatch(MismatchKind.DISTANCE, name, furthest, 0.0))
+    spread = evidence.spread if evidence.eager or prior is None else prior.spread * evidence.norm
     rounding = tolerance_for(evidence.dtype).relative * size
     allowed = max(rounding, OUTLIER * size, DISTANCE_MARGIN * (repeated if evidence.eager else spread))
     if furthest > allowed:
-        return Assessment(Finding(Mismatch.DISTANCE, name, furthest / size, allowed / size))
+        return Assessment(Mismatch(MismatchKind.DISTANCE, name, furthest / size, allowed / size))
     if nearest <= rounding and abs(evidence.scales(common)[1][distances.index(nearest)]) <= SCALE_LIMIT:
         return Assessment(None)
-    allowed = max(rounding, REDRAWN_ROUNDING * size if jitters else 0.0, DISTANCE_MARGIN * spread)
+    allowed = max(rounding, REDRAWN_ROUNDING * size if is_noisy else 0.0, DISTANCE_MARGIN * spread)
     if nearest > allowed:
-        return Assessment(Finding(Mismatch.DISTANCE, name, nearest / size, allowed / size))
-    offset, resolution = evidence.scale(kept, common)
+        return Assessment(Mismatch(MismatchKind.DISTANCE, name, nearest / size, allowed / size))
+    offset, resolution = evidence.scale(prior, common)
     # A small gradient may be rounding and nothing else, and another one in the graph. An error of scale is parallel to it.
     along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest
     if abs(offset) > max(SCALE_LIMIT, resolution) and along:
-        return Assessment(Finding(Mismatch.SCALE, name, offset, max(SCALE_LIMIT, resolution)), resolution)
+        return Assessment(Mismatch(MismatchKind.SCALE, name, offset, max(SCALE_LIMIT, resolution)), resolution)
     if max(abs(offset), resolution) <= SCALE_LIMIT:
         return Assessment(None, resolution)
-    if small and (final or (not evidence.eager and kept is not None and kept.waived)):
+    if small and (final or (not evidence.eager and prior is not None and prior.waived)):
         return Assessment(None, resolution, waived=True)
-    return Assessment(Finding(Mismatch.NOISE_TOO_LARGE, name, resolution, SCALE_LIMIT), resolution)
+    return Assessment(Mismatch(MismatchKind.NOISE_TOO_LARGE, name, resolution, SCALE_LIMIT), resolution)

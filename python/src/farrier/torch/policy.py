@@ -18,7 +18,7 @@ class Policy:
         sights: how often a shape must have been seen before it gets a graph of its own.
         graphs: how many graphs are kept; the one unused for longest goes, once it has paid.
         pays: so many replays pay for a capture. A graph that has not paid yet does not go for another shape, unless it
-            was unused for `pays` times `graphs` calls; until then the other shape runs eagerly.
+            was unused for `break_even_replays` times `max_graphs` calls; until then the other shape runs eagerly.
         shapes: so many shapes without one that comes back, and the step is said to change its shape every time.
         gain: the least speed-up for which a graph is made (1.01: one per cent).
         verify_every: replays between two comparisons with an eager step; besides, replays 1, 2, 4, 8 ... are compared.
@@ -27,40 +27,40 @@ class Policy:
     """
 
     warmups: int = 3
-    sights: int = 2
-    graphs: int = 8
-    pays: int = 32
-    shapes: int = 32
-    gain: float = 1.01
+    min_occurrences: int = 2
+    max_graphs: int = 8
+    break_even_replays: int = 32
+    max_shapes: int = 32
+    min_speedup: float = 1.01
     verify_every: int | None = None
     profile: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("warmups", "sights", "graphs", "pays", "shapes", "verify_every"):
+        for name in ("warmups", "min_occurrences", "max_graphs", "break_even_replays", "max_shapes", "verify_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, and must be 1 or more")
 
 
-class Move(IntEnum):
+class CallAction(IntEnum):
     """What a call of the step does. Where ranks differ the highest is what all of them do."""
 
     REPLAY = 0
     VERIFY = 1
-    MAKE = 2
+    CAPTURE = 2
     WARM_UP = 3
     EAGER = 4
-    STOP = 5
+    DISABLE = 5
 
 
-def joint(highest: Move, *, one_key: bool) -> Move:
+def joint_action(highest: CallAction, *, same_shape: bool) -> CallAction:
     """What all ranks do. Graphs are for batches of one shape on all of them: a graph's reductions meet a graph's."""
-    return Move.EAGER if highest <= Move.MAKE and not one_key else highest
+    return CallAction.EAGER if highest <= CallAction.CAPTURE and not same_shape else highest
 
 
-def may_go(replays: int, idle_calls: int, policy: Policy) -> bool:
+def may_evict(replays: int, idle_calls: int, policy: Policy) -> bool:
     """Whether a graph may be given up for another shape: it has paid for its capture, or nobody needs it any more."""
-    return replays >= policy.pays or idle_calls >= policy.pays * policy.graphs
+    return replays >= policy.break_even_replays or idle_calls >= policy.break_even_replays * policy.max_graphs
 
 
 def is_early(count: int, every: int) -> bool:
@@ -96,12 +96,12 @@ def verify_interval(comparison_s: float, step_s: float) -> int:
 
 
 @dataclass
-class Pace:
+class VerifySchedule:
     """When the replays of one graph are compared with eager steps. `every` is the user's number; None: by cost."""
 
     every: int | None
     interval: int = VERIFY_STEPS
-    _last: int = 0
+    _last_replay: int = 0
     _comparison_s: float | None = None
     _step_s: float = math.inf
 
@@ -112,16 +112,16 @@ class Pace:
         """Whether the replay of that number (the first is 1) is compared."""
         if self.every is not None:
             return verification_due(replay, self.every)
-        return is_early(replay, VERIFY_STEPS) or replay - self._last >= self.interval
+        return is_early(replay, VERIFY_STEPS) or replay - self._last_replay >= self.interval
 
-    def compared(self, replay: int, comparison_s: float, step_s: float) -> None:
+    def record_comparison(self, replay: int, comparison_s: float, step_s: float) -> None:
         """What the comparison of that replay took, and the replay itself. The quickest replay is what one takes."""
-        self._last, self._comparison_s, self._step_s = replay, comparison_s, min(step_s, self._step_s)
+        self._last_replay, self._comparison_s, self._step_s = replay, comparison_s, min(step_s, self._step_s)
         if self.every is None:
             self.interval = verify_interval(comparison_s, self._step_s)
 
     @property
-    def share(self) -> float | None:
+    def cost_share(self) -> float | None:
         """What comparisons take at this pace, of the time with them; None: not measured."""
         if not self._comparison_s:
             return None
@@ -129,7 +129,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Boundness:
+class StepTiming:
     """One eager step: what the host needed for it and what the GPU needed.
 
     `busy_s` is the time in which a kernel or copy ran; None where no profiler could say. `launches` likewise.

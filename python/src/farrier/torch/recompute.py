@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 LARGE_BYTES = 1 << 20
 
 
-def blocks_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
+def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """The blocks to recompute: the children of the longest ModuleList or Sequential, or of none if there is none.
 
     A list of blocks is what every decoder and encoder has; of two equally long ones the first counts.
@@ -31,7 +31,7 @@ def blocks_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
     return lists[0] if lists else []
 
 
-def uncompiled() -> contextlib.AbstractContextManager[Any]:
+def compile_disabled() -> contextlib.AbstractContextManager[Any]:
     """Within, compiled code runs eagerly."""
     set_stance: Any = getattr(torch.compiler, "set_stance", None)
     # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
@@ -55,33 +55,33 @@ def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     an attempt of last resort is no place for compiling. Nothing stays behind, also after an error.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(uncompiled())
+        stack.enter_context(compile_disabled())
         for block in dict.fromkeys(blocks):
-            own = block.__dict__.get("forward")
+            own_forward = block.__dict__.get("forward")
             block.__dict__["forward"] = _recomputed(block, block.forward)
-            stack.callback(_put_back, block, own)
+            stack.callback(_restore_forward, block, own_forward)
         yield
 
 
-def _put_back(block: nn.Module, own: Any) -> None:
-    if own is None:
+def _restore_forward(block: nn.Module, own_forward: Any) -> None:
+    if own_forward is None:
         del block.__dict__["forward"]
     else:
-        block.__dict__["forward"] = own
+        block.__dict__["forward"] = own_forward
 
 
 def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         passes = 0
 
-        def once_more(*args: Any, **kwargs: Any) -> Any:
+        def forward_once(*args: Any, **kwargs: Any) -> Any:
             nonlocal passes
             passes += 1
             # The second pass must not count twice in running statistics.
             with scratch_buffers(block) if passes > 1 else contextlib.nullcontext():
                 return forward(*args, **kwargs)
 
-        return checkpoint(once_more, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
+        return checkpoint(forward_once, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
 
     return run
 
@@ -89,14 +89,14 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., 
 @contextlib.contextmanager
 def scratch_buffers(block: nn.Module) -> Iterator[None]:
     """Within, the block writes to copies of its buffers, which are then dropped."""
-    kept = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
+    buffers = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
     try:
-        for module, name, buffer in kept:
+        for module, name, buffer in buffers:
             if buffer is not None:
                 module._buffers[name] = buffer.detach().clone()
         yield
     finally:
-        for module, name, buffer in kept:
+        for module, name, buffer in buffers:
             module._buffers[name] = buffer
 
 
@@ -111,13 +111,13 @@ def offloading(
     weights = {parameter.untyped_storage().data_ptr() for root in modules for parameter in root.parameters()}
 
     def pack(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
-        away = (
+        offload = (
             tensor.device.type == device_type
             and tensor.layout is torch.strided
             and tensor.nbytes >= large_bytes
             and tensor.untyped_storage().data_ptr() not in weights
         )
-        if not away:
+        if not offload:
             return tensor.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
         pinned = tensor.device.type == "cuda"
         host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)

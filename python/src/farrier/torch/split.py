@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from farrier.torch.batch import rebuild
-from farrier.torch.learned import Shape
+from farrier.torch.size_history import BatchShape
 
 Split = Callable[[Any, Sequence[int]], Sequence[Any]]
 
@@ -24,7 +24,7 @@ class NotSplittable(ValueError):
     """Which dimension is that of the rows cannot be told from the batch."""
 
 
-def _is_plain(value: Any) -> bool:
+def _is_value_list(value: Any) -> bool:
     """A list without tensors: one value a row, such as texts or names."""
     return (
         isinstance(value, (list, tuple))
@@ -36,11 +36,11 @@ def _is_plain(value: Any) -> bool:
 def leaves(batch: Any) -> list[Any]:
     """Every leaf, in order. A list of plain values is one leaf."""
     found: list[Any] = []
-    rebuild(batch, lambda _, leaf: found.append(leaf), whole=_is_plain)
+    rebuild(batch, lambda _, leaf: found.append(leaf), is_leaf=_is_value_list)
     return found
 
 
-def _extent(leaf: Any) -> tuple[int, ...] | None:
+def _array_shape(leaf: Any) -> tuple[int, ...] | None:
     """Shape of a tensor or array; None for anything else, and for nested tensors, which have none."""
     if is_nested(leaf):
         return None
@@ -53,8 +53,8 @@ def is_nested(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_nested
 
 
-def refuse_nested(batch: Any) -> None:
-    """Raises `NotSplittable` where `pieces_of` would give a tensor whole to each piece that has rows."""
+def reject_nested(batch: Any) -> None:
+    """Raises `NotSplittable` where `split_rows` would give a tensor whole to each piece that has rows."""
     if any(map(is_nested, leaves(batch))):
         raise NotSplittable("the batch has a nested tensor, which is not cut: give `split=` and `rows=`")
 
@@ -66,75 +66,75 @@ def row_count(batch: Any) -> int:
     """
     if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Mapping) for item in batch):
         raise NotSplittable("the batch is a list of samples, which may depend on each other: give `split=` and `rows=`")
-    extents = [extent for extent in map(_extent, leaves(batch)) if extent]
+    extents = [shape for shape in map(_array_shape, leaves(batch)) if shape]
     if not extents:
         raise NotSplittable("the batch has no tensor with a dimension: give `split=` and `rows=`")
-    counts = Counter(extent[0] for extent in extents).most_common(2)
+    counts = Counter(shape[0] for shape in extents).most_common(2)
     if len(counts) == 2 and counts[0][1] == counts[1][1]:
         sizes = " and ".join(str(size) for size, _ in counts)
         raise NotSplittable(f"as many tensors have {sizes} as first dimension: give `split=` and `rows=`")
     return counts[0][0]
 
 
-def describe(batch: Any, rows: int) -> Shape:
+def batch_shape(batch: Any, rows: int) -> BatchShape:
     """The shape of a batch of that many rows."""
     parts: list[str] = []
     elements = 0
     for leaf in leaves(batch):
-        extent = _extent(leaf)
+        shape = _array_shape(leaf)
         if is_nested(leaf):
-            parts.append(f"{_kind(leaf)}[nested]")
-        if extent is None:
+            parts.append(f"{_dtype_name(leaf)}[nested]")
+        if shape is None:
             continue
-        inner = ",".join(map(str, extent[1:]))
-        if extent and extent[0] == rows:
-            parts.append(f"{_kind(leaf)}[*,{inner}]" if inner else f"{_kind(leaf)}[*]")
+        inner = ",".join(map(str, shape[1:]))
+        if shape and shape[0] == rows:
+            parts.append(f"{_dtype_name(leaf)}[*,{inner}]" if inner else f"{_dtype_name(leaf)}[*]")
             size = 1
-            for each in extent[1:]:
+            for each in shape[1:]:
                 size *= each
             elements += size
         else:
-            parts.append(f"{_kind(leaf)}[{','.join(map(str, extent))}]")
-    return Shape(" ".join(parts), rows, elements)
+            parts.append(f"{_dtype_name(leaf)}[{','.join(map(str, shape))}]")
+    return BatchShape(" ".join(parts), rows, elements)
 
 
-def _kind(leaf: Any) -> str:
+def _dtype_name(leaf: Any) -> str:
     return str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")
 
 
-def pieces_of(batch: Any, sizes: Sequence[int]) -> list[Any]:
+def split_rows(batch: Any, sizes: Sequence[int]) -> list[Any]:
     """The pieces of these sizes, in order. The sizes add up to the rows."""
     rows = sum(sizes)
-    made: list[Any] = []
+    pieces: list[Any] = []
     start = 0
     for size in sizes:
-        made.append(rebuild(batch, _cut(rows, start, start + size), whole=_is_plain))
+        pieces.append(rebuild(batch, _slice_rows(rows, start, start + size), is_leaf=_is_value_list))
         start += size
-    return made
+    return pieces
 
 
-def rows_at(batch: Any, rows: int, places: Sequence[int]) -> Any:
+def select_rows(batch: Any, rows: int, indices: Sequence[int]) -> Any:
     """The rows at these places, copied, of a batch that has so many."""
 
     def pick(_: str, leaf: Any) -> Any:
-        extent = _extent(leaf)
-        if extent and extent[0] == rows:
-            return leaf[list(places)]
-        return [leaf[place] for place in places] if _is_plain(leaf) and len(leaf) == rows else leaf
+        shape = _array_shape(leaf)
+        if shape and shape[0] == rows:
+            return leaf[list(indices)]
+        return [leaf[index] for index in indices] if _is_value_list(leaf) and len(leaf) == rows else leaf
 
-    return rebuild(batch, pick, whole=_is_plain)
+    return rebuild(batch, pick, is_leaf=_is_value_list)
 
 
-def _cut(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
-    def cut(_: str, leaf: Any) -> Any:
-        extent = _extent(leaf)
-        if extent and extent[0] == rows:
+def _slice_rows(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
+    def slice_leaf(_: str, leaf: Any) -> Any:
+        shape = _array_shape(leaf)
+        if shape and shape[0] == rows:
             return leaf[start:end]
-        if _is_plain(leaf) and len(leaf) == rows:
+        if _is_value_list(leaf) and len(leaf) == rows:
             return leaf[start:end]
         return leaf
 
-    return cut
+    return slice_leaf
 
 
 def gradient_leaves(batch: Any) -> list[Tensor]:

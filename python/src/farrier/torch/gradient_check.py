@@ -1,0 +1,139 @@
+"""Gradients of one batch, measured against those of a reference run: scalars for each gradient, and no second copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from farrier.torch.comparison import Comparison, Evidence, losses_match
+from farrier.torch.noise import MAX_NOISE, GradientReading, Mismatch, MismatchKind, TensorEvidence
+from farrier.torch.policy import OTHER_ORDER, Tolerance, coarsest, tolerance_for
+
+#: Elements that are compared at a time: 4 Mi of them in 32 bits are 16 MiB, which no step will miss.
+CHUNK_ELEMENTS = 1 << 22
+
+#: A batch padded and as it came. What it was computed in shows in no gradient (autocast), so the coarsest type is allowed.
+#: A wrong padding value is beyond that wherever the padding counts.
+PADDING_TOLERANCE = tolerance_for("bfloat16", roundings=OTHER_ORDER)
+
+
+@dataclass(frozen=True)
+class RunReadings:
+    """One run against the reference run. `norms` are those of the reference."""
+
+    loss: float
+    readings: dict[str, GradientReading] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+    def within_tolerance(self, limit: Tolerance, loss_limit: Tolerance, expected_loss: float) -> Comparison:
+        """Judges this one run by fixed tolerances."""
+        mismatches = list(self.mismatches)
+        whole = math.sqrt(sum(norm**2 for norm in self.norms.values()))
+        max_distance, max_distance_name = 0.0, "-"
+        for name, reading in self.readings.items():
+            relative = reading.distance / max(self.norms[name], limit.floor * whole, 1e-300)
+            if not relative <= max_distance:  # NaN is the worst of all.
+                max_distance, max_distance_name = relative, name
+            if reading.nonfinite_mismatches:
+                mismatches.append(Mismatch(MismatchKind.NOT_FINITE, name, reading.nonfinite_mismatches))
+            elif not limit.allows(reading.distance, self.norms[name], whole):
+                mismatches.append(Mismatch(MismatchKind.DISTANCE, name, relative, limit.relative))
+        if not losses_match(self.loss, expected_loss, loss_limit.relative * abs(expected_loss)):
+            mismatches.append(Mismatch(MismatchKind.LOSS, "loss", self.loss, expected_loss))
+        return Comparison(self.loss, expected_loss, len(self.readings), max_distance, max_distance_name, mismatches)
+
+    def is_same_step(self, expected_loss: float) -> Comparison:
+        """Whether this is another eager run of the same step, with noise."""
+        loss_limit = tolerance_for(coarsest(self.dtypes.values()), roundings=OTHER_ORDER)
+        return self.within_tolerance(Tolerance(MAX_NOISE), loss_limit, expected_loss)
+
+    def evidence(self, expected_loss: float) -> Evidence:
+        """The evidence of a comparison, of which this is the first replay."""
+        rounding = tolerance_for(coarsest(self.dtypes.values())).relative
+        tensors = [TensorEvidence(name, self.dtypes[name], self.norms[name]) for name in self.readings]
+        evidence = Evidence(tensors, expected_loss, rounding, list(self.mismatches))
+        self.add_to(evidence, eager=False)
+        return evidence
+
+    def add_to(self, evidence: Evidence, *, eager: bool) -> None:
+        """Adds this run: an eager one, or a replay."""
+        (evidence.add_eager_run if eager else evidence.add_replay)(self.readings, self.loss)
+
+
+class ReferenceGradients:
+    """Gradients of the reference run, kept on the host: a second set on the device is memory that the step may need.
+
+    The host's memory is pinned, so that the copies run at the link's speed and nobody waits for them.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+
+    def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
+        """Copies them, in the order of the current stream."""
+        for name, gradient in gradients:
+            reference = torch.empty_like(gradient, device="cpu", pin_memory=gradient.is_cuda)
+            self.tensors[name] = reference.copy_(gradient.detach(), non_blocking=True)
+
+
+class GradientComparator:
+    """Measures the gradients of another run where they lie, as each optimizer is shown its own."""
+
+    def __init__(self, reference: ReferenceGradients) -> None:
+        self._reference = reference.tensors
+        self._mismatches: list[Mismatch] = []
+        self._compared_names: set[str] = set()
+        self._dtypes: dict[str, str] = {}
+        self._numbers: list[list[float]] = []
+
+    def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
+        """Measures some gradients, and waits for the result."""
+        measures: list[Tensor] = []
+        for name, gradient in gradients:
+            self._compared_names.add(name)
+            reference = self._reference.get(name)
+            if reference is None or reference.shape != gradient.shape:
+                self._mismatches.append(
+                    Mismatch(MismatchKind.MISSING_EAGERLY if reference is None else MismatchKind.SHAPE, name)
+                )
+                continue
+            self._dtypes[name] = str(gradient.dtype).removeprefix("torch.")
+            measures.append(_measure(gradient.detach().reshape(-1), reference.reshape(-1)))
+        self._numbers += torch.stack(measures).tolist() if measures else []
+
+    def finish(self, loss: float) -> RunReadings:
+        """The whole run, which had that loss."""
+        missing = sorted(self._reference.keys() - self._compared_names)
+        mismatches = self._mismatches + [Mismatch(MismatchKind.MISSING_IN_GRAPH, name) for name in missing]
+        readings: dict[str, GradientReading] = {}
+        norms: dict[str, float] = {}
+        for name, (difference, product, norm, nonfinite_mismatches) in zip(self._dtypes, self._numbers, strict=True):
+            norms[name] = math.sqrt(norm)
+            readings[name] = GradientReading(math.sqrt(difference), product / norm if norm else 0.0, nonfinite_mismatches)
+        return RunReadings(loss, readings, norms, self._dtypes, mismatches)
+
+
+def _measure(gradients: Tensor, expected: Tensor) -> Tensor:
+    """The squared norm of the difference d = found - expected; <d, expected>; the squared norm of what was expected; and in
+    how many places only one is finite.
+
+    What is infinite on both sides alike, or no number on both, is the same: a float16 step that overflows is skipped by
+    its scaler, as a graph and eagerly. Norms are of the finite rest. A piece at a time.
+    """
+    total = torch.zeros(4, dtype=torch.float64, device=gradients.device)
+    for a, b in zip(torch.split(gradients, CHUNK_ELEMENTS), torch.split(expected, CHUNK_ELEMENTS), strict=True):
+        wide = torch.float64 if a.dtype == torch.float64 else torch.float32
+        a, b = a.to(wide), b.to(a.device, non_blocking=True).to(wide)
+        finite = a.isfinite() & b.isfinite()
+        alike = finite | (a == b) | (a.isnan() & b.isnan())
+        difference, finite_b = torch.where(finite, a - b, 0.0), torch.where(finite, b, 0.0)
+        squares = [torch.linalg.vector_norm(each, dtype=torch.float64).square() for each in (difference, finite_b)]
+        product = torch.dot(difference.double(), finite_b.double())  # In 32 bits it may overflow.
+        total += torch.stack([squares[0], product, squares[1], (~alike).sum().double()])
+    return total

@@ -1,0 +1,112 @@
+"""Ranks that reduce gradients together take the same decision at the same call.
+
+A comparison runs the step more often than a plain call does, and each run adds up gradients over the ranks. If one rank
+compared and another did not, gradients of different batches would be added up, or the job would hang. So at each call
+the ranks say on the host what they are about to do, and all do the same: a few bytes over gloo, while the GPUs are at
+the step of before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from farrier.torch.explain import Reason
+from farrier.torch.policy import CallAction, joint_action
+
+#: What a rank says that has nothing to object.
+OTHER_RANK_EAGER = Reason("another rank runs eagerly from here on", "see its report: what hinders one rank hinders all")
+
+
+def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
+    """What reduces the gradients, be it inside a compiled module."""
+    return next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)
+
+
+def unsupported_reason(model: nn.Module) -> Reason | None:
+    """Ranks that cannot be made to agree."""
+    sharded = {"FullyShardedDataParallel", "FSDPModule"}
+    if any(base.__name__ in sharded for module in model.modules() for base in type(module).__mro__):
+        return Reason("the model is sharded (FSDP): its forward gathers weights from all ranks", "use compile alone")
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    ranks = distributed.get_world_size()
+    if ranks > 1 and find_ddp(model) is None:
+        what = f"there are {ranks} ranks and no DistributedDataParallel: whether the step reduces over them is not known"
+        return Reason(what, "wrap the model in DistributedDataParallel and give that as model=")
+    return None
+
+
+class RankGroup:
+    """The ranks of the model's DistributedDataParallel; one where there is none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._ddp = find_ddp(model)
+        self._group: Any = None
+        self._digests: dict[object, int] = {}
+        #: Calls at which the ranks had batches of different shapes.
+        self.shape_mismatches = 0
+        if self._ddp is not None and distributed.get_world_size(self._ddp.process_group) > 1:
+            members = distributed.get_process_group_ranks(self._ddp.process_group)
+            self._group = distributed.new_group(members, backend="gloo", use_local_synchronization=True)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this is the only one."""
+        return self._group is None
+
+    def agree(self, move: CallAction, key: object) -> CallAction:
+        """What all ranks do at this call, whose batch is of the kind `key` here."""
+        if self.is_single:
+            return move
+        digest = self._digests.get(key)
+        if digest is None:
+            digest = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=7).digest(), "big")
+            self._digests = {**self._digests, key: digest} if len(self._digests) < 1000 else {key: digest}
+        highest_action, digest_max, negated_digest_min = self._all_reduce_max(move, digest, -digest)
+        self.shape_mismatches += digest_max != -negated_digest_min
+        return joint_action(CallAction(highest_action), same_shape=digest_max == -negated_digest_min)
+
+    def all(self, ok: bool) -> bool:
+        """Whether it went well on every rank."""
+        return ok if self.is_single else self._all_reduce_max(not ok) == [0]
+
+    @contextmanager
+    def no_reduction(self) -> Iterator[None]:
+        """Inside, the wrapper reduces nothing and sends no buffers: a step that fails on one rank leaves none waiting.
+
+        Reductions that the step makes by itself are not kept back: they meet those of the other ranks.
+        """
+        if self._ddp is None:
+            yield
+            return
+        was_enabled = self._ddp.require_forward_param_sync
+        self._ddp.require_forward_param_sync = False
+        try:
+            with self._ddp.no_sync():
+                yield
+        finally:
+            self._ddp.require_forward_param_sync = was_enabled
+
+    def reset_reducer(self) -> bool:
+        """After a capture that failed on some rank: the wrappers wait no more for a backward pass that is not to come.
+
+        They then build their buckets anew, on all ranks alike, and graphs of before would write to the old ones: True says
+        that there can be none any more.
+        """
+        reset = getattr(getattr(self._ddp, "reducer", None), "_reset_state", None)
+        if reset is not None:
+            reset()
+        return self._ddp is not None
+
+    def _all_reduce_max(self, *values: int) -> list[int]:
+        tensor = torch.tensor(values, dtype=torch.int64)
+        distributed.all_reduce(tensor, distributed.ReduceOp.MAX, group=self._group)
+        maxima: list[int] = tensor.tolist()
+        return maxima

@@ -1,0 +1,95 @@
+"""Steps are told by what the GPU has done, and nothing waits for it."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import farrier.torch
+from farrier.torch import reporter
+
+DEVICE = torch.device("cuda", 0)
+
+
+def made(sleep_cycles, **more):
+    model = nn.Linear(64, 64, device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def train(batch):
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        torch.cuda._sleep(sleep_cycles)
+        return loss
+
+    return farrier.torch.step(train, model=model, optimizer=optimizer, **more)
+
+
+def ends(rank):
+    return [it for it in rank.everything() if it["type"] == "step_end"]
+
+
+def test_a_step_is_told_when_it_has_ended_and_the_host_did_not_wait(fake, monkeypatch):
+    monkeypatch.setattr(reporter, "EVERY_S", 0.0)
+    step = made(100_000_000, tokens=64, graph=False)  # Some 50 ms of a GPU that is busy.
+    batch = torch.ones(8, 64, device=DEVICE)
+    step(batch)
+    torch.cuda.synchronize()
+    step(batch)
+    torch.cuda.synchronize()
+    rank = fake.accept()
+    assert rank.receive()["gpu"] == str(torch.cuda.get_device_properties(DEVICE).uuid)
+    ends(rank)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        began = time.perf_counter()
+        for _ in range(10):
+            step(batch)
+        launched_s = time.perf_counter() - began
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    before = ends(rank)
+    torch.cuda.synchronize()
+    lasted_s = time.perf_counter() - began
+    assert launched_s < lasted_s / 3, "the host was done long before the GPU"
+    assert all(it["step"] <= 3 for it in before), "launched is not ended"
+    step.close()
+    last = ends(rank)[-1]
+    assert last["step"] == 12
+    assert "loss" not in last
+    assert last["seconds"] == pytest.approx(lasted_s / 10, rel=0.3), "the GPU's time, and not that of launching"
+
+
+def test_the_steps_of_a_graph_are_told(fake, monkeypatch):
+    monkeypatch.setattr(reporter, "EVERY_S", 0.01)
+    step = made(1_000_000, policy=farrier.torch.Policy(min_speedup=0.0, profile=False))
+    for _ in range(200):
+        step(torch.ones(8, 64, device=DEVICE))
+    assert step.graphed, step.report
+    step.close()  # The GPU is some steps behind, and the last is told all the same.
+    told = ends(fake.accept())
+    assert told[-1]["step"] == 200
+    assert len(told) > 3
+    assert [it["step"] for it in told] == sorted({it["step"] for it in told})
+
+
+def test_a_step_that_is_told_costs_some_microseconds(fake):
+    step = made(0, graph=False)
+    batch = torch.ones(8, 64, device=DEVICE)
+    step(batch)
+    told = step._reporter
+    torch.cuda._sleep(2_000_000_000)  # A mark that is not passed is asked at each step.
+    told._due_s = 0.0
+    told.step_launched(None)
+    assert told._pending is not None
+    began = time.perf_counter()
+    for _ in range(1000):
+        told.step_begin()
+        told.step_launched(None)
+    each_s = (time.perf_counter() - began) / 1000
+    print(f"a step that waits for its mark: {1e6 * each_s:.2f} µs")
+    assert told._pending is not None, "the GPU was still busy"
+    assert each_s < 5e-6
+    torch.cuda.synchronize()
