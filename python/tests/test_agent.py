@@ -500,6 +500,6 @@ def test_numbers_that_are_none_are_left_out_with_one_warning_each(fake, caplog):
     assert said == [(0, False), (1, False), (2, False), (3, False)]
     assert job.dropped == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "step='x' is no whole number of 0 or more, and is left out",
-        "tokens='64k' is no whole number of 0 or more, and is left out",
+        "step='x' is not an integer of 0 or more and is omitted",
+        "tokens='64k' is not an integer of 0 or more and is omitted",
     ]

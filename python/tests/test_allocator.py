@@ -29,7 +29,7 @@ def test_what_the_user_set_stays_in_the_name_he_used():
     assert choice.variables == {
         OLD: "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:True"
     }
-    assert f"{OLD} was set and stays" in choice.reasons
+    assert f"{OLD} was already set and is kept" in choice.reasons
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_users_word_is_the_last(settings, expandable):
 
 def test_segments_that_are_on_and_memory_that_they_cannot_give():
     choice = choose({OLD: "expandable_segments:True"}, (2, 11), "linux", ipc=True, rdma=True)
-    for word in (OLD, "stay on", "CUDA IPC, RDMA was asked for", "classic_pool()", "expandable_segments:False"):
+    for word in (OLD, "stay on", "CUDA IPC, RDMA was requested", "classic_pool()", "expandable_segments:False"):
         assert word in choice.warning
     assert f"warning: {choice.warning}" in str(choice)
     assert choose({OLD: "expandable_segments:True"}, (2, 11), "linux").warning is None
@@ -67,5 +67,5 @@ def test_settings_are_read_and_written():
     assert parse(" , a : 1 ,") == {"a": "1"}
     with pytest.raises(ValueError, match="has no value"):
         parse("expandable_segments")
-    with pytest.raises(ValueError, match="not closed"):
+    with pytest.raises(ValueError, match="unclosed bracket"):
         parse("a:[1,b:2")

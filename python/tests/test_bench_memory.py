@@ -21,7 +21,7 @@ def test_a_stream_follows_from_its_seed_and_stays_within_the_most() -> None:
 
 
 def test_shards_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="no variant `async`; there are default"):
+    with pytest.raises(ValueError, match="unknown variant `async`; expected one of default"):
         Shard("1.4b", "async", 30)
     with pytest.raises(ValueError, match="is none"):
         Shard("1.4b", "ours", 0)

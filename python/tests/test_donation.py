@@ -11,7 +11,7 @@ def test_what_comes_back_could_be_donated():
     found = donatable([leaf(0), leaf(0), leaf(1, shape=(8,))], [leaf(), leaf(), leaf(shape=())])
     assert found.arguments == {0: 2 * BIG}
     assert "2 MiB are held twice" in str(found)
-    assert "JAX then deletes what was given" in str(found)
+    assert "JAX then deletes the arguments" in str(found)
     assert "donate_argnums=(0,)" in str(found)
 
 

@@ -15,7 +15,7 @@ def raised(message):
     ("message", "word"),
     [
         ("called a synchronizing CUDA operation", "waits for the GPU"),
-        ("CUDA error: operation not permitted when stream is capturing", "no capture allows"),
+        ("CUDA error: operation not permitted when stream is capturing", "a capture forbids"),
         ("capturing stream has unjoined work", "another stream"),
         ("CUDA out of memory. Tried to allocate 2 GiB", "no memory"),
         ("something new", "something new"),
@@ -35,7 +35,7 @@ def test_no_line_where_none_is_known():
 
 
 def test_a_batch_that_runs_in_pieces_keeps_other_shapes_from_nothing():
-    found = explain_error(NotCapturable("8 rows of ids[*,512]", "pieces of 4"))
+    found = explain_error(NotCapturable("8 rows of ids[*,512]", "micro-batches of 4 rows"))
     assert found.shape_specific
     assert "the guard runs 8 rows" in found.cause
     assert not explain_error(RuntimeError("CUDA out of memory")).shape_specific

@@ -19,7 +19,7 @@ def test_the_report_reads_well_in_a_log():
     )
     lines = str(report).splitlines()
     assert lines[0] == (
-        "farrier guard: 60 calls, 4 out-of-memory, 4 steps saved (3 by split, 1 by recompute), 0 lost; 17 ran in pieces; "
+        "farrier guard: 60 calls, 4 out-of-memory, 4 steps recovered (3 by split, 1 by recompute), 0 lost; 17 ran in micro-batches; "
         "2.3 s in failed attempts; highest peak 29.00 GiB"
     )
     assert lines[1] == "  most at once so far: 3 rows of int64[*,3] (plain)"
@@ -28,7 +28,7 @@ def test_the_report_reads_well_in_a_log():
 
 def test_what_does_not_fit_says_what_was_tried_and_what_to_do():
     error = DoesNotFit(
-        ["as planned (pieces of 1 row): CUDA out of memory"],
+        ["as planned (micro-batches of 1 row): CUDA out of memory"],
         shape="1 rows of int64[*,9]",
         requested_bytes=2**30,
         allocated_bytes=None,
@@ -36,8 +36,8 @@ def test_what_does_not_fit_says_what_was_tried_and_what_to_do():
         not_tried=["not recomputed: no blocks"],
     )
     text = str(error)
-    assert "wanted 1.00 GiB more, unknown in use, 30.00 GiB at most" in text
-    assert "tried: as planned (pieces of 1 row): CUDA out of memory" in text
+    assert "requested 1.00 GiB more, unknown in use, 30.00 GiB at most" in text
+    assert "tried: as planned (micro-batches of 1 row): CUDA out of memory" in text
     assert "not tried: not recomputed: no blocks" in text
     assert "\nhint: " in text
     assert error.requested_bytes == 2**30
@@ -50,7 +50,7 @@ def test_unknown_is_said():
 
 def test_one_of_a_thing_is_one_and_shares_have_no_power_of_ten():
     report = GuardReport(1, 0, 1, 0, {"split": 1}, 0.0, {"int64[*] (plain)": 1}, None, [])
-    assert "1 call, 1 out-of-memory, 1 step saved (1 by split)" in str(report)
+    assert "1 call, 1 out-of-memory, 1 step recovered (1 by split)" in str(report)
     assert "1 row of int64[*]" in str(report)
     assert [count_of(n, "row") for n in (0, 1, 2, 1000)] == ["0 rows", "1 row", "2 rows", "1,000 rows"]
     assert [format_percent(share) for share in (0, 0.003, 0.0994, 0.0996, 0.79, 1.0, 12.0)] == [
@@ -59,14 +59,24 @@ def test_one_of_a_thing_is_one_and_shares_have_no_power_of_ten():
 
 
 @pytest.mark.parametrize(
-    ("retry_step", "plan", "pieces", "said"),
+    ("retry_step", "plan", "micro_batches", "expected"),
     [
-        (RetryStep.SPLIT, Plan(2), 4, "out of memory at 8 rows: from here on 4 pieces of 2 rows for float32[*,16]"),
-        (RetryStep.RECOMPUTE, Plan(1, recompute=True), 8, "from here on 8 pieces of 1 row, recomputed for float32[*,16]"),
-        (RetryStep.OFFLOAD, Plan(8, offload=True), 1, "from here on all rows at once, kept on the host for float32[*,16]"),
-        (RetryStep.FREE, Plan(8), 1, "8 rows of float32[*,16]: they ran once what was cached had been freed"),
-        (RetryStep.RESERVE, Plan(8, without_reserve=True), 1, "all rows at once ran, with the ballast given up"),
+        (RetryStep.SPLIT, Plan(2), 4, "out of memory at 8 rows: from here on 4 micro-batches of 2 rows for float32[*,16]"),
+        (
+            RetryStep.RECOMPUTE,
+            Plan(1, recompute=True),
+            8,
+            "from here on 8 micro-batches of 1 row, recomputed for float32[*,16]",
+        ),
+        (
+            RetryStep.OFFLOAD,
+            Plan(8, offload=True),
+            1,
+            "from here on all rows at once, offloaded to the host for float32[*,16]",
+        ),
+        (RetryStep.FREE, Plan(8), 1, "8 rows of float32[*,16]: they ran after cached memory was freed"),
+        (RetryStep.RESERVE, Plan(8, without_reserve=True), 1, "all rows at once ran, with the reserve released"),
     ],
 )
-def test_how_a_shape_runs_from_now_on(retry_step, plan, pieces, said):
-    assert describe_recovery(8, "float32[*,16]", retry_step, plan, pieces).endswith(said)
+def test_how_a_shape_runs_from_now_on(retry_step, plan, micro_batches, said):
+    assert describe_recovery(8, "float32[*,16]", retry_step, plan, micro_batches).endswith(said)

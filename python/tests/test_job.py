@@ -17,14 +17,14 @@ def test_a_job_says_what_it_is(fake, monkeypatch):
     assert f"connected to {fake.path}, 1 sent" in repr(job)
     monkeypatch.delenv("WORLD_SIZE")
     alone = Job("j", path="")
-    assert repr(alone) == "<Job 'j', rank 0, GPU not named, not connected (no agent wanted), 0 sent, 0 dropped>"
+    assert repr(alone) == "<Job 'j', rank 0, GPU unknown, not connected (reporting disabled), 0 sent, 0 dropped>"
 
 
 @pytest.mark.parametrize("gpu", [0, "0", "cuda:0", "cuda", "GPU-", "GPU-a b", UUID[:8]])
 def test_what_is_no_gpu_is_left_out_with_a_word(fake, caplog, gpu):
     Job("j", gpu=gpu)
     assert fake.accept().receive() == {"type": "hello", "v": 1, "job": "j"}
-    assert "is no UUID of a GPU" in caplog.text
+    assert "is not a GPU UUID" in caplog.text
     assert "get_device_properties(device).uuid" in caplog.text
 
 
@@ -49,7 +49,7 @@ def test_a_process_has_one_job_which_learns_and_does_not_change(fake, caplog):
     for _ in range(3):
         assert agent.job(gpu="GPU-0000") is first
     assert [record.levelname for record in caplog.records] == ["WARNING"], "once"
-    assert f"gpu of this job is GPU-{UUID} and stays; GPU-0000 is not taken" in caplog.text
+    assert f"gpu of this job stays GPU-{UUID}; ignoring GPU-0000" in caplog.text
     fake.nobody()
     first.step_end(1)
     assert rank.receive()["type"] == "step_end"

@@ -140,7 +140,7 @@ def test_a_small_gradient_that_is_nothing_but_noise_is_waived_and_named():
         assert found.passed, found
         assert found.waived == ["a"]
         assert runs.eager_runs == 1 + MAX_ROUNDS
-        assert "too small and noisy to be told: a" in str(found)
+        assert "too small and noisy to judge: a" in str(found)
         again = Runs(SEEDS + seed, deviation=0.7, noise=0.7, norm=0.01 * FLOOR, whole=1.0)
         assert again.compare_until_decided(found.noise_history).waived == ["a"]
         assert again.eager_runs == 1

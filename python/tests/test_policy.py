@@ -69,9 +69,11 @@ def test_what_a_graph_would_bring():
     assert StepTiming(0.010, 0.010, busy_s=0.004).gain == pytest.approx(2.5)
     assert StepTiming(0.010, 0.002).gain == 1.0
     assert StepTiming(0.010, 0.009).gain is None
-    assert "what a graph brings is unknown" in str(StepTiming(0.010, 0.009))
-    assert str(StepTiming(0.010, 0.010, busy_s=0.004)).endswith("what a graph brings is about 2.50x, by one profiled step")
-    assert str(StepTiming(0.010, 0.002)).endswith("what a graph brings is about 1.00x, by one timed step")
+    assert "estimated graph speed-up is unknown" in str(StepTiming(0.010, 0.009))
+    assert str(StepTiming(0.010, 0.010, busy_s=0.004)).endswith(
+        "estimated graph speed-up is about 2.50x, by one profiled step"
+    )
+    assert str(StepTiming(0.010, 0.002)).endswith("estimated graph speed-up is about 1.00x, by one timed step")
     assert StepTiming(0.010, 0.010, busy_s=0.020).gain == 1.0
 
 

@@ -8,8 +8,8 @@ from farrier.torch.retry_policy import (
     RetryOptions,
     RetryStep,
     fewer_rows,
+    micro_batch_sizes,
     next_attempt,
-    piece_sizes,
     worth_retrying,
 )
 
@@ -102,12 +102,12 @@ def test_a_known_size_saves_attempts_and_is_filled_evenly():
 
 
 def test_pieces_are_even_in_order_and_complete():
-    assert piece_sizes(7, 4) == [4, 3]
-    assert piece_sizes(10, 4) == [4, 3, 3]
-    assert piece_sizes(5, 8) == [5]
-    assert piece_sizes(0, 4) == [0]
+    assert micro_batch_sizes(7, 4) == [4, 3]
+    assert micro_batch_sizes(10, 4) == [4, 3, 3]
+    assert micro_batch_sizes(5, 8) == [5]
+    assert micro_batch_sizes(0, 4) == [0]
     for total, rows in itertools.product(range(1, 60), range(1, 60)):
-        sizes = piece_sizes(total, rows)
+        sizes = micro_batch_sizes(total, rows)
         assert sum(sizes) == total
         assert max(sizes) <= rows
         assert max(sizes) - min(sizes) <= 1
@@ -125,6 +125,6 @@ def test_a_true_peak_is_not_tried_again_and_the_unknown_is():
 
 def test_a_plan_says_what_it_is():
     assert str(Plan(1, recompute=True, offload=True, without_reserve=True)) == (
-        "pieces of 1 row, recompute, offload, ballast released"
+        "micro-batches of 1 row, recompute, offload, reserve released"
     )
     assert [Plan(2).mode, Plan(2, recompute=True).mode, Plan(2, recompute=True, offload=True).mode] == list(ActivationMode)

@@ -14,14 +14,14 @@ def test_what_the_user_set_stays():
     made = settings.apply({"A": "ours", "B": "ours", "C": "same"}, environment, [], ["tensorflow"])
     assert environment == {"A": "theirs", "B": "ours", "C": "same"}
     assert (made.set, made.unchanged, made.late) == ({"B": "ours"}, {"A": "theirs"}, ())
-    assert str(made) == "B=ours; A=theirs (was set before, and stays)"
-    assert str(settings.apply({}, {}, [], [])) == "nothing had to be set"
+    assert str(made) == "B=ours; A=theirs (already set, kept)"
+    assert str(settings.apply({}, {}, [], [])) == "nothing to set"
 
 
 def test_too_late_is_said(caplog):
     made = settings.apply({"A": "1"}, {}, ["tensorflow", "os"], ["tensorflow", "jax"])
     assert made.late == ("tensorflow",)
-    assert "tensorflow was imported before" in caplog.text
+    assert "tensorflow was already imported" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_keras_is_configured_before_it_is_imported(bare):
 def test_another_backend_than_the_one_that_runs_is_refused(bare, monkeypatch):
     imported = SimpleNamespace(backend=SimpleNamespace(backend=lambda: "tensorflow"))
     monkeypatch.setitem(sys.modules, "keras", imported)
-    with pytest.raises(RuntimeError, match="imported already, on tensorflow"):
+    with pytest.raises(RuntimeError, match="already imported, on tensorflow"):
         farrier.keras.configure("jax")
     assert "KERAS_BACKEND" not in os.environ
 

@@ -111,7 +111,7 @@ def test_a_line_that_is_too_long_is_passed_over_and_not_kept():
     lines = LineReader()
     for _ in range(100):
         assert lines.feed(b"x" * 60_000) == []
-        assert len(lines._piece) <= wire.LINE_BYTES_MAX
+        assert len(lines._partial) <= wire.LINE_BYTES_MAX
     assert lines.feed(b"tail\ngood\n") == [b"good"]
     assert lines.too_long == 1
     assert lines.feed(b"x" * 70_000 + b"\nfine\n") == [b"fine"]

@@ -1,4 +1,4 @@
-"""The job's side of the socket of the node's agent: docs/job-socket.md.
+"""The job's side of the agent's Unix socket: docs/job-socket.md.
 
     job = farrier.agent.job()
     for step, batch in enumerate(batches):
@@ -8,7 +8,8 @@
             save()
             job.checkpoint_done(step)
 
-No thread, no waiting, no error: where there is no agent, or one that does not keep up, messages are dropped and counted.
+No thread, no blocking, no errors: without an agent, or with one that cannot keep up, messages are
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -26,27 +27,29 @@ from farrier import wire
 
 log = logging.getLogger("farrier.agent")
 
-#: Bytes of one read, and reads of one poll: an agent that never stops talking must not hold a step. A real one says a
-#: line in a week.
+#: Bytes per read, and reads per poll: an agent that never stops sending must not delay a step. A
+#: real one sends a line a week.
 _READ_BYTES = 64 << 10
 _READS = 4
-#: How long `close` waits for another thread that is speaking, which takes microseconds.
+#: How long `close` waits for another thread's exchange, which takes microseconds.
 _CLOSE_WAIT_S = 1.0
 
-#: Neither wait nor die of a closed pipe. Where a system lacks them there is no agent either.
+#: Do not block, and do not raise SIGPIPE. A system without these flags has no agent either.
 _FLAGS: int = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class Job:
-    """One rank of a job, as the agent of its node sees it.
+    """One rank of a job, as seen by the agent of its node.
 
-    Each process has one. After a fork the child's calls open a connection of its own. Calls from several threads, or
-    from a signal handler, are allowed: one that comes while another is under way is dropped.
+    Each process has one. After a fork the child opens its own connection. Calls from several
+    threads or from a signal handler are allowed; a call that comes while another is in progress is
+    dropped.
 
     Attributes:
-        sent: messages that the kernel took.
-        dropped: messages that nobody took; they are not sent again.
-        pauses: phases and checkpoints that were told: the time of a step in which one lies is not that of its work.
+        sent: messages accepted by the kernel.
+        dropped: messages that could not be sent; they are not sent again.
+        pauses: number of reported phases and checkpoints. A step time that spans one is not compute
+            time.
     """
 
     def __init__(
@@ -59,16 +62,18 @@ class Job:
         gpu: str | None = None,
         path: str | None = None,
     ) -> None:
-        """What is not given is taken from the environment.
+        """Missing values are taken from the environment.
 
         Args:
             job: SLURM_JOB_ID, otherwise the program's name and a process id.
             rank: RANK.
             world_size: WORLD_SIZE.
             local_world_size: LOCAL_WORLD_SIZE.
-            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it the agent finds
-                it in the driver's list of processes. What is no UUID (an index, `cuda:0`) is left out, with a warning.
-            path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock; empty: no agent.
+            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it
+                the agent uses the driver's process list. Anything but a UUID (an index, `cuda:0`)
+                is ignored with a warning.
+            path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock. An empty path disables
+                reporting.
         """
 
         def from_environment(name: str, value: int | None) -> int | None:
@@ -92,9 +97,10 @@ class Job:
         self.poll()
 
     def _reset_process(self) -> None:
-        """A process begins, this one or a child of it.
+        """Initialises the state of this process, also in a forked child.
 
-        An inherited connection stays the parent's: to close this process's number for it ends nothing.
+        An inherited connection belongs to the parent; closing this process's descriptor does not
+        end it.
         """
         inherited = getattr(self, "_socket", None)
         if inherited is not None:
@@ -112,25 +118,26 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the job is called in `farrier status`."""
+        """The job's name in `farrier status`."""
         return self._identity.job
 
     @property
     def rank(self) -> int:
-        """The number of this process in the job."""
+        """The rank of this process in the job."""
         return self._identity.rank or 0
 
     def __repr__(self) -> str:
         world = "" if self._identity.world_size is None else f" of {self._identity.world_size}"
-        socket_path = self._path or "no agent wanted"
+        socket_path = self._path or "reporting disabled"
         agent = f"connected to {socket_path}" if self.connected else f"not connected ({socket_path})"
-        gpu = self._identity.gpu or "GPU not named"
+        gpu = self._identity.gpu or "GPU unknown"
         return f"<Job {self.name!r}, rank {self.rank}{world}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
 
     def update(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
-        """Adds what was not known when it was made; the agent hears it in a new hello.
+        """Adds values that were unknown at creation; the agent gets them in a new hello.
 
-        What is known already stays: a process is one rank. Another value is not taken, with a warning.
+        Known values are kept, because a process is one rank. A different value is ignored with a
+        warning.
         """
         requested = {"rank": wire.unsigned(rank, 32), "world_size": wire.unsigned(world_size, 32), "gpu": _uuid(gpu)}
         updates: dict[str, object] = {}
@@ -141,9 +148,9 @@ class Job:
             if current is None:
                 updates[name] = value
             elif not (name == "gpu" and wire.may_be_same_gpu(str(current), str(value))):
-                warning = f"{name} of this job is {current} and stays; {value} is not taken: a process has one job"
+                warning = f"{name} of this job stays {current}; ignoring {value}: a process has one job"
                 self._warn_once(
-                    {warning: f"{warning}\nhint: make another with farrier.agent.set_job(farrier.agent.Job(...))"}
+                    {warning: f"{warning}\nhint: replace the job with farrier.agent.set_job(farrier.agent.Job(...))"}
                 )
         if updates:
             self._identity = dataclasses.replace(self._identity, **updates)  # type: ignore[arg-type]
@@ -152,56 +159,60 @@ class Job:
             self.poll()
 
     def _warn_once(self, warning: dict[str, str]) -> None:
-        """Says what is not taken, once each: a training does not end of it."""
+        """Logs each warning once. An invalid value never stops a training run."""
         for key in warning.keys() - self._warned:
             self._warned.add(key)
             log.warning("%s", warning[key])
 
     @property
     def connected(self) -> bool:
-        """Whether an agent has welcomed this process and the connection still stands, as far as is known."""
+        """Whether an agent has welcomed this process and the connection is open, as far as
+        known.
+        """
         return self._socket is not None and self._state.welcomed and self._pid == os.getpid()
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """Why a checkpoint should be taken now; None: none is wanted. Stays until one is done.
+        """The reason for a requested checkpoint. None if none is requested. Stays set until one is
+        done.
 
-        Mostly not every rank hears it: let the ranks agree, for example by a maximum over all of them.
+        Usually not every rank receives the request: let the ranks agree, for example by a MAX
+        all-reduce.
         """
         return self._state.checkpoint_wanted(time.monotonic())
 
     def phase(self, name: str) -> None:
-        """What the job does from now on: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
+        """Reports the job's current phase: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
         self.pauses += 1
         self._send_or_drop(wire.encode("phase", name=wire.truncate(name, wire.NAME_CHARS_MAX)))
 
     def step_begin(self, step: int) -> None:
-        """A step began. Only for those who do not measure it themselves."""
+        """Reports the start of a step. Only needed without your own step times."""
         self._warn_once(wire.invalid_numbers(step))
         self._send_or_drop(None if wire.unsigned(step) is None else wire.encode("step_begin", step=wire.unsigned(step)))
 
     def step_end(
         self, step: int, *, seconds: float | None = None, tokens: int | None = None, loss: float | None = None
     ) -> None:
-        """A step ended; hears what the agent has to say, too.
+        """Reports the end of a step, and reads pending messages from the agent.
 
         Args:
-            step: its number.
-            seconds: how long it took; without it the agent takes the time since `step_begin`.
-            tokens: those of this rank.
-            loss: a plain number. Do not read one from the GPU for this at every step.
+            step: the step number.
+            seconds: its duration; without it the agent uses the time since `step_begin`.
+            tokens: tokens on this rank.
+            loss: a plain number. Do not read one from the GPU at every step for this.
         """
         self._warn_once(wire.invalid_numbers(step, 0 if tokens is None else tokens))
         self._send_or_drop(wire.step_end(step, seconds, tokens, loss))
 
     def oom(self, bytes_wanted: int | None = None) -> None:
-        """The GPU's memory ran out. May be the last thing that a process says."""
+        """Reports that the GPU ran out of memory. May be the last message of a process."""
         self._send_or_drop(wire.encode("oom", bytes_wanted=wire.unsigned(bytes_wanted)))
 
     def checkpoint_done(self, step: int | None = None, *, notify: bool = True) -> None:
-        """A checkpoint is on disk, asked for or not.
+        """Reports that a checkpoint is on disk, requested or not.
 
-        Where ranks save together, one says it when all have; the others call this with `notify=False`.
+        If ranks save together, one reports it once all have saved; the others pass `notify=False`.
         """
         self.pauses += 1
         message = self._state.checkpoint_done(wire.unsigned(step))
@@ -209,16 +220,19 @@ class Job:
             self._send_or_drop(message)
 
     def checkpoint_failed(self, message: str) -> None:
-        """None could be made. It is asked for again in a minute."""
+        """Reports that no checkpoint could be written. The request becomes active again after a
+        minute.
+        """
         self._send_or_drop(self._state.checkpoint_failed(message, time.monotonic()))
 
     def poll(self) -> None:
-        """Hears what the agent has to say, without waiting. `step_end` does so by itself."""
+        """Reads pending messages from the agent without blocking. `step_end` does so too."""
         self._try_exchange(None)
 
     def close(self) -> None:
-        """Ends the connection. The next message opens another."""
-        # Who holds it never waits. A signal may come in between, and its handler would wait for itself.
+        """Closes the connection. The next message opens another."""
+        # The lock's holder never blocks. A signal handler could interrupt it and would wait for
+        # itself.
         if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
             return
         try:
@@ -235,7 +249,7 @@ class Job:
         self.close()
 
     def _send_or_drop(self, message: bytes | None) -> None:
-        """Says a line or drops it. None is what could not be said: a number that is none."""
+        """Sends a line or drops it. None stands for a message with an invalid number."""
         if message is None or not self._try_exchange(message):
             self.dropped += 1
 
@@ -264,7 +278,7 @@ class Job:
             return
         reconnect.last_attempt_s = now_s
         try:
-            # Not inherited by programs that this one starts: Python's sockets never are.
+            # Not inherited by child programs: Python's sockets never are.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as err:
             log.debug("no socket: %s", err)
@@ -272,17 +286,17 @@ class Job:
         try:
             connection.setblocking(False)
             connection.connect(self._path)
-        except (OSError, ValueError) as err:  # ValueError: a path with a zero byte.
+        except (OSError, ValueError) as err:  # ValueError: a path with a NUL byte.
             log.debug("no agent at %s: %s", self._path, err)
             connection.close()
             return
         self._set_connection(connection)
         if not self._send(self._identity.hello(wire.frameworks(sys.modules))):
-            self._disconnect()  # Nothing may come before it.
+            self._disconnect()  # hello must come first.
         self._read()
 
     def _send(self, message: bytes) -> bool:
-        """Whether the kernel took it, or a part of it whose rest goes before anything else."""
+        """Whether the kernel took all or part of it. The remainder is sent before anything else."""
         if self._socket is None or not self._flush_unsent():
             return False
         sent_bytes = self._send_some(message)
@@ -297,7 +311,7 @@ class Job:
         return not self._unsent and self._socket is not None
 
     def _send_some(self, data: bytes) -> int:
-        """How many bytes the kernel took. The connection may be over afterwards."""
+        """Returns how many bytes the kernel took. The connection may be closed afterwards."""
         if self._socket is None:
             return 0
         try:
@@ -305,14 +319,14 @@ class Job:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as err:
-            log.debug("the agent is gone: %s", err)
+            log.debug("connection to the agent lost: %s", err)
             self._unsent = b""
-            self._read()  # Its last words may say why, and that it is for good.
+            self._read()  # The agent's last message may give the reason, and that it is permanent.
             self._disconnect()
             return 0
 
     def _read(self) -> None:
-        """Reads until there is nothing more. What is to be said in answer is said afterwards."""
+        """Reads until nothing is left, then sends the replies."""
         resends: dict[bytes, None] = {}
         for _ in range(_READS):
             data = self._read_some()
@@ -331,7 +345,7 @@ class Job:
             self._send(resend)
 
     def _read_some(self) -> bytes | None:
-        """What is there; None: nothing, and maybe nobody any more."""
+        """Returns available bytes. None if there are none, or the connection is closed."""
         if self._socket is None:
             return None
         try:
@@ -339,7 +353,7 @@ class Job:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as err:
-            log.debug("the agent is gone: %s", err)
+            log.debug("connection to the agent lost: %s", err)
             data = b""
         if not data:
             self._disconnect()
@@ -353,14 +367,16 @@ class Job:
 
 
 def _uuid(gpu: object) -> str | None:
-    """The UUID that the agent takes. What is none does not end a training: the agent finds the GPU by itself."""
+    """Returns the UUID that the agent accepts. An invalid one is ignored: the agent finds the GPU
+    itself.
+    """
     if gpu is None or not str(gpu).strip():
         return None
     uuid = wire.gpu_uuid(gpu)
     if uuid is None:
         log.warning(
-            "gpu=%r is no UUID of a GPU and is left out: the agent then finds the GPU by the process\n"
-            "hint: give str(torch.cuda.get_device_properties(device).uuid), or `GPU-...` as `nvidia-smi -L` has it",
+            "ignoring gpu=%r, which is not a GPU UUID: the agent then finds the GPU by the process\n"
+            "hint: pass str(torch.cuda.get_device_properties(device).uuid), or `GPU-...` as printed by `nvidia-smi -L`",
             gpu,
         )
     return uuid
@@ -370,14 +386,15 @@ _process_job: Job | None = None
 
 
 def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
-    """The job of this process, which all parts of it share.
+    """Returns the job of this process, shared by all its parts.
 
-    It is made at the first call, from the environment and from what is given. Later calls add what was not known. What is
-    known stays: another `gpu`, say, is not taken, with a warning, because a process is one rank.
+    It is created at the first call, from the environment and the arguments. Later calls add unknown
+    values. Known values are kept: a different `gpu`, say, is ignored with a warning, because a
+    process is one rank.
 
     Args:
-        rank: RANK, where the environment has none.
-        world_size: WORLD_SIZE likewise.
+        rank: RANK, if the environment has none.
+        world_size: WORLD_SIZE, likewise.
         gpu: the UUID of the rank's GPU, as for `Job`.
     """
     global _process_job
@@ -389,7 +406,7 @@ def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | No
 
 
 def set_job(replacement: Job | None) -> None:
-    """Makes this the job that `job()` gives; None: the next call makes one."""
+    """Sets the job that `job()` returns. None makes the next call create one."""
     global _process_job
     _process_job = replacement
 
@@ -400,6 +417,8 @@ def phase(name: str) -> None:
 
 
 def oom(bytes_wanted: int | None = None, **details: object) -> None:
-    """`job().oom(bytes_wanted)`. What else is known of it is for the log: the agent has no place for it."""
+    """`job().oom(bytes_wanted)`. Further details are only logged; the protocol has no field for
+    them.
+    """
     log.info("out of GPU memory: %s", details)
     job().oom(bytes_wanted)

@@ -1,4 +1,4 @@
-"""Numbers in sentences for people. Pure."""
+"""Formats numbers for messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ def count_of(number: int, one: str, many: str | None = None) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share with two figures that count, and never a power of ten: `0.3 %`, `100 %`."""
+    """A share with two significant digits and no exponent: `0.3 %`, `100 %`."""
     per_cent = 100 * share
     return f"{per_cent:.0f} %" if abs(per_cent) >= 9.95 or not per_cent else f"{per_cent:.2g} %"

@@ -1,7 +1,7 @@
-"""Whether an error means that the GPU's memory ran out, and how much was wanted.
+"""Detects GPU out-of-memory errors and how much was requested.
 
-Each framework says it in its own way; here it is read from the name of the error and its words, so that no framework has
-to be imported. Memory of the host that ran out is another matter, and is not said to be the GPU's.
+Every framework has its own error; they are recognised by type name and message, so that no
+framework must be imported. Host out-of-memory is not reported as the GPU's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from farrier import agent
 
-#: How far a chain of causes is followed.
+#: Maximum length of the followed chain of causes.
 _CHAIN = 8
 
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -33,7 +33,7 @@ _TYPE_BYTES = {
 }  # fmt: skip
 
 _MEMORY_WORDS = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
-#: Words for the host's memory; and for the GPU's, in errors that have no name of their own.
+#: Message patterns of host memory, and of GPU memory for errors without a type of their own.
 HOST_OOM = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
 GPU_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
@@ -43,14 +43,14 @@ GPU_OOM = re.compile(
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The GPU's memory ran out. `bytes_wanted` is None where the error does not say."""
+    """The GPU ran out of memory. `bytes_wanted` is None if the error does not state it."""
 
     bytes_wanted: int | None
     message: str
 
 
 def detect(err: BaseException) -> OutOfMemory | None:
-    """What an error, or one that it came of, says of the GPU's memory; None: something else went wrong."""
+    """Returns the GPU out-of-memory behind an error or its causes, or None."""
     current: BaseException | None = err
     for _ in range(_CHAIN):
         if current is None:
@@ -75,7 +75,7 @@ def _is_oom(names: list[str], text: str) -> bool:
 
 
 def bytes_wanted(text: str) -> int | None:
-    """How much was asked for, by the words of the error."""
+    """The requested bytes, parsed from the error message."""
     requested = _REQUESTED.search(text)
     if requested is not None:
         return parse_bytes(requested[1])
@@ -87,7 +87,7 @@ def bytes_wanted(text: str) -> int | None:
 
 
 def parse_bytes(text: str) -> int | None:
-    """The bytes of `2.00 GiB` or `512 bytes`."""
+    """Parses `2.00 GiB` or `512 bytes`."""
     number = _AMOUNT.fullmatch(text)
     if number is None:
         return None
@@ -98,12 +98,13 @@ def parse_bytes(text: str) -> int | None:
 
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
-    """Tells the agent, once for an error, however many hands it passes through."""
+    """Reports to the agent, once per error, however often it is re-raised."""
     found = detect(err)
     if found is None or getattr(err, "_farrier_told", False):
         return found
     (job or agent.job()).oom(found.bytes_wanted)
-    # An attribute of the error itself: an error that takes none may be told twice, which costs nothing.
+    # Marks the error itself. An error that takes no attributes may be reported twice, which is
+    # harmless.
     with suppress(AttributeError, TypeError):
         err._farrier_told = True  # type: ignore[attr-defined]
     return found
@@ -111,7 +112,7 @@ def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | No
 
 @contextmanager
 def reporting(job: agent.Job | None = None) -> Iterator[None]:
-    """Around training: an error that means lost GPU memory is told to the agent, and goes on its way."""
+    """Reports a GPU out-of-memory raised inside to the agent, and re-raises it."""
     try:
         yield
     except Exception as err:

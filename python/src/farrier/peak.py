@@ -1,4 +1,4 @@
-"""What a GPU could do at most, from the facts of the `farrier` binary."""
+"""Peak throughput of a GPU, from the facts of the `farrier` binary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farrier.binary import find
 
 
 def peak_flops(gpu: str, timeout_s: float = 10.0) -> float | None:
-    """Dense 16-bit floating-point operations a second of a GPU by its name; None where nobody can say."""
+    """Dense 16-bit FLOP/s of a GPU by name. None if unknown."""
     try:
         command = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
         completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)

@@ -1,6 +1,7 @@
-"""What a job and the agent of its node say to each other: docs/job-socket.md without the socket.
+"""The protocol between a job and the agent of its node: docs/job-socket.md without the socket.
 
-Pure: no socket, no clock, no environment. Words go in and lines come out, bytes go in and decisions come out.
+Pure: no socket, no clock, no environment. Values go in and lines come out; bytes go in and
+decisions come out.
 """
 
 from __future__ import annotations
@@ -12,42 +13,44 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
-#: The newest version that is spoken here.
+#: The newest supported protocol version.
 VERSION = 1
 
-#: Where the agent listens when nothing else is said.
+#: Default path of the agent's socket.
 DEFAULT_SOCKET = "/run/farrier/agent.sock"
 
-#: No line is longer.
+#: Maximum length of a line.
 LINE_BYTES_MAX = 64 << 10
 
-#: Letters of a job's name, and of a phase.
+#: Maximum characters of a job name and of a phase.
 NAME_CHARS_MAX = 128
 
-#: Letters of a message for people: well below a line, however they are escaped.
+#: Maximum characters of a message: well below a line, however they are escaped.
 MESSAGE_CHARS_MAX = 4000
 
-#: Seconds between two attempts to connect.
+#: Seconds between two connection attempts.
 CONNECT_EVERY_S = 10.0
 
-#: Seconds for which a checkpoint that failed is not asked for again.
+#: Seconds after a failed checkpoint before the request becomes active again.
 RETRY_CHECKPOINT_S = 60.0
 
-#: Findings that are remembered; a node has a handful.
+#: Remembered findings; a node has a handful.
 KEYS_MAX = 4096
 
-#: Different words of the agent that are logged: whatever it says, the job's log stays readable.
+#: Distinct agent messages that are logged; bounds the job's log whatever the agent sends.
 LOGGED_MAX = 64
 
-#: Lines of one connection that are no messages; what says more of them is no agent. The agent has the same limit.
+#: Invalid lines per connection before closing it as not an agent. The agent has the same limit.
 INVALID_LINES_MAX = 10
 
-#: Errors after which the connection goes on.
+#: Errors that do not end the connection.
 _NON_FATAL = ("bad_line", "starting")
 
 
 def unsigned(value: object, bits: int = 64) -> int | None:
-    """A number that the agent takes: whole, 0 or more, below 2 to the `bits`. None: it is none."""
+    """Returns a number that the agent accepts: an integer of 0 or more, below 2 to the `bits`.
+    Otherwise None.
+    """
     if isinstance(value, str):
         digits = value.strip()
         value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
@@ -58,14 +61,16 @@ def unsigned(value: object, bits: int = 64) -> int | None:
 
 
 def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
-    """What is no number that the agent takes, under its name: it is left out."""
+    """Warnings about values that the agent does not accept, by name. They are omitted."""
     values = {"step": step, "tokens": tokens}
-    message = "is no whole number of 0 or more, and is left out"
+    message = "is not an integer of 0 or more and is omitted"
     return {name: f"{name}={value!r} {message}" for name, value in values.items() if unsigned(value) is None}
 
 
 def finite_float(value: object) -> float | None:
-    """A number that JSON can have. A tensor is none: to read it would wait for the GPU."""
+    """Returns a number that JSON can represent, otherwise None. Tensors are excluded: reading one
+    waits for the GPU.
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     number = float(value)
@@ -73,39 +78,41 @@ def finite_float(value: object) -> float | None:
 
 
 def truncate(value: object, chars_max: int) -> str:
-    """So many letters of a text, in UTF-8 for sure."""
+    """The first `chars_max` characters, as valid UTF-8."""
     return str(value)[:chars_max].encode("utf-8", "replace").decode("utf-8")
 
 
-#: As the driver writes it, whole or a beginning of it; or without what stands before it, as PyTorch does.
+#: As the driver writes it, complete or a prefix; or without `GPU-`, as PyTorch writes it.
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,120}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 def gpu_uuid(value: object) -> str | None:
-    """The UUID of a GPU or of a MIG instance, which the agent takes. None: it is none; a number, say, or `cuda:0`."""
+    """Returns the UUID of a GPU or MIG instance. None for anything else, such as a number or
+    `cuda:0`.
+    """
     uuid = str(value).strip()
     return uuid if _GPU.fullmatch(uuid) else None
 
 
 def may_be_same_gpu(one: str, other: str) -> bool:
-    """Whether two UUIDs may be of one GPU: each may have `GPU-` before it, and may be a beginning."""
+    """Whether two UUIDs may denote the same GPU; each may lack `GPU-` and may be a prefix."""
     uuids = [name.removeprefix("GPU-").lower() for name in (one, other)]
     return uuids[0].startswith(uuids[1]) or uuids[1].startswith(uuids[0])
 
 
-#: One for all lines: `json.dumps` would make another for each.
+#: One encoder for all lines: `json.dumps` would create one per call.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def encode(kind: str, **fields: object) -> bytes:
-    """A message. What is None is left out."""
+    """Encodes a message as one line. Fields that are None are omitted."""
     message = {"type": kind, **{name: value for name, value in fields.items() if value is not None}}
     return _encode(message).encode("ascii") + b"\n"
 
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """Which job this is, which rank of it, and on which GPU."""
+    """Job, rank and GPU of this process."""
 
     job: str
     rank: int | None = None
@@ -114,7 +121,7 @@ class JobIdentity:
     gpu: str | None = None
 
     def hello(self, frameworks: Mapping[str, str] | None = None) -> bytes:
-        """What comes first on every connection, with what is computed with: name and version."""
+        """The first message on every connection, with framework names and versions."""
         return encode(
             "hello",
             v=VERSION,
@@ -127,21 +134,21 @@ class JobIdentity:
         )
 
 
-#: What the agent knows by name.
+#: Frameworks that the agent knows.
 FRAMEWORKS = ("jax", "keras", "tensorflow", "torch")
 
 
 def frameworks(modules: Mapping[str, object]) -> dict[str, str]:
-    """Name and version of those that the program has imported."""
+    """Name and version of the frameworks that the program has imported."""
     versions = {name: getattr(modules.get(name), "__version__", None) for name in FRAMEWORKS}
     return {name: str(version) for name, version in versions.items() if isinstance(version, str)}
 
 
 def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int) -> str:
-    """The name of a job whom nobody named.
+    """The default name of a job.
 
-    Slurm's number. Otherwise the program and the process that started the ranks (torchrun sets RANK and is the parent
-    of them all): two runs of one program are two jobs.
+    Slurm's job id. Otherwise the program's name and the process that started the ranks (torchrun
+    sets RANK and is the parent of them all), so that two runs of one program are two jobs.
     """
     slurm = environment.get("SLURM_JOB_ID", "").strip()
     if slurm:
@@ -151,12 +158,12 @@ def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int
 
 
 def socket_path(environment: Mapping[str, str]) -> str | None:
-    """Where the agent is; None where the job wants none."""
+    """The agent's socket path. None if the job disables reporting."""
     return environment.get("FARRIER_SOCKET", DEFAULT_SOCKET) or None
 
 
 def step_end(step: object, seconds: object, tokens: object, loss: object) -> bytes | None:
-    """A step ended; None where `step` is no number of a step."""
+    """Encodes the end of a step. None if `step` is not a valid step number."""
     number = unsigned(step)
     if number is None:
         return None
@@ -169,12 +176,12 @@ def step_end(step: object, seconds: object, tokens: object, loss: object) -> byt
     )
     if loss is None:
         return message
-    # A loss that is no number is said to be none, which is not the same as silence about it.
+    # A NaN or infinite loss is sent as null, which differs from omitting it.
     return message[:-2] + b',"loss":' + json.dumps(finite_float(loss)).encode("ascii") + b"}\n"
 
 
 class LineReader:
-    """Whole lines from pieces. A line that is too long is passed over and counted."""
+    """Assembles lines from chunks. Lines that are too long are skipped and counted."""
 
     def __init__(self) -> None:
         self.too_long = 0
@@ -182,7 +189,7 @@ class LineReader:
         self._gated_step = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that these bytes end."""
+        """Returns the lines completed by these bytes."""
         lines: list[bytes] = []
         *ended, rest = data.split(b"\n")
         for part in ended:
@@ -202,7 +209,7 @@ class LineReader:
 
 @dataclass
 class ReconnectPolicy:
-    """When one may connect: at most once in ten seconds, and never again once the hello was refused."""
+    """When to connect: at most once in ten seconds, and never again once the hello was refused."""
 
     interval_s: float = CONNECT_EVERY_S
     refused: bool = False
@@ -215,25 +222,25 @@ class ReconnectPolicy:
 
 @dataclass
 class LineOutcome:
-    """What one line of the agent asks of the client."""
+    """What the client must do after one line from the agent."""
 
-    #: For the job's log.
+    #: Message for the job's log.
     log_message: str | None = None
-    #: The connection ends.
+    #: Close the connection.
     close: bool = False
-    #: To be said: the checkpoint of that step is on disk, which a new agent does not know.
+    #: Line to send: a `checkpoint_done` that a restarted agent does not know about.
     resend: bytes | None = None
 
 
 @dataclass
 class ClientState:
-    """What was heard and done, for as long as the job lives: longer than any connection and any agent."""
+    """State of the client. It outlives connections and agents."""
 
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     welcomed: bool = False
-    #: Lines of this connection that were no messages.
+    #: Invalid lines on this connection.
     invalid_lines: int = 0
-    #: Why a checkpoint is wanted, and the findings behind it and behind earlier ones.
+    #: Findings behind this checkpoint request and earlier ones.
     _seen_findings: dict[str, None] = field(default_factory=dict)
     _logged: set[str] = field(default_factory=set)
     _reason: str | None = None
@@ -241,28 +248,30 @@ class ClientState:
     _last_checkpoint_done: bytes | None = None
 
     def reset_connection(self) -> None:
-        """A connection begins or ends."""
+        """Resets the state of a connection that opens or closes."""
         self.welcomed = False
         self.invalid_lines = 0
 
     def checkpoint_wanted(self, now_s: float) -> str | None:
-        """Why a checkpoint is wanted; None: it is not, or an attempt failed a moment ago."""
+        """The reason for a requested checkpoint. None if none is, or if an attempt failed a moment
+        ago.
+        """
         return self._reason if now_s >= self._not_before_s else None
 
     def checkpoint_done(self, step: int | None) -> bytes:
-        """A checkpoint is on disk: the line that says so."""
+        """Records that a checkpoint is on disk. Returns the line that reports it."""
         self._reason = None
         self._not_before_s = float("-inf")
         self._last_checkpoint_done = encode("checkpoint_done", step=step)
         return self._last_checkpoint_done
 
     def checkpoint_failed(self, message: object, now_s: float) -> bytes:
-        """None could be made: it is still wanted, and asked for again in a minute."""
+        """Records a failed checkpoint. The request becomes active again after a minute."""
         self._not_before_s = now_s + RETRY_CHECKPOINT_S
         return encode("checkpoint_failed", message=truncate(message, MESSAGE_CHARS_MAX))
 
     def handle_line(self, raw: bytes) -> LineOutcome:
-        """Takes a line of the agent. What is not known is passed over."""
+        """Handles a line from the agent. Unknown messages are ignored."""
         try:
             message = json.loads(raw)
         except (ValueError, RecursionError):
@@ -272,7 +281,9 @@ class ClientState:
             if self.invalid_lines < INVALID_LINES_MAX:
                 return LineOutcome()
             return LineOutcome(
-                log_message=self._log_once("what listens there is no agent", f"{INVALID_LINES_MAX} lines were no messages"),
+                log_message=self._log_once(
+                    "the socket's peer is not an agent", f"{INVALID_LINES_MAX} lines were not messages"
+                ),
                 close=True,
             )
         kind = message.get("type")

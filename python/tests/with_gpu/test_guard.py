@@ -105,7 +105,7 @@ def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
     )
     with contextlib.suppress(farrier.torch.DoesNotFit):  # Recomputed it may fit.
         run(batch)
-    assert any("give other gradients than the whole" in note for note in run.report.notes), run.report
+    assert any("give different gradients than the whole batch" in note for note in run.report.notes), run.report
     assert run.report.split_calls == 0
 
 
@@ -283,4 +283,4 @@ def test_buffers_of_the_classic_pool_are_classic_and_the_rest_is_expandable():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["expandable"]
     assert found["kinds"] == [True, False, True, False, True], found
-    assert "CUDA has started" in found["late"]
+    assert "CUDA has already started" in found["late"]

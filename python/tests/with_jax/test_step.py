@@ -159,4 +159,4 @@ def test_settings_come_too_late_and_it_is_said(monkeypatch, caplog):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "x")
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
     assert farrier.jax.configure(preallocate=False).late == ("jax",)
-    assert "jax was imported before" in caplog.text
+    assert "jax was already imported" in caplog.text

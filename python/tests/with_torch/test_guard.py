@@ -154,7 +154,7 @@ def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory
     check(model, run(given), expected)
     assert run.report.recovered == {"reserve": 1}
     assert len(asked) == 1
-    assert "ballast" in asked[0]
+    assert "reserve" in asked[0]
     assert told.phases == ["low-memory"]
     assert not reserve.is_held
     memory.limit = 10**6
@@ -230,7 +230,7 @@ def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accum
     assert (before[4] == after[4]).all()
     assert caught.value.requested_bytes == 20
     assert caught.value.capacity_bytes == 19
-    assert "pieces of 1 row, recompute, offload" in str(caught.value)
+    assert "micro-batches of 1 row, recompute, offload" in str(caught.value)
     assert run.report.lost == 1
     assert memory.live == 0, "nothing holds the failed attempts"
 
@@ -277,9 +277,9 @@ def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
     ("count", "words"),
     [
         (lambda b: 1, "do not add up to the batch's 1"),
-        (lambda b: 0.123 * b["keep"].sum(), "it must give a number of terms"),
-        (lambda b: 1.25 * len(b["keep"]), "it must give a whole number"),
-        (lambda b: float("nan"), "it must give a whole number"),
+        (lambda b: 0.123 * b["keep"].sum(), "it must return an integer number of terms"),
+        (lambda b: 1.25 * len(b["keep"]), "it must return an integer"),
+        (lambda b: float("nan"), "it must return an integer"),
     ],
 )
 def test_counts_that_make_no_mean_are_refused_at_the_first_batch_and_not_when_memory_runs_out(
@@ -301,7 +301,7 @@ def test_a_count_that_is_broken_later_is_told_and_its_batch_is_not_split(net, ba
     broken["by"] = 0.3
     check(model, run(given), expected)
     assert run.report.split_calls == 1
-    assert any("it must give a number of terms" in note for note in run.report.notes)
+    assert any("it must return an integer number of terms" in note for note in run.report.notes)
 
 
 def test_rows_are_counted_where_nothing_else_is_said(net, batch, memory):
@@ -517,7 +517,7 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
     assert helped.report.recovered == {"split": 1}
 
 
-@pytest.mark.parametrize(("fits", "how"), [(3, "pieces of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
+@pytest.mark.parametrize(("fits", "how"), [(3, "micro-batches of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
 def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch, fits, how):
     model, seen = net(), []
 
@@ -571,19 +571,19 @@ def test_settings_that_make_no_sense_are_refused(net):
     [
         (None, "model is None"),
         ("model", "model is a `str`"),
-        ([], "model holds nothing"),
-        ([nn.Linear(1, 1), None], "model holds None"),
-        (nn.Linear(1, 1).parameters(), "model holds a `Parameter`"),
+        ([], "model is empty"),
+        ([nn.Linear(1, 1), None], "model contains None"),
+        (nn.Linear(1, 1).parameters(), "model contains a `Parameter`"),
     ],
 )
 def test_what_is_no_model_is_refused_by_its_name(model, found):
     with pytest.raises(TypeError, match=found) as caught:
         farrier.torch.guard(lambda batch: batch, model=model)
-    assert "give the nn.Module that is trained" in str(caught.value)
+    assert "pass the trained nn.Module" in str(caught.value)
 
 
 def test_a_loss_in_the_place_of_its_function_is_refused():
-    with pytest.raises(TypeError, match="loss_fn is a `Tensor`: give a function, loss_fn\\(batch\\) -> loss"):
+    with pytest.raises(TypeError, match="loss_fn is a `Tensor`: pass a function, loss_fn\\(batch\\) -> loss"):
         farrier.torch.guard(torch.zeros(()), model=nn.Linear(1, 1))
 
 
@@ -609,7 +609,7 @@ def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, 
 def test_a_loss_without_a_graph_is_told_so(net, batch, memory):
     model = net()
     run = farrier.torch.guard(lambda b: squares(model, b).detach(), model=model, meter=memory)
-    with pytest.raises(ValueError, match="a loss that has no gradients: it was detached"):
+    with pytest.raises(ValueError, match="a loss without gradients: it was detached"):
         run(batch())
 
 

@@ -29,13 +29,13 @@ def guard(fits=10**9, **more):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"count": 8}, "count is a `int`: give a function"),
-        ({"split": "rows"}, "split is a `str`: give a function"),
-        ({"rows": 8}, "rows is a `int`: give a function"),
-        ({"ask_checkpoint": True}, "ask_checkpoint is a `bool`: give a function"),
-        ({"floor_rows": 0}, "floor_rows is 0: give 1 or more"),
-        ({"floor_rows": "2"}, "floor_rows is '2': give a whole number"),
-        ({"learned": "x"}, "learned is a `str`: give what learned_sizes"),
+        ({"count": 8}, "count is a `int`: pass a function"),
+        ({"split": "rows"}, "split is a `str`: pass a function"),
+        ({"rows": 8}, "rows is a `int`: pass a function"),
+        ({"ask_checkpoint": True}, "request_checkpoint is a `bool`: pass a function"),
+        ({"floor_rows": 0}, "floor_rows is 0: pass 1 or more"),
+        ({"floor_rows": "2"}, "floor_rows is '2': pass an integer"),
+        ({"learned": "x"}, "learned is a `str`: pass the return value of learned_sizes"),
         ({"learned": {"version": 1}}, "learned"),
     ],
 )
@@ -52,13 +52,16 @@ def cut_unevenly(batch, sizes):
     ("wrong", "said"),
     [
         ({"count": lambda batch: batch["labels"].sum()}, r"count fails on the first batch \(KeyError: 'labels'\)"),
-        ({"count": lambda batch: None}, "count gave None: it must give a whole number"),
-        ({"count": lambda batch: batch["y"]}, r"count gave a tensor of shape \(8, 1\)"),
-        ({"count": lambda batch: 8}, r"counts of the pieces \[8, 8\] do not add up to the batch's 8"),
-        ({"split": lambda batch, sizes: [batch]}, "split gave 1 pieces where 2 were asked for"),
+        ({"count": lambda batch: None}, "count returned None: it must return an integer"),
+        ({"count": lambda batch: batch["y"]}, r"count returned a tensor of shape \(8, 1\)"),
+        ({"count": lambda batch: 8}, r"counts of the micro-batches \[8, 8\] do not add up to the batch's 8"),
+        ({"split": lambda batch, sizes: [batch]}, "split returned 1 micro-batches, expected 2"),
         ({"split": lambda batch, sizes: batch["ids"]}, "split fails on the first batch"),
-        ({"split": cut_unevenly, "rows": lambda batch: len(batch["x"])}, r"pieces of \[1, 1\] rows, by rows="),
-        ({"rows": lambda batch: batch["x"].shape}, "rows gave a `Size`"),
+        (
+            {"split": cut_unevenly, "rows": lambda batch: len(batch["x"])},
+            r"micro-batches of \[1, 1\] rows according to rows=",
+        ),
+        ({"rows": lambda batch: batch["x"].shape}, "rows returned a `Size`"),
     ],
 )
 def test_a_function_that_does_not_work_is_told_at_the_first_step_and_not_when_memory_runs_out(wrong, said):
@@ -106,7 +109,7 @@ def test_how_a_shape_runs_from_now_on_is_a_warning_once(caplog):
     for _ in range(3):
         run(rows(8))
     assert [record.getMessage() for record in caplog.records] == [
-        "out of memory at 8 rows: from here on 4 pieces of 2 rows for float32[*,6] float32[*,1]"
+        "out of memory at 8 rows: from here on 4 micro-batches of 2 rows for float32[*,6] float32[*,1]"
     ]
 
 
@@ -122,5 +125,5 @@ def test_a_sum_that_was_called_a_mean_is_told_by_its_name(reduction):
 
     run = farrier.torch.guard(loss_fn, model=model, reduction=reduction, meter=UnknownMeter(), recompute_modules=[])
     other = "sum" if reduction == "mean" else "mean"
-    with pytest.raises(farrier.torch.DoesNotFit, match=f'give reduction="{other}"'):
+    with pytest.raises(farrier.torch.DoesNotFit, match=f'pass reduction="{other}"'):
         run(rows(8))

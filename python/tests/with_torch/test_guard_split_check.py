@@ -84,9 +84,9 @@ MIXING = nn.BatchNorm1d(6, track_running_stats=False)
 @pytest.mark.parametrize(
     ("loss_fn", "model", "batch", "why"),
     [
-        (contrastive, nn.Linear(6, 5), {"x": numbers(8, 6), "y": numbers(8, 5)}, "give other (gradients|losses)"),
-        (balanced, perceptron(), rows(), "give other (gradients|losses) than the whole"),
-        (kept, perceptron(), KEEP, "give other (gradients|losses) than the whole"),
+        (contrastive, nn.Linear(6, 5), {"x": numbers(8, 6), "y": numbers(8, 5)}, "give different (gradients|losses)"),
+        (balanced, perceptron(), rows(), "give different (gradients|losses) than the whole batch"),
+        (kept, perceptron(), KEEP, "give different (gradients|losses) than the whole batch"),
         (masked, nn.Linear(6, 6), MASK, "fails on some rows of a batch"),
         (labelled, nn.Linear(6, 5), labels_of(slice(4)), "give count="),
         (labelled, nn.Linear(6, 5), labels_of(slice(7, 8)), "give count="),
@@ -132,7 +132,7 @@ def test_a_loss_of_independent_rows_is_split(loss_fn, batch, more, fits):
     run(batch)
     check(model, fresh)
     assert run.report.split_calls == 1
-    losses_alone = ["split with the losses checked alone: for gradients was no room"]
+    losses_alone = ["split with only the losses checked: no memory for gradients"]
     assert [note for note in run.report.notes if "split" in note] == (losses_alone if fits == 1 else [])
 
 
@@ -154,7 +154,7 @@ def test_rounding_of_half_precision_is_no_reason_and_hides_none(autocast, seed):
     run = guard(half(squares), model, 4)
     run(batch)
     assert run.report.split_calls == 1
-    with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
+    with pytest.raises(farrier.torch.DoesNotFit, match="give different gradients than the whole batch"):
         guard(half(contrastive), model, 4)(batch)
 
 
@@ -195,7 +195,7 @@ def test_dropout_does_not_hide_what_is_wrong_nor_forbid_what_is_right(loss_fn):
     run = guard(loss_fn, model, 4)
     batch = {"x": numbers(8, 6), "y": numbers(8, 5)}
     if loss_fn is contrastive:
-        with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
+        with pytest.raises(farrier.torch.DoesNotFit, match="give different gradients than the whole batch"):
             run(batch)
     else:
         run(batch)
@@ -209,12 +209,12 @@ def test_a_loss_that_is_random_by_itself_is_split_and_said_not_to_be_checked():
     run = guard(lambda m, b: (squares(m, b) * torch.rand(len(b["x"]), 1)).mean(), model, 4)
     run(rows())
     assert run.report.split_calls == 1
-    assert any("without a check" in note for note in run.report.notes)
+    assert any("split unchecked" in note for note in run.report.notes)
 
 
 def test_without_room_for_two_rows_the_losses_alone_are_compared():
     batch = {"x": numbers(8, 6), "y": numbers(8, 5)}
-    with pytest.raises(farrier.torch.DoesNotFit, match="give other losses than the whole"):
+    with pytest.raises(farrier.torch.DoesNotFit, match="give different losses than the whole batch"):
         guard(contrastive, nn.Linear(6, 5), 1)(batch)
     run = guard(squares, perceptron(), 1)
     run(rows())
@@ -226,8 +226,8 @@ def test_rows_that_say_nothing_prove_nothing():
     silent = {"x": torch.zeros(8, 6), "y": torch.full((8, 5), torch.nan)}
     assert run(silent).isnan()
     assert run.report.split_calls == 1
-    assert any("had no loss or no gradient to be compared" in note for note in run.report.notes)
-    with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
+    assert any("had no loss or no gradient to compare" in note for note in run.report.notes)
+    with pytest.raises(farrier.torch.DoesNotFit, match="give different gradients than the whole batch"):
         run({"x": numbers(8, 6), "y": numbers(8, 5)})
 
 
@@ -243,7 +243,7 @@ def narrow(loss_fn, model):
 
 
 def test_no_room_to_check_and_no_way_to_tell_the_rows_is_not_split():
-    with pytest.raises(farrier.torch.DoesNotFit, match="8 x 8 is that of the rows cannot be told"):
+    with pytest.raises(farrier.torch.DoesNotFit, match="the row dimension of 8 x 8 is ambiguous"):
         narrow(masked, nn.Linear(6, 6))(MASK)
 
 
@@ -251,7 +251,7 @@ def test_no_room_at_all_to_check_is_said():
     run = narrow(squares, perceptron())
     run(rows())
     assert run.report.split_calls == 1
-    assert any("without a check" in note for note in run.report.notes)
+    assert any("split unchecked" in note for note in run.report.notes)
 
 
 @pytest.mark.parametrize("batchnorm", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, track_running_stats=False)])
@@ -333,7 +333,7 @@ def test_an_optimizer_in_backward_is_not_split_by_what_was_learned():
 def test_a_parameter_that_is_not_in_model_is_named():
     model, temperature = perceptron(), nn.Parameter(torch.ones(3, 1))
     run = farrier.torch.guard(lambda b: squares(model, b) * temperature.sum(), model=model, meter=UnknownMeter())
-    with pytest.raises(ValueError, match=r"parameters that are not in `model`, of shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"parameters outside `model`, of shape \(3, 1\)"):
         run(rows())
     assert temperature.grad is None
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -77,5 +77,5 @@ def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
 
 
 def test_what_is_no_trainer_is_refused():
-    with pytest.raises(TypeError, match=r"trainer is None: give a transformers\.Trainer"):
+    with pytest.raises(TypeError, match=r"trainer is None: pass a transformers\.Trainer"):
         farrier.torch.trainer(None)

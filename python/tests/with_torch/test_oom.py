@@ -146,7 +146,7 @@ def test_ballast_is_taken_and_released():
     assert not reserve.is_held
     assert reserve.acquire()
     assert reserve.acquire(), "once is enough"
-    with pytest.raises(ValueError, match="holds nothing back"):
+    with pytest.raises(ValueError, match="reserves nothing"):
         MemoryReserve(0, "cpu")
 
 

@@ -48,9 +48,9 @@ def rows(first, last):
 def test_every_build_is_cut(batch, read):
     assert row_count(batch) == 7
     split_batch = split_rows(batch, [3, 2, 2])
-    assert all(type(piece) is type(batch) for piece in split_batch)
-    assert torch.equal(torch.cat([read(piece) for piece in split_batch]), read(batch))
-    assert [row_count(piece) for piece in split_batch] == [3, 2, 2]
+    assert all(type(micro_batch) is type(batch) for micro_batch in split_batch)
+    assert torch.equal(torch.cat([read(micro_batch) for micro_batch in split_batch]), read(batch))
+    assert [row_count(micro_batch) for micro_batch in split_batch] == [3, 2, 2]
     assert read(split_batch[0]).data_ptr() == read(batch).data_ptr(), "a view"
 
 
@@ -63,10 +63,10 @@ def test_what_has_no_rows_is_passed_whole():
         "mode": "train",
         "k": torch.tensor(2),
     }
-    for piece in split_rows(batch, [2, 2]):
-        assert piece["weights"] is batch["weights"]
-        assert piece["k"] is batch["k"]
-        assert (piece["n"], piece["mode"]) == (None, "train")
+    for micro_batch in split_rows(batch, [2, 2]):
+        assert micro_batch["weights"] is batch["weights"]
+        assert micro_batch["k"] is batch["k"]
+        assert (micro_batch["n"], micro_batch["mode"]) == (None, "train")
 
 
 def test_a_list_with_a_value_for_each_row_goes_with_its_rows():
@@ -132,7 +132,7 @@ def test_a_nested_tensor_is_not_cut_and_the_step_runs(layout, more):
     torch.testing.assert_close(run(given), loss_fn(given).detach())
     assert run.report.ooms == 1
     assert run.report.split_calls == 0
-    assert any("nested tensor, which is not cut" in note for note in run.report.notes)
+    assert any("nested tensor, which cannot be split automatically" in note for note in run.report.notes)
     assert "float32[nested]" in batch_shape(given, 1).key
 
 

@@ -328,7 +328,7 @@ def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(d
     torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
     assert graphed.report.replays == 0
     assert f"draws random numbers on the host ({name})" in graphed.report.reason.cause
-    assert "put it in the batch" in graphed.report.reason.remedy
+    assert "pass the value in the batch" in graphed.report.reason.remedy
 
 
 def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
@@ -438,7 +438,7 @@ class Renamed(torch.optim.AdamW):
 def test_a_step_of_its_own_is_not_gated():
     models, _, graphed = both(optimizer=lambda model: Cautious(model.parameters(), lr=1e-2))
     assert_trained_alike(*models)
-    assert "Cautious has a step of its own" in graphed.report.reason.cause
+    assert "Cautious overrides step()" in graphed.report.reason.cause
     models, _, graphed = both(optimizer=lambda model: Renamed(model.parameters(), lr=3e-2))
     assert_trained_alike(*models)
     assert graphed.report.replays >= 30
@@ -543,7 +543,7 @@ class Replacing(nn.Sequential):
 def test_a_buffer_that_forward_replaces_is_told_and_right():
     models, _, graphed = both(model=Replacing(*perceptron()))
     assert_trained_alike(*models)
-    assert "in the place of a buffer (mean)" in graphed.report.reason.cause
+    assert "replaces a buffer by another tensor (mean)" in graphed.report.reason.cause
     torch.testing.assert_close(models[1].mean, models[0].mean)
     assert float(models[0].mean) != 0
 
@@ -728,7 +728,7 @@ def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
     stream = [{"x": ragged(kind), "y": torch.ones(1)} for _ in range(40)]
     models, _, graphed = both(make=make, stream=stream, lengths=lengths)
     assert_trained_alike(*models)
-    assert "the batch has no fixed form" in graphed.report.reason.cause
+    assert "the batch has no fixed structure" in graphed.report.reason.cause
 
 
 def test_changes_are_forgiven_once_a_graph_has_paid():

@@ -27,7 +27,9 @@ def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
     assert not first.requires_grad
     assert last < first
     assert "cpu" in run.report.reason.cause
-    assert "eager from here on: the model is on cpu. What helps: a graph needs it on one CUDA device" in str(run.report)
+    assert "eager from here on: the model is on cpu. Remedy: CUDA graphs need the whole model on one CUDA device" in str(
+        run.report
+    )
     said = [record for record in caplog.records if record.name == "farrier.torch"]
     assert [(record.levelname, record.getMessage()) for record in said] == [
         ("INFO", f"the step runs eagerly: {run.report.reason}")
@@ -39,7 +41,7 @@ def test_the_sizes_say_what_the_models_are():
     model = build("tiny", device="cpu", dtype=torch.float32)
     assert sum(p.numel() for p in model.parameters()) == size("tiny").parameters
     assert [round(s.parameters / 1e6) for s in SIZES.values()] == [0, 191, 1364, 6747]
-    with pytest.raises(ValueError, match="no model `13b`"):
+    with pytest.raises(ValueError, match="unknown model `13b`"):
         size("13b")
 
 
@@ -62,19 +64,19 @@ def test_overlapping_spans_count_once():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fn": None}, "fn is None: give a function"),
-        ({"model": None}, "model is None: give the one nn.Module"),
-        ({"model": []}, "model is a `list`: give the one nn.Module"),
-        ({"optimizer": None}, "optimizer is None: give an optimizer of torch.optim"),
-        ({"optimizer": torch.nn.Linear(1, 1).parameters()}, "optimizer holds a `Parameter`"),
-        ({"optimizer": torch.optim.SGD(torch.nn.Linear(1, 1).parameters())}, "optimizer has no parameter of model: give"),
-        ({"tokens": "64k"}, "tokens is '64k': give a whole number"),
-        ({"tokens": 0}, "tokens is 0: give 1 or more"),
-        ({"tokens": True}, "tokens is True: give a whole number"),
-        ({"first_step": -1}, "first_step is -1: give 0 or more"),
-        ({"first_step": 1.5}, "first_step is 1.5: give a whole number"),
-        ({"lengths": {"ids": 0}}, "lengths is a `dict`: give a farrier.torch.Lengths"),
-        ({"policy": "careful"}, "policy is a `str`: give a farrier.torch.Policy"),
+        ({"fn": None}, "fn is None: pass a function"),
+        ({"model": None}, "model is None: pass the one trained nn.Module"),
+        ({"model": []}, "model is a `list`: pass the one trained nn.Module"),
+        ({"optimizer": None}, "optimizer is None: pass an optimizer of torch.optim"),
+        ({"optimizer": torch.nn.Linear(1, 1).parameters()}, "optimizer contains a `Parameter`"),
+        ({"optimizer": torch.optim.SGD(torch.nn.Linear(1, 1).parameters())}, "optimizer has no parameter of model: pass"),
+        ({"tokens": "64k"}, "tokens is '64k': pass an integer"),
+        ({"tokens": 0}, "tokens is 0: pass 1 or more"),
+        ({"tokens": True}, "tokens is True: pass an integer"),
+        ({"first_step": -1}, "first_step is -1: pass 0 or more"),
+        ({"first_step": 1.5}, "first_step is 1.5: pass an integer"),
+        ({"lengths": {"ids": 0}}, "lengths is a `dict`: pass a farrier.torch.Lengths"),
+        ({"policy": "careful"}, "policy is a `str`: pass a farrier.torch.Policy"),
     ],
 )
 def test_wrong_arguments_are_refused_by_their_names(wrong, said):

@@ -166,7 +166,7 @@ SAID = {
     "no capture on one rank": [(0, False, "another rank"), (0, False, "no memory")],
     "item on one rank": [(0, False, "waits for the GPU"), (0, False, "another rank")],
     "mismatch on one rank": [(1, True, "another rank"), (1, True, "differ after")],
-    "judged by one rank": [(0, False, "another rank"), (0, False, "waits for the GPU and not")],
+    "judged by one rank": [(0, False, "another rank"), (0, False, "bound by the GPU, not")],
     "changed on one rank": [(2, True, None)] * 2,
 }
 

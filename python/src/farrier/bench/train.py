@@ -1,4 +1,4 @@
-"""One shard of the training table: one model, one way to run the step, in a process of its own.
+"""One shard of the training benchmark: one model, one step variant, in its own process.
 
 `python -m farrier.bench.train '{"model": "191m", "variant": "ours", ...}'` prints one line of JSON.
 """
@@ -23,7 +23,7 @@ from farrier.bench.model import Decoder, build
 from farrier.torch.policy import Policy, StepTiming
 from farrier.torch.step_timing import profile_step
 
-#: The ways to run a step that are compared.
+#: The compared step variants.
 VARIANTS = ("eager", "compile", "reduce-overhead", "ours")
 
 Train = Callable[[dict[str, Tensor]], Tensor]
@@ -31,7 +31,7 @@ Train = Callable[[dict[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Shard:
-    """What is measured."""
+    """What is measured. The field names are the JSON keys."""
 
     model: str
     variant: str
@@ -45,11 +45,11 @@ class Shard:
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
-            raise ValueError(f"no variant `{self.variant}`; there are {', '.join(VARIANTS)}")
+            raise ValueError(f"unknown variant `{self.variant}`; expected one of {', '.join(VARIANTS)}")
 
 
 def train_step(model: Decoder, optimizer: torch.optim.Optimizer, forward: Callable[..., Tensor]) -> Train:
-    """A whole training step, as anybody would write it."""
+    """A conventional training step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def train(batch: dict[str, Tensor]) -> Tensor:
@@ -64,7 +64,7 @@ def train_step(model: Decoder, optimizer: torch.optim.Optimizer, forward: Callab
 
 
 def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer) -> Train:
-    """The step, run in the way that the shard names."""
+    """The step, run as the shard's variant."""
     if shard.variant == "compile":
         return train_step(model, optimizer, torch.compile(model))
     if shard.variant == "reduce-overhead":
@@ -76,7 +76,7 @@ def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer)
 
 
 def measure(shard: Shard) -> dict[str, Any]:
-    """Runs the shard on the present GPU."""
+    """Runs the shard on the current GPU."""
     imported_s = process.age_s()
     if shard.variant == "ours":
         farrier.torch.configure_allocator()
@@ -90,7 +90,7 @@ def measure(shard: Shard) -> dict[str, Any]:
     stream = [{"ids": each[:, :-1].contiguous(), "labels": each[:, 1:].contiguous()} for each in ids]
     for index in range(shard.warmups):
         loss = train(stream[index % len(stream)])
-    first_loss = float(loss)  # Read now: the graphs of reduce-overhead write over it.
+    first_loss = float(loss)  # Read now: the graphs of reduce-overhead overwrite it.
     ready_s = process.age_s()
     report = getattr(train, "report", None)
     before = comparisons(report)
@@ -125,12 +125,16 @@ def measure(shard: Shard) -> dict[str, Any]:
 
 
 def comparisons(report: Any) -> tuple[int, float]:
-    """How many comparisons of graph and eager step there were, and their seconds; none without a report."""
+    """Number and total seconds of comparisons between graph and eager step; zero without a
+    report.
+    """
     return (0, 0.0) if report is None else (report.verified, report.verified_s)
 
 
 def comparisons_share(report: Any) -> float | None:
-    """The share of a long run's time that comparisons take; 0 for a step that is eager for good; None: not known."""
+    """Long-run share of time spent on comparisons. 0 for a step that stays eager; None if
+    unknown.
+    """
     if report is None or report.schedule is None:
         return None
     return (
@@ -143,7 +147,9 @@ def comparisons_share(report: Any) -> float | None:
 
 
 def profile_uncompared_step(train: Train, batch: dict[str, Tensor], step_s: float) -> StepTiming:
-    """One step under the profiler. A step that was compared with an eager one is not plain: the next one is."""
+    """Profiles one step. A step that included a comparison is discarded, and the next one is
+    profiled.
+    """
     report = getattr(train, "report", None)
     while True:
         before = comparisons(report)[0]
@@ -153,7 +159,7 @@ def profile_uncompared_step(train: Train, batch: dict[str, Tensor], step_s: floa
 
 
 def timed_group(train: Train, stream: list[dict[str, Tensor]], steps: int) -> float:
-    """Seconds a step, over some steps between two waits for the GPU."""
+    """Seconds per step, over some steps between two GPU synchronisations."""
     torch.cuda.synchronize()
     start_s = time.perf_counter()
     for index in range(steps):
@@ -163,7 +169,7 @@ def timed_group(train: Train, stream: list[dict[str, Tensor]], steps: int) -> fl
 
 
 def main(arguments: list[str]) -> int:
-    """Measures the shard that the argument describes."""
+    """Measures the shard described by the argument."""
     print(json.dumps(measure(Shard(**json.loads(arguments[0])))))
     return 0
 

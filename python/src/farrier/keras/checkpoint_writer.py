@@ -1,4 +1,4 @@
-"""Saving a Keras model when it is asked for: whole or not at all, and answered either way."""
+"""Writes Keras checkpoints atomically and reports the outcome to the agent."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ log = logging.getLogger("farrier.keras")
 
 
 class CheckpointWriter:
-    """A function that saves, and the answer to the agent."""
+    """A save function, and the report of its outcome to the agent."""
 
     def __init__(self, save: Callable[[Any, int], object], *, notify: bool = True) -> None:
         self._save, self._notify = save, notify
 
     def __call__(self, model: Any, step: int, job: Job) -> bool:
-        """Whether it was saved. An error is told and logged, and the training goes on."""
+        """Returns whether it was saved. An error is reported and logged, and training continues."""
         try:
             self._save(model, step)
         except Exception as err:
-            log.exception("no checkpoint of step %d", step)
+            log.exception("failed to save checkpoint of step %d", step)
             job.checkpoint_failed(f"{type(err).__name__}: {err}")
             return False
         job.checkpoint_done(step, notify=self._notify)
@@ -31,15 +31,15 @@ class CheckpointWriter:
 
 
 def path_writer(template: str, job: Job) -> CheckpointWriter:
-    """Saves to a path with `{step}` in it, and `{rank}` where every rank has its own file.
+    """Saves to a path with `{step}`, and with `{rank}` if every rank writes its own file.
 
     Raises:
-        ValueError: the path has another field, or is none that Keras writes.
+        ValueError: the path has another field, or an extension that Keras does not write.
     """
     try:
         template.format(step=1, rank=0)
     except (KeyError, IndexError, ValueError) as err:
-        raise ValueError(f"`{template}` may have {{step}} and {{rank}} in it and nothing else in braces") from err
+        raise ValueError(f"`{template}` may contain only {{step}} and {{rank}} in braces") from err
     if not template.endswith((".keras", ".weights.h5")):
         raise ValueError(f"`{template}` must end in .keras (all) or .weights.h5 (weights)")
     writes_here = job.rank == 0 or "{rank}" in template
@@ -52,10 +52,10 @@ def path_writer(template: str, job: Job) -> CheckpointWriter:
 
 
 def save_atomically(model: Any, path: str) -> None:
-    """Writes beside the path and renames: who finds the file finds it whole, also after a fall of the node."""
+    """Writes to a temporary file, syncs it and renames it, so a crash leaves no partial file."""
     folder, name = os.path.split(path)
     os.makedirs(folder or ".", exist_ok=True)
-    # Keras goes by the end of the name.
+    # Keras chooses the format by extension.
     temporary = os.path.join(folder, f".{os.getpid()}-{name}")
     try:
         if path.endswith(".weights.h5"):

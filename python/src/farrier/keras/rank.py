@@ -1,4 +1,4 @@
-"""Which rank a Keras process is and what it computes on, by what its backend knows."""
+"""Rank and device of a Keras process, as its backend knows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farrier import agent
 
 
 def job_for_backend(backend: str) -> agent.Job:
-    """The job of this process. Where the environment names no rank, the backend is asked."""
+    """The job of this process. If the environment has no rank, the backend is queried."""
     if backend == "torch":
         return agent.job(gpu=_torch_gpu())
     if backend == "jax" and "RANK" not in os.environ:
@@ -26,7 +26,7 @@ def job_for_backend(backend: str) -> agent.Job:
 
 
 def tensorflow_rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """The number of this worker and how many there are, by TF_CONFIG; chief first. None: it does not say."""
+    """Rank and number of workers by TF_CONFIG, chief first. None if it does not say."""
     try:
         config = json.loads(environment.get("TF_CONFIG", ""))
         cluster, task = config["cluster"], config["task"]
@@ -50,10 +50,10 @@ def _torch_gpu() -> str | None:
 
 
 def gpu_name(backend: str) -> str | None:
-    """The GPU that the backend computes on, as the driver calls it; None: it computes on something else."""
+    """The driver's name of the GPU that the backend uses. None for another device."""
     if backend == "torch":
         torch: Any = importlib.import_module("torch")
-        # Keras's own switch: where it is set, the GPU is not used though it is there.
+        # Keras's own switch: if set, Keras does not use the GPU.
         if not torch.cuda.is_available() or os.environ.get("KERAS_TORCH_DEVICE", "cuda").partition(":")[0] != "cuda":
             return None
         return str(torch.cuda.get_device_name())

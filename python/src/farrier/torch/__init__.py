@@ -1,6 +1,8 @@
-"""Training steps for PyTorch: launched as one graph, and not killed by memory.
+"""Training steps for PyTorch: CUDA graph capture with verification, and recovery from
+out-of-memory.
 
-Names are imported when they are used: what is pure here (buckets, policies, the ladder) needs no torch.
+Public names are imported lazily, so that the torch-free modules (buckets, policies, retry policy)
+can be used without torch.
 """
 
 from __future__ import annotations
@@ -58,5 +60,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is imported when it is used, too."""
+    """Lists the lazily imported names as well."""
     return sorted({*globals(), *__all__})

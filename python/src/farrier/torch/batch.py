@@ -1,4 +1,4 @@
-"""A batch as its tensors: nested dicts, tuples, lists, dataclasses, and what has the methods of a dict."""
+"""A batch as its tensors: nested dicts, tuples, lists, dataclasses and other mappings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from torch.nn import functional
 
 from farrier.torch.lengths import Lengths
 
-#: Tells two batches apart that need different graphs: structure, names, shapes, types, and every value that is no tensor.
+#: Distinguishes batches that need different graphs: structure, names, shapes, dtypes and all
+#: non-tensor values.
 Signature = tuple[object, ...]
 
 
 def rebuild(
     value: Any, transform: Callable[[str, Any], Any], name: str = "", *, is_leaf: Callable[[Any], bool] = lambda _: False
 ) -> Any:
-    """The same structure, with `transform(name, leaf)` in place of each leaf. What is `is_leaf` is a leaf, be it a list."""
+    """Returns the same structure with `transform(name, leaf)` in place of each leaf.
+
+    A value for which `is_leaf` is true is a leaf, even a list.
+    """
 
     def rebuild_item(key: str, item: Any) -> Any:
         return rebuild(item, transform, f"{name}.{key}" if name else key, is_leaf=is_leaf)
@@ -40,7 +44,9 @@ def rebuild(
 
 
 def _rebuild_mapping(mapping: Mapping[str, Any], items: dict[str, Any]) -> Any:
-    """Hugging Face's BatchEncoding and its kind: made from a dict, read by attribute too."""
+    """Rebuilds Hugging Face's BatchEncoding and similar: created from a dict, also read by
+    attribute.
+    """
     try:
         return type(mapping)(items)  # type: ignore[call-arg]
     except TypeError:
@@ -48,7 +54,7 @@ def _rebuild_mapping(mapping: Mapping[str, Any], items: dict[str, Any]) -> Any:
 
 
 def leaves(value: Any) -> dict[str, Any]:
-    """Every leaf by its name."""
+    """Every leaf by name."""
     found: dict[str, Any] = {}
 
     def record(name: str, leaf: Any) -> Any:
@@ -60,12 +66,12 @@ def leaves(value: Any) -> dict[str, Any]:
 
 
 def tensors(value: Any) -> dict[str, Tensor]:
-    """Every tensor by its name."""
+    """Every tensor by name."""
     return {name: leaf for name, leaf in leaves(value).items() if isinstance(leaf, Tensor)}
 
 
 def signature(batch: Any) -> Signature:
-    """What a graph for this batch is made for.
+    """The graph signature of this batch.
 
     Raises TypeError for a leaf that is neither a tensor of fixed shape nor a plain value.
     """
@@ -74,25 +80,25 @@ def signature(batch: Any) -> Signature:
         if isinstance(leaf, Tensor):
             if leaf.is_nested or leaf.layout is not torch.strided:
                 kind = "nested" if leaf.is_nested else "sparse"
-                raise TypeError(f"`{name or 'batch'}` of the batch is a {kind} tensor, which has no fixed place in memory")
+                raise TypeError(f"`{name or 'batch'}` of the batch is a {kind} tensor, which has no fixed memory layout")
             parts.append((name, tuple(leaf.shape), leaf.dtype))
         elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
             parts.append((name, leaf))
         else:
-            raise TypeError(f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: give tensors or plain values")
+            raise TypeError(f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: pass tensors or plain values")
     return tuple(parts)
 
 
 def pad_batch(batch: Any, lengths: Lengths) -> Any:
-    """The batch padded to its bucket. Every tensor with the length must be named with its padding value."""
+    """Pads the batch to its bucket. Every tensor with that length needs a padding value."""
     named = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
     missing = sorted(set(lengths.pad) - set(named))
     if missing:
-        raise ValueError(f"pad names {missing}, and the batch has {sorted(named)} with a dimension {lengths.dim}")
+        raise ValueError(f"pad names {missing}, but the batch has only {sorted(named)} with a dimension {lengths.dim}")
     longest = max(named[name].shape[lengths.dim] for name in lengths.pad)
     unnamed = sorted(name for name in set(named) - set(lengths.pad) if named[name].shape[lengths.dim] == longest)
     if unnamed:
-        raise ValueError(f"{unnamed} have the length {longest} and no padding value in pad")
+        raise ValueError(f"{unnamed} have the length {longest} but no padding value in pad")
     target = lengths.bucket(longest)
 
     def pad(name: str, leaf: Any) -> Any:

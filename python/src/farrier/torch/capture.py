@@ -1,4 +1,4 @@
-"""The hands of a captured step: one stream, one pool of memory, and the graphs in it."""
+"""CUDA graph capture: one stream, one memory pool, and the graphs in it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from farrier.torch.batch import rebuild, tensors
 from farrier.torch.comparison import NoiseHistory
 from farrier.torch.policy import VerifySchedule
 
-#: What the CUDA array interface calls a type of that many bytes; the tensor is then viewed as what it is.
+#: CUDA array interface type of an element of that size; the tensor is then viewed as its own dtype.
 _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 
 
 class Arena:
-    """Where steps are run and captured.
+    """The stream and memory pool in which steps run and are captured.
 
-    All graphs share the pool, and eager steps run in it as well: between two replays its memory is free, so that the
-    eager step of a comparison and the graph never need memory at the same time.
+    All graphs share the pool, and eager steps run in it too. Between two replays its memory is
+    free, so the eager step of a comparison and the graph never need memory at the same time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,11 +34,14 @@ class Arena:
         self.pool = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._capture_anchor()
-        # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
+        # torch aborts if a pool is destroyed before its graphs, and garbage collection has no fixed
+        # order.
         weakref.finalize(self, _release, self._graphs, [self.pool])
 
     def _capture_anchor(self) -> None:
-        """A graph that stays: torch (seen in 2.11) cannot capture into a pool whose graphs have all been given up."""
+        """Keeps one small graph alive: torch (seen in 2.11) cannot capture into a pool whose graphs
+        were all reset.
+        """
         torch.cuda.synchronize()
         anchor = self.graph()
         with gc_disabled(), self.on_stream():
@@ -47,19 +50,22 @@ class Arena:
             anchor.capture_end()
 
     def graph(self) -> torch.cuda.CUDAGraph:
-        """A graph of this pool, which goes before it."""
+        """Creates a graph in this pool; it is destroyed before the pool."""
         graph = torch.cuda.CUDAGraph()
         self._graphs.append(graph)
         return graph
 
     def drop(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Gives a graph up. Its memory is the pool's."""
+        """Resets a graph. Its memory returns to the pool."""
         graph.reset()
         self._graphs.remove(graph)
 
     @contextmanager
     def on_stream(self) -> Iterator[None]:
-        """The arena's stream, joined to the current one on both ends. Memory is of the usual pool."""
+        """Switches to the arena's stream, synchronised with the current one on both ends.
+
+        Memory comes from the default pool.
+        """
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         try:
@@ -70,7 +76,10 @@ class Arena:
 
     @contextmanager
     def on_stream_and_pool(self) -> Iterator[None]:
-        """The arena's stream and pool. Backward runs on this thread: the pool is that of a thread."""
+        """Switches to the arena's stream and pool.
+
+        Backward runs on this thread, because `use_mem_pool` is per thread.
+        """
         single = torch.autograd.set_multithreading_enabled(False)
         with gc_disabled(), self.on_stream(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
@@ -85,7 +94,9 @@ def _release(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Keeps Python from collecting garbage: torch aborts when a pool of old is destroyed while another one is in use."""
+    """Disables garbage collection: torch aborts if an old pool is destroyed while another is in
+    use.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -96,7 +107,10 @@ def gc_disabled() -> Iterator[None]:
 
 
 class TensorAddress:
-    """Where a tensor of a graph lies. It holds no memory: what is there is valid until the pool is next used."""
+    """The address of a tensor inside a graph.
+
+    It owns no memory; the contents are valid until the pool is used again.
+    """
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name = name
@@ -111,12 +125,12 @@ class TensorAddress:
         }
 
     def tensor(self, device: torch.device) -> Tensor:
-        """What lies there now."""
+        """A view of the current contents."""
         return torch.as_tensor(self, device=device).view(self.dtype)
 
 
 class CapturedStep:
-    """One step for one shape of batch, as a graph."""
+    """One step captured as a graph, for one batch shape."""
 
     def __init__(self, arena: Arena, batch: Any) -> None:
         self.arena = arena
@@ -131,9 +145,9 @@ class CapturedStep:
         self._result: Any = None
 
     def capture(self, fn: Callable[[Any], Any]) -> None:
-        """Records the step; nothing of it is run.
+        """Records the step without running it.
 
-        `thread_local`: a loader's thread may allocate pinned memory meanwhile.
+        Mode `thread_local`: a data loader thread may allocate pinned memory meanwhile.
         """
         arena, pool = self.arena, cast(Any, self.arena.pool.id)
         torch.cuda.synchronize()
@@ -154,38 +168,45 @@ class CapturedStep:
     def _end_failed_capture(self, pool: Any) -> None:
         try:
             self._graph.capture_end()
-        except RuntimeError:  # The first error tells more.
+        except RuntimeError:  # The original error says more.
             _reset_after_failed_capture(self.arena.device, pool)
 
     def record_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
-        """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
+        """Records the gradients' addresses. Called during capture, when the optimizer receives
+        them.
+        """
         self.gradient_addresses += [TensorAddress(name, gradient) for name, gradient in gradients]
 
     def replay(self, batch: Any, *, wait: bool = False) -> None:
-        """Runs the step on a batch of the shape it was made for. `wait`: until the batch was read (`PinnedReuseDetector`)."""
+        """Runs the step on a batch of the captured shape.
+
+        `wait` blocks until the batch is copied (see `PinnedReuseDetector`).
+        """
         for name, tensor in tensors(batch).items():
             self._inputs[name].copy_(tensor, non_blocking=not wait)
         self._graph.replay()
 
     def replayed_gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """The gradients of the last replay."""
+        """Yields the gradients of the last replay."""
         for address in self.gradient_addresses:
             yield address.name, address.tensor(self.arena.device)
 
     @property
     def result(self) -> Any:
-        """What the step returned, copied: the next replay writes over it."""
+        """A copy of the step's result; the next replay overwrites the original."""
         return rebuild(self._result, lambda _, leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
 
     def reset(self) -> None:
-        """Gives the graph up."""
+        """Frees the graph."""
         self.arena.drop(self._graph)
         self._result = None
 
 
 def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
-    """What torch leaves undone when a capture ends in an error (seen in 2.11): the allocator still serves the capture and
-    the generator still counts for it. The pool is taken back, and an empty capture sets the generator right.
+    """Undoes what torch (seen in 2.11) leaves behind when a capture fails.
+
+    The allocator still serves the capture and the RNG still counts for it. Release the pool, then
+    run an empty capture to reset the generator.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     memory: Any = torch.cuda.memory
@@ -193,7 +214,7 @@ def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
         memory._cuda_endAllocateToPool(index, pool)
         memory._cuda_releasePool(index, pool)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It is said to be empty, and shall be.
+        warnings.simplefilter("ignore")  # torch warns that the graph is empty; that is intended.
         empty = torch.cuda.CUDAGraph()
         empty.capture_begin()
         empty.capture_end()
@@ -201,7 +222,7 @@ def _reset_after_failed_capture(device: torch.device, pool: Any) -> None:
 
 
 class ContextLost(RuntimeError):
-    """After some errors nothing more can be done on the GPU in this process."""
+    """After some errors the CUDA context is unusable for the rest of the process."""
 
     def __init__(self, err: BaseException) -> None:
         first = str(err).partition("\n")[0]
@@ -209,7 +230,7 @@ class ContextLost(RuntimeError):
 
 
 def raise_if_context_lost(err: BaseException) -> None:
-    """Says in words when the CUDA context is lost, and nothing can go on."""
+    """Raises `ContextLost` if the CUDA context no longer works."""
     if isinstance(err, ContextLost):
         raise err
     try:
@@ -219,7 +240,7 @@ def raise_if_context_lost(err: BaseException) -> None:
 
 
 def to_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
-    """The batch with its tensors on the device."""
+    """Moves the batch's tensors to the device."""
 
     def move(_: str, leaf: Any) -> Any:
         return leaf.to(device, non_blocking=True, copy=copy) if isinstance(leaf, Tensor) else leaf
@@ -228,5 +249,5 @@ def to_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
 
 
 def detach(result: Any) -> Any:
-    """Without the autograd graph, which would keep every activation."""
+    """Drops the autograd graph, which would keep every activation alive."""
     return rebuild(result, lambda _, leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf)

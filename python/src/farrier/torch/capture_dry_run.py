@@ -1,4 +1,8 @@
-"""A step that is run as if it were captured: what cannot be is named with its line. Other threads notice nothing."""
+"""Runs a step under capture rules, so that an operation that cannot be captured is named with its
+source line.
+
+Other threads are unaffected.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,26 @@ from typing import Any, TextIO
 
 import torch
 
-#: What torch says of an operation that waits for the GPU (c10/cuda/CUDAFunctions.cpp), as error and as warning.
+#: torch's message for a synchronising operation (c10/cuda/CUDAFunctions.cpp), as error and as
+#: warning.
 SYNC_WARNING = "called a synchronizing CUDA operation"
-#: `torch.cuda.set_sync_debug_mode`, which is that of the process.
+#: Values of `torch.cuda.set_sync_debug_mode`, which is process-wide.
 _WARN, _ERROR = 1, 2
 
-#: What is set for a rehearsal is the process's; two at a time would put back what the other has set.
+#: The settings below are process-wide; two dry runs at once would restore each other's values.
 _lock = threading.RLock()
 
 
 @contextmanager
 def simulated_capture() -> Iterator[None]:
-    """Who asks whether this is a capture hears yes, and an operation that waits for the GPU is an error with its line.
+    """Makes this thread look like it is capturing: queries answer yes, and a GPU sync raises with
+    its line.
 
-    Both in this thread only; backward must run in it, too. Another thread may wait for the GPU meanwhile (a loader, a
-    checkpoint, a validation), so torch is told to warn and not to fail, and the warning is made an error where it is shown:
-    torch shows it in the thread and at the call that gave rise to it. What waits without telling Python (an extension in
-    C++) is not found here, but by the capture that follows.
+    Both apply to this thread only; backward must run in it too. Another thread may synchronise
+    meanwhile (a loader, a checkpoint, a validation), so torch is set to warn instead of raising,
+    and the warning is turned into an error in this thread: torch shows it in the thread and at the
+    call that caused it. A sync that Python does not see (a C++ extension) is found by the capture
+    that follows.
     """
     with _lock, warnings.catch_warnings():
         previous_mode, original = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
@@ -35,7 +42,7 @@ def simulated_capture() -> Iterator[None]:
         def is_capturing() -> bool:
             return threading.get_ident() == thread_id or original()
 
-        is_capturing._dynamo_marked_constant = True  # type: ignore[attr-defined] # Compiled code may ask, and knows no threads.
+        is_capturing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # Compiled code may call it, and cannot trace threads.
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         warnings.filterwarnings("always", message=SYNC_WARNING)
         warnings.showwarning = _show_warning(warnings.showwarning, thread_id, show_others=previous_mode == _WARN)
@@ -51,7 +58,9 @@ def simulated_capture() -> Iterator[None]:
 
 
 def _show_warning(original_show: Any, thread_id: int, *, show_others: bool) -> Any:
-    """Shows warnings as before, but that something waits for the GPU is an error here, and for `show_others` to see or not."""
+    """Shows warnings as before, except sync warnings: an error in this thread, optional
+    elsewhere.
+    """
 
     def show(
         message: Warning | str,

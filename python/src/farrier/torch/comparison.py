@@ -1,4 +1,4 @@
-"""All runs of one batch, eagerly and as a graph, and what they say together. No torch."""
+"""Collects all runs of one batch, eager and replayed, and evaluates them together. No torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from farrier.torch.noise import (
     assess,
 )
 
-#: What comparisons of one graph learned of the noise of each gradient.
+#: Noise of each gradient, from earlier comparisons of one graph.
 NoiseHistory = Mapping[str, TensorNoise]
 
 
@@ -31,19 +31,20 @@ class Comparison:
     """The outcome of a comparison.
 
     Attributes:
-        loss: of the nearest replay.
-        expected_loss: of the reference run.
-        gradients: how many were compared.
-        worst: the largest relative distance of a gradient, by its nearest replay.
-        worst_name: the gradient that has it.
-        wrong: every mismatch.
-        noise: the largest relative distance of a gradient between two eager runs; 0: there were no two.
-        resolution: a scale error of this and `SCALE_LIMIT` together would have been found on each gradient; 0: replays
-            reproduced the reference run, or what comes close to it.
+        loss: loss of the nearest replay.
+        expected_loss: loss of the reference run.
+        gradients: number of compared gradients.
+        max_distance: the largest relative distance of a gradient, by its nearest replay.
+        max_distance_name: the gradient with that distance.
+        mismatches: every mismatch.
+        noise: the largest relative distance of a gradient between two eager runs; 0 if there was
+            only one.
+        resolution: a scale error of this plus `SCALE_LIMIT` would have been found on each gradient;
+            0 if replays reproduced the reference run almost exactly.
         waived: gradients below `FLOOR` whose noise hides a scale error of 1 %.
         eager_runs: runs of the eager step.
         replays: runs of the graph.
-        noise_history: what the next comparison may use; None: nothing was measured.
+        noise_history: noise for the next comparison. None if nothing was measured.
     """
 
     loss: float
@@ -61,30 +62,30 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether graph and eager step are one."""
+        """Whether graph and eager step agree."""
         return not self.mismatches
 
     @property
     def too_noisy(self) -> bool:
-        """Whether nothing is wrong but that the noise hides whether something is."""
+        """Whether the only problem is noise that hides possible errors."""
         return bool(self.mismatches) and all(each.kind is MismatchKind.NOISE_TOO_LARGE for each in self.mismatches)
 
     @property
     def eager_runs_differ(self) -> bool:
-        """Whether runs of the eager step differ by more than noise."""
+        """Whether eager runs differ by more than noise."""
         return any(each.kind is MismatchKind.EAGER_RUNS_DIFFER for each in self.mismatches)
 
     def __str__(self) -> str:
         if self.mismatches:
             more = f"; and {len(self.mismatches) - 4} more" if len(self.mismatches) > 4 else ""
             return "; ".join(map(str, self.mismatches[:4])) + more
-        text = f"{self.gradients} gradients compared, the furthest apart {self.max_distance:.1e} ({self.max_distance_name})"
+        text = f"{self.gradients} gradients compared, largest difference {self.max_distance:.1e} ({self.max_distance_name})"
         if self.eager_runs > 1:
             text += f", eager runs differ by {self.noise:.1e}; {self.eager_runs} eager runs, {self.replays} replays"
         if self.resolution:
             text += f", scale known to {self.resolution:.1e}"
         if self.waived:
-            text += f"; too small and noisy to be told: {', '.join(self.waived[:4])}"
+            text += f"; too small and noisy to judge: {', '.join(self.waived[:4])}"
         return text
 
 
@@ -103,23 +104,25 @@ class Evidence:
     graph_losses: list[float] = field(default_factory=list)
 
     def add_eager_run(self, readings: Mapping[str, GradientReading], loss: float) -> None:
-        """A further eager run. What it has no gradient of differs from the reference run."""
+        """Adds an eager run. A missing gradient counts as infinitely distant."""
         self.eager_losses.append(loss)
         for tensor in self.tensors:
             tensor.eager.append(readings.get(tensor.name, _MISSING))
 
     def add_replay(self, readings: Mapping[str, GradientReading], loss: float) -> None:
-        """A further replay."""
+        """Adds a replay."""
         self.graph_losses.append(loss)
         for tensor in self.tensors:
             tensor.graph.append(readings.get(tensor.name, _MISSING))
 
     def evaluate(self, prior: NoiseHistory | None = None, *, final: bool = False) -> Comparison:
-        """What the runs so far say. `prior` takes the place of further eager runs as long as there are none."""
+        """Evaluates the runs so far. `prior` replaces further eager runs as long as there
+        are none.
+        """
         previous_history, prior = prior or {}, None if self.eager_losses else prior
         common = self._common_scale() if len(self.tensors) >= COMMON_MIN_GRADIENTS else None
         assessments = self._assess_all(prior, common, final=final)
-        if final and common is not None:  # What is common to most gradients need not be to all (two optimizers).
+        if final and common is not None:  # A scale common to most gradients need not be common to all (two optimizers).
             without_common = self._assess_all(prior, None, final=True)
             assessments = [
                 other if with_common.too_noisy and other.finding is None else with_common
@@ -135,7 +138,7 @@ class Evidence:
             size = max(tensor.norm, FLOOR * self._whole, 1e-300)
             noise = max([noise] + [each.distance / size for each in tensor.eager])
             nearest = min(each.distance for each in tensor.graph) / size
-            if not nearest <= max_distance:  # NaN is the worst of all.
+            if not nearest <= max_distance:  # NaN counts as the largest.
                 max_distance, max_distance_name = nearest, tensor.name
         loss = min(self.graph_losses, key=lambda each: _distance(each, self.expected_loss))
         mismatches += self._loss_findings(loss)
@@ -192,7 +195,7 @@ class Evidence:
 
 
 def losses_match(loss: float, expected: float, allowed: float) -> bool:
-    """Whether two losses are the same. What is infinite alike is, and so is what is no number on both sides."""
+    """Whether two losses match. Equal infinities match, and so do two NaNs."""
     distance = _distance(loss, expected)
     return distance == 0 or (distance < math.inf and distance <= allowed)
 
@@ -211,15 +214,16 @@ def compare_until_decided(
     replay: Callable[[], None],
     all_ranks_done: Callable[[bool], bool] = bool,
 ) -> Comparison:
-    """Adds runs to the evidence of the reference run and the first replay until it passes, or there were enough of them.
+    """Adds runs to the reference run and first replay until the comparison passes or the limit is
+    reached.
 
-    `all_ranks_done` says whether this and all other ranks need no further run.
+    `all_ranks_done` returns whether no rank needs a further run.
     """
     result = evidence.evaluate(prior)
     for number in range(1, MAX_ROUNDS + 1):
         if all_ranks_done(result.passed):
             break
-        # Each comes first in turn, so that neither is always the later one.
+        # Alternate the order, so that neither is always the later one.
         for run in (eager_run, replay) if number % 2 else (replay, eager_run):
             run()
         result = evidence.evaluate(prior, final=number == MAX_ROUNDS)

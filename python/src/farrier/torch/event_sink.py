@@ -1,4 +1,4 @@
-"""Whom the guard tells. Needs no torch."""
+"""Receiver of the guard's events. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any, Protocol
 
 
 class EventSink(Protocol):
-    """What the guard says. A call never waits and never matters to the step. The module `farrier.agent` is one."""
+    """Receives the guard's events. Calls must not block, and errors in them are ignored.
+
+    The module `farrier.agent` implements it.
+    """
 
     def oom(self, bytes_wanted: int | None, **more: Any) -> object:
         """An attempt ran out of memory."""
 
     def phase(self, name: str) -> object:
-        """What the job does now."""
+        """The job entered a phase."""

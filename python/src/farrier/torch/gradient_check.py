@@ -1,4 +1,4 @@
-"""Gradients of one batch, measured against those of a reference run: scalars for each gradient, and no second copy."""
+"""Measures gradients of one batch against a reference run: scalars per gradient, no second copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from farrier.torch.comparison import Comparison, Evidence, losses_match
 from farrier.torch.noise import MAX_NOISE, GradientReading, Mismatch, MismatchKind, TensorEvidence
 from farrier.torch.policy import OTHER_ORDER, Tolerance, coarsest, tolerance_for
 
-#: Elements that are compared at a time: 4 Mi of them in 32 bits are 16 MiB, which no step will miss.
+#: Elements compared at a time: 4 Mi in 32 bits are 16 MiB, which no step will miss.
 CHUNK_ELEMENTS = 1 << 22
 
-#: A batch padded and as it came. What it was computed in shows in no gradient (autocast), so the coarsest type is allowed.
-#: A wrong padding value is beyond that wherever the padding counts.
+#: Padded against unpadded. The compute dtype does not show in gradients (autocast), so allow for
+#: the coarsest. A wrong padding value exceeds that wherever the padding counts.
 PADDING_TOLERANCE = tolerance_for("bfloat16", roundings=OTHER_ORDER)
 
 
@@ -32,13 +32,13 @@ class RunReadings:
     mismatches: list[Mismatch] = field(default_factory=list)
 
     def within_tolerance(self, limit: Tolerance, loss_limit: Tolerance, expected_loss: float) -> Comparison:
-        """Judges this one run by fixed tolerances."""
+        """Judges this single run by fixed tolerances."""
         mismatches = list(self.mismatches)
         whole = math.sqrt(sum(norm**2 for norm in self.norms.values()))
         max_distance, max_distance_name = 0.0, "-"
         for name, reading in self.readings.items():
             relative = reading.distance / max(self.norms[name], limit.floor * whole, 1e-300)
-            if not relative <= max_distance:  # NaN is the worst of all.
+            if not relative <= max_distance:  # NaN counts as the largest.
                 max_distance, max_distance_name = relative, name
             if reading.nonfinite_mismatches:
                 mismatches.append(Mismatch(MismatchKind.NOT_FINITE, name, reading.nonfinite_mismatches))
@@ -49,12 +49,12 @@ class RunReadings:
         return Comparison(self.loss, expected_loss, len(self.readings), max_distance, max_distance_name, mismatches)
 
     def is_same_step(self, expected_loss: float) -> Comparison:
-        """Whether this is another eager run of the same step, with noise."""
+        """Whether this is another eager run of the same step, up to noise."""
         loss_limit = tolerance_for(coarsest(self.dtypes.values()), roundings=OTHER_ORDER)
         return self.within_tolerance(Tolerance(MAX_NOISE), loss_limit, expected_loss)
 
     def evidence(self, expected_loss: float) -> Evidence:
-        """The evidence of a comparison, of which this is the first replay."""
+        """Starts the evidence of a comparison with this run as the first replay."""
         rounding = tolerance_for(coarsest(self.dtypes.values())).relative
         tensors = [TensorEvidence(name, self.dtypes[name], self.norms[name]) for name in self.readings]
         evidence = Evidence(tensors, expected_loss, rounding, list(self.mismatches))
@@ -62,28 +62,28 @@ class RunReadings:
         return evidence
 
     def add_to(self, evidence: Evidence, *, eager: bool) -> None:
-        """Adds this run: an eager one, or a replay."""
+        """Adds this run, an eager one or a replay."""
         (evidence.add_eager_run if eager else evidence.add_replay)(self.readings, self.loss)
 
 
 class ReferenceGradients:
-    """Gradients of the reference run, kept on the host: a second set on the device is memory that the step may need.
+    """Gradients of the reference run, on the host: the step may need the device memory.
 
-    The host's memory is pinned, so that the copies run at the link's speed and nobody waits for them.
+    Host memory is pinned, so that copies run asynchronously at link speed.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
     def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies them, in the order of the current stream."""
+        """Copies gradients, ordered by the current stream."""
         for name, gradient in gradients:
             reference = torch.empty_like(gradient, device="cpu", pin_memory=gradient.is_cuda)
             self.tensors[name] = reference.copy_(gradient.detach(), non_blocking=True)
 
 
 class GradientComparator:
-    """Measures the gradients of another run where they lie, as each optimizer is shown its own."""
+    """Measures the gradients of another run in place, as each optimizer receives them."""
 
     def __init__(self, reference: ReferenceGradients) -> None:
         self._reference = reference.tensors
@@ -93,7 +93,7 @@ class GradientComparator:
         self._numbers: list[list[float]] = []
 
     def add(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
-        """Measures some gradients, and waits for the result."""
+        """Measures some gradients and waits for the result."""
         measures: list[Tensor] = []
         for name, gradient in gradients:
             self._compared_names.add(name)
@@ -108,7 +108,7 @@ class GradientComparator:
         self._numbers += torch.stack(measures).tolist() if measures else []
 
     def finish(self, loss: float) -> RunReadings:
-        """The whole run, which had that loss."""
+        """Returns the readings of the complete run, which had that loss."""
         missing = sorted(self._reference.keys() - self._compared_names)
         mismatches = self._mismatches + [Mismatch(MismatchKind.MISSING_IN_GRAPH, name) for name in missing]
         readings: dict[str, GradientReading] = {}
@@ -120,11 +120,11 @@ class GradientComparator:
 
 
 def _measure(gradients: Tensor, expected: Tensor) -> Tensor:
-    """The squared norm of the difference d = found - expected; <d, expected>; the squared norm of what was expected; and in
-    how many places only one is finite.
+    """Returns four sums: |d|^2 of the difference d, <d, expected>, |expected|^2, and the number of
+    elements where only one side is finite.
 
-    What is infinite on both sides alike, or no number on both, is the same: a float16 step that overflows is skipped by
-    its scaler, as a graph and eagerly. Norms are of the finite rest. A piece at a time.
+    Equal infinities, or NaN on both sides, count as equal: a float16 step that overflows is skipped
+    by its scaler, in a graph as in eager mode. The norms cover the finite rest. Works in chunks.
     """
     total = torch.zeros(4, dtype=torch.float64, device=gradients.device)
     for a, b in zip(torch.split(gradients, CHUNK_ELEMENTS), torch.split(expected, CHUNK_ELEMENTS), strict=True):
@@ -134,6 +134,6 @@ def _measure(gradients: Tensor, expected: Tensor) -> Tensor:
         alike = finite | (a == b) | (a.isnan() & b.isnan())
         difference, finite_b = torch.where(finite, a - b, 0.0), torch.where(finite, b, 0.0)
         squares = [torch.linalg.vector_norm(each, dtype=torch.float64).square() for each in (difference, finite_b)]
-        product = torch.dot(difference.double(), finite_b.double())  # In 32 bits it may overflow.
+        product = torch.dot(difference.double(), finite_b.double())  # 32 bits may overflow.
         total += torch.stack([squares[0], product, squares[1], (~alike).sum().double()])
     return total

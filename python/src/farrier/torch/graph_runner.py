@@ -1,8 +1,9 @@
-"""Where a step is warmed up, judged, captured, compared and replayed. It ends where the step must run eagerly for good.
+"""Warms up, times, captures, verifies and replays one step function.
 
-A call has three parts: what this rank intends (`_propose`), what all ranks do then (`RankGroup.agree`), and doing it, which
-trains on the batch once. Whatever runs the step more often than that leaves no trace (`StepSandbox`), and where it reduces
-gradients, all ranks run it at the same call.
+A call has three phases: this rank proposes an action (`_propose`), the ranks agree on one
+(`RankGroup.agree`), and every rank performs it. The batch is trained on exactly once. Extra runs of
+the step leave no side effects (`StepSandbox`); if they reduce gradients, all ranks run them at the
+same call. `GraphsDisabled` ends graphs: from then on the step runs eagerly.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Key = tuple[object, ...]
 
 
 class GraphRunner:
-    """One step function with its graphs."""
+    """One step function and its captured graphs."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class GraphRunner:
         return owner.register_load_state_dict_post_hook(invalidate)
 
     def _prepare(self) -> None:
-        """Makes the optimizers capturable, and reads what a graph will bake in."""
+        """Makes the optimizers capturable and records the state that a graph will capture."""
         self._fused_optimizers += [optimizer for optimizer in self._optimizers if make_capturable(optimizer)]
         self._captured_constants = captured_constants(self._optimizers)
         modules = set(self._model.parameters())
@@ -88,13 +89,15 @@ class GraphRunner:
         self._is_stale = False
 
     def invalidate(self, reason: str) -> None:
-        """Gives up every graph; they are made anew."""
-        log.info("graphs are made anew: %s", reason)
+        """Discards every graph; they are captured again."""
+        log.info("recapturing graphs: %s", reason)
         self._drop_graphs()
         self._is_stale = True
 
     def close(self) -> None:
-        """Takes the hooks away and gives the pool back, which holds as much memory as a step needs, gradients and all."""
+        """Removes the hooks and frees the pool, which holds a full step's memory including
+        gradients.
+        """
         self._drop_graphs()
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -111,7 +114,10 @@ class GraphRunner:
         return len(self._graphs)
 
     def run(self, batch: Any) -> Any:
-        """Trains on the batch, once. Raises `GraphsDisabled` where that is the end of graphs, on every rank at the same call."""
+        """Trains on the batch, once.
+
+        Raises `GraphsDisabled` when graphs are over, on every rank at the same call.
+        """
         self._calls += 1
         self._report.called_s = time.perf_counter()
         key: Key | None
@@ -130,7 +136,7 @@ class GraphRunner:
         if action is CallAction.CAPTURE:
             return self._capture(key, batch, padded_batch)
         graph = self._graphs.get(key)
-        assert graph is not None, "who intends less than to make a graph has one"
+        assert graph is not None, "REPLAY and VERIFY are proposed only for a captured shape"
         graph.last_used_call = self._calls
         return (
             self._verify_and_replay(graph, batch, padded_batch)
@@ -139,7 +145,9 @@ class GraphRunner:
         )
 
     def _propose(self, batch: Any) -> tuple[CallAction, Key | None, Any]:
-        """What this rank would do by itself; which graph the batch is for; and the batch as that graph takes it."""
+        """Returns what this rank would do alone, the graph key, and the batch as the graph takes
+        it.
+        """
         if self._disabled_reason is not None:
             raise GraphsDisabled(self._disabled_reason)
         self._refresh_capture_key()
@@ -148,8 +156,8 @@ class GraphRunner:
             key = (signature(padded_batch), self._mode)
         except TooLong:
             return CallAction.EAGER, None, batch
-        except (TypeError, ValueError, RuntimeError) as err:  # RuntimeError: torch itself, of a tensor without a shape.
-            raise GraphsDisabled(Reason(f"the batch has no fixed form: {err}", "give tensors of known names")) from err
+        except (TypeError, ValueError, RuntimeError) as err:  # RuntimeError: torch raises it for a tensor without a shape.
+            raise GraphsDisabled(Reason(f"the batch has no fixed structure: {err}", "pass named tensors")) from err
         self._pinned_reuse.check(padded_batch)
         graph = self._graphs.get(key)
         if graph is not None:
@@ -157,7 +165,7 @@ class GraphRunner:
         return CallAction.EAGER if key in self._rejected else self._without_graph(key), key, padded_batch
 
     def _refresh_capture_key(self) -> None:
-        """A change of what graphs bake in makes them stale, and one every time has no graph."""
+        """Drops stale graphs when captured state changed. Disables graphs if it keeps changing."""
         constants_now = captured_constants(self._optimizers)
         layout, mode = self._capture_key.read()
         moved = layout != self._capture_key.layout
@@ -172,10 +180,10 @@ class GraphRunner:
                 raise GraphsDisabled(err.reason) from err
             self._sandbox.refresh()
             if self._recaptures > self._policy.max_graphs:
-                what = ", ".join([*(f"{name} of the optimizer" for name in changed), *["the place of weights"] * moved])
-                reason = f"{what} changed {self._recaptures} times, and a graph bakes it in"
+                what = ", ".join([*(f"{name} of the optimizer" for name in changed), *["the addresses of weights"] * moved])
+                reason = f"{what} changed {self._recaptures} times, and a graph captures it as a constant"
                 raise GraphsDisabled(
-                    Reason(reason, "keep it fixed (cycle_momentum=False); only the learning rate may change")
+                    Reason(reason, "keep it constant (cycle_momentum=False); only the learning rate may change")
                 )
             _, mode = self._capture_key.read()
         if mode != self._mode:
@@ -183,7 +191,9 @@ class GraphRunner:
             self._sandbox.hooks.init_state(self._optimizers)
 
     def _without_graph(self, key: Key) -> CallAction:
-        """A shape without a graph: warm up, and make one when the shape comes back."""
+        """Chooses the action for a shape without a graph: warm up, then capture once the shape
+        recurs.
+        """
         self._occurrences[key] += 1
         if self._warmup_steps <= self._policy.warmups:
             return CallAction.WARM_UP
@@ -193,7 +203,8 @@ class GraphRunner:
             )
         if len(self._occurrences) >= self._policy.max_shapes:
             if not self._report.captures and max(self._occurrences.values()) < self._policy.min_occurrences:
-                what = f"the last {len(self._occurrences)} batches had {len(self._occurrences)} shapes, and none came back"
+                count = len(self._occurrences)
+                what = f"the last {count} batches had {count} shapes, and none occurred twice"
                 raise GraphsDisabled(Reason(what, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
             self._occurrences.clear()
         return CallAction.EAGER
@@ -213,60 +224,66 @@ class GraphRunner:
         return graph.result
 
     def _warm_up(self, batch: Any) -> Any:
-        """An eager step that trains and is timed; the last of them says what a graph would bring."""
+        """Runs a timed eager step that trains. The last warm-up estimates the gain of a graph."""
         first, last = self._warmup_steps == 0, self._warmup_steps == self._policy.warmups
         self._warmup_steps += 1
-        if first:  # What is compiled and looked up in the first step is not to be timed.
+        if first:  # Not timed: it includes compilation and lazy initialisation.
             return self._eager(batch)
         run = functools.partial(self._eager, batch)
         best = self._report.eager
         if last and self._policy.profile and best is not None:
-            result, comparison = profile_step(run, best.wall_s, best.enqueue_s)
+            result, timing = profile_step(run, best.wall_s, best.enqueue_s)
         else:
-            result, comparison = time_step(run)
-        if best is None or comparison.busy_s is not None or comparison.wall_s < best.wall_s:
-            self._report.eager = best = comparison
+            result, timing = time_step(run)
+        if best is None or timing.busy_s is not None or timing.wall_s < best.wall_s:
+            self._report.eager = best = timing
         if last:
             log.info("%s", best)
             worth_capturing = best.gain is None or best.gain >= self._policy.min_speedup
             if not self._ranks.all(worth_capturing):
-                what = f"the step waits for the GPU and not for launches: {best}"
-                self._disabled_reason = OTHER_RANK_EAGER if worth_capturing else Reason(what, "larger gains are elsewhere")
+                what = f"the step is bound by the GPU, not by launches: {best}"
+                self._disabled_reason = OTHER_RANK_EAGER if worth_capturing else Reason(what, "optimize GPU time instead")
         return result
 
     def _eager(self, batch: Any) -> Any:
-        """A step that trains. It must step each optimizer once: a graph can do nothing else. If not, the next call stops.
+        """Runs an eager step that trains.
 
-        Once there is a graph it runs outside the pool: what it makes and somebody keeps (the loss, a table for a longer
-        batch) would lie where a graph of before writes.
+        It must step each optimizer exactly once, as a graph does; otherwise the next call disables
+        graphs. Once a graph exists, the eager step runs outside the pool: a tensor that outlives
+        the step (the loss, a table for a longer batch) would occupy memory that a graph writes to.
         """
-        watch, rates = self._sandbox.hooks, self._sandbox.learning_rates
-        steps_before, rates_before = watch.calls, rates.user_values()
+        hooks, rates = self._sandbox.hooks, self._sandbox.learning_rates
+        steps_before, rates_before = hooks.calls, rates.user_values()
         with self._arena.on_stream() if self._report.captures else self._arena.on_stream_and_pool():
             result = detach(self._fn(batch))
-        steps = watch.calls - steps_before
+        steps = hooks.calls - steps_before
         if steps != len(self._optimizers):
-            what = f"a call of the step made {steps} optimizer steps, and {len(self._optimizers)} are there to be made"
-            self._disabled_reason = Reason(what, "give all micro-batches of an update to one call, and step once in it")
+            what = f"a call stepped optimizers {steps} times; expected {len(self._optimizers)}, once per optimizer"
+            self._disabled_reason = Reason(what, "pass all micro-batches of an update to one call and step once in it")
         elif not tensors(result):
-            self._disabled_reason = Reason("the step returns no tensor, so nothing can be compared", "return the loss")
+            self._disabled_reason = Reason("the step returns no tensor to compare", "return the loss")
         elif rates.user_values() != rates_before:
             self._disabled_reason = STEP_SETS_LR
         return result
 
     def _run_eager(self, key: Key | None, batch: Any) -> Any:
-        """A batch without a graph: of a shape that came for the first time, or has none on another rank."""
+        """Runs a batch without a graph: a new shape, or one without a graph on another rank."""
         shape_mismatches = self._ranks.shape_mismatches
         if shape_mismatches >= self._policy.max_shapes and not self._report.captures:
-            what = f"the ranks had batches of different shapes {shape_mismatches} times, and graphs are for one shape on all of them"
-            self._disabled_reason = Reason(what, "give batches of one shape to all ranks at a time")
+            what = (
+                f"the ranks had batches of different shapes {shape_mismatches} times, "
+                "and a graph needs the same shape on every rank"
+            )
+            self._disabled_reason = Reason(what, "pass batches of the same shape to all ranks at each step")
         result = self._eager(batch)
         if key is None or self._occurrences[key] < self._policy.min_occurrences:
-            torch.cuda.empty_cache()  # What a step needs lies in the pool already, and is not to be held twice.
+            torch.cuda.empty_cache()  # The pool already holds a step's memory; do not cache a second copy.
         return result
 
     def _capture(self, key: Key, batch: Any, padded_batch: Any) -> Any:
-        """Captures the step for this shape. Whatever fails, this batch is trained on, once."""
+        """Captures the step for this shape. Even on failure the batch is trained on exactly
+        once.
+        """
         self._evict(key)
         new_state: list[bool] = []
         captured: list[CapturedStep] = []
@@ -280,7 +297,7 @@ class GraphRunner:
         reason = self._sandbox.attempt(dry_run)
         if not self._ranks.all(reason is None):
             return self._reject(key, reason, batch)
-        if not self._ranks.all(new_state == [False]):  # The first state of a parameter is made by a step that trains.
+        if not self._ranks.all(new_state == [False]):  # Optimizer state is created only by a step that trains.
             return self._eager(batch)
         reason = self._sandbox.attempt(lambda _: captured.append(self._sandbox.capture(padded_batch)))
         if not self._ranks.all(reason is None):
@@ -295,7 +312,7 @@ class GraphRunner:
         return self._verify_and_replay(graph, batch, padded_batch)
 
     def _evict(self, key: Key) -> None:
-        replaced = self._graphs.pop(key)  # There is one where another rank had to make its own anew.
+        replaced = self._graphs.pop(key)  # Set if another rank had to recapture this shape.
         victim = self._eviction_candidate() if self._graphs.full else None
         for graph in (replaced, self._graphs.pop(victim) if victim is not None else None):
             if graph is not None:
@@ -303,35 +320,37 @@ class GraphRunner:
                 graph.reset()
 
     def _verify_and_replay(self, graph: CapturedStep, batch: Any, padded_batch: Any) -> Any:
-        """The step on this batch, compared first: eagerly and as a graph, neither of which trains; then for good."""
+        """Compares the eager step with the graph on this batch, then replays the graph to train on
+        it.
+        """
         try:
             comparison, cost = time_step(lambda: self._sandbox.compare(graph, batch, padded_batch))
         except Exception as err:
             raise_if_context_lost(err)
             if not self._ranks.is_single:
-                raise  # The others are at their comparison: the job ends, as it does when a rank fails in any step.
+                raise  # The other ranks are inside the comparison; end the job as for any failing rank.
             raise GraphsDisabled(err.reason if isinstance(err, GraphsDisabled) else explain_error(err)) from err
         self._report.record_comparison(comparison, cost.wall_s, time.perf_counter())
         if not self._ranks.all(comparison.passed):
             raise GraphsDisabled(OTHER_RANK_EAGER if comparison.passed else comparison_failed(comparison, graph.replays))
         result, took = time_step(functools.partial(self._replay, graph, padded_batch))
-        if graph.replays >= 2:  # The first one uploads the graph.
+        if graph.replays >= 2:  # The first replay includes the graph upload.
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
         graph.schedule.record_comparison(graph.replays, cost.wall_s, took.wall_s)
         self._report.schedule = graph.schedule
         return result
 
     def _reject(self, key: Key, reason: Reason | None, batch: Any, *, for_good: bool = False) -> Any:
-        """No graph for this shape; where none ever was, none at all, unless another shape may do better.
+        """Rejects this shape, or disables graphs if no shape can succeed.
 
-        `reason` is None where another rank has the reason.
+        `reason` is None if the reason lies with another rank.
         """
         reason = reason or OTHER_RANK_EAGER
         if for_good or not (self._report.captures or reason.shape_specific):
             raise GraphsDisabled(reason)
         self._rejected.add(key)
         self._report.shape_reasons.append(reason)
-        log.warning("eager for batches of one shape: %s", reason)
+        log.warning("running batches of one shape eagerly: %s", reason)
         return self._eager(batch)
 
     def _drop_graphs(self) -> None:

@@ -1,4 +1,6 @@
-"""What the user gave to a guard, tried on the first batch: it must not come out wrong only when memory has run out."""
+"""Checks the user's functions on the first batch, so that they do not fail only once memory runs
+out.
+"""
 
 from __future__ import annotations
 
@@ -18,48 +20,48 @@ Result = TypeVar("Result")
 
 
 def parse_size_history(value: Any) -> SizeHistory:
-    """What an earlier guard learned."""
+    """Reads the sizes learned by an earlier guard."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"learned is {type_name(value)}: give what learned_sizes() of an earlier guard gave")
+        raise TypeError(f"learned is {type_name(value)}: pass the return value of learned_sizes() of an earlier guard")
     try:
         return SizeHistory.from_json(value)
     except (AttributeError, KeyError, TypeError) as err:
         error = f"{type(err).__name__}: {err}"
-        raise ValueError(f"learned is not what learned_sizes() of an earlier guard gave ({error})") from err
+        raise ValueError(f"learned is not the return value of learned_sizes() of an earlier guard ({error})") from err
 
 
 def checked_row_count(rows: Callable[[Any], Any]) -> Callable[[Any], int]:
-    """The user's count of rows; what is no number of rows is an error."""
+    """Wraps the user's `rows`; a result that is not a row count is an error."""
 
     def checked(batch: Any) -> int:
         found = rows(batch)
         try:
             number = operator.index(found)
         except TypeError:
-            raise TypeError(
-                f"rows gave {type_name(found)}: it must give how many rows a batch has, a whole number"
-            ) from None
+            raise TypeError(f"rows returned {type_name(found)}: it must return the number of rows as an integer") from None
         if number < 0:
-            raise ValueError(f"rows gave {number}: it must give how many rows a batch has")
+            raise ValueError(f"rows returned {number}: it must return the number of rows")
         return number
 
     return checked
 
 
 def check_user_functions(config: GuardConfig, batch: Any, options: RetryOptions, rows: Callable[[Any], int]) -> None:
-    """Runs `count` on the batch, and `split`, `count` and `rows` on two pieces of it, where it has rows to split."""
+    """Runs `count` on the batch, and `split`, `count` and `rows` on two halves of it, if it can be
+    split.
+    """
     if config.count is not None:
         _require_count(_call_checked("count", lambda: config.count(batch)))  # type: ignore[misc]
     if not options.split or (config.count is None and config.split is split_rows):
         return
     sizes = [options.rows - options.rows // 2, options.rows // 2]
-    pieces = _call_checked("split", lambda: split_batch(config, batch, sizes))
+    micro_batches = _call_checked("split", lambda: split_batch(config, batch, sizes))
     if rows is not row_count:
-        found = _call_checked("rows", lambda: [rows(piece) for piece in pieces])
+        found = _call_checked("rows", lambda: [rows(micro_batch) for micro_batch in micro_batches])
         if found != sizes:
-            raise ValueError(f"split gave pieces of {found} rows, by rows=, where {sizes} were asked for")
+            raise ValueError(f"split returned micro-batches of {found} rows according to rows=, expected {sizes}")
     if config.count is not None:
-        _call_checked("count", lambda: weighted(config, pieces, sizes, batch))
+        _call_checked("count", lambda: weighted(config, micro_batches, sizes, batch))
 
 
 def _call_checked(name: str, run: Callable[[], Result]) -> Result:
@@ -70,19 +72,21 @@ def _call_checked(name: str, run: Callable[[], Result]) -> Result:
     except Exception as err:
         raise ValueError(
             f"{name} fails on the first batch ({type(err).__name__}: {err})\n"
-            f"hint: {name}= is needed once memory runs out, and must work on a batch and on any rows of it"
+            f"hint: {name}= is needed once memory runs out, and must work on a batch and on any of its rows"
         ) from err
 
 
 def _require_count(found: Any) -> None:
-    """Refuses what is no count of terms: a number, or a tensor of one."""
+    """Raises unless the result is a term count: a number, or a tensor of one."""
     if isinstance(found, Tensor):
         if found.numel() != 1 or found.is_complex():
             raise TypeError(
-                f"count gave a tensor of shape {tuple(found.shape)}: it must give one number, such as .sum() does"
+                f"count returned a tensor of shape {tuple(found.shape)}: it must return one number, such as .sum()"
             )
         return
     try:
         operator.index(found)
     except TypeError:
-        raise TypeError(f"count gave {type_name(found)}: it must give a whole number or a tensor of one element") from None
+        raise TypeError(
+            f"count returned {type_name(found)}: it must return an integer or a tensor of one element"
+        ) from None

@@ -1,4 +1,6 @@
-"""The generators of random numbers that live on the host: torch's own of the CPU, Python's and numpy's."""
+"""State of the random number generators on the host: torch's CPU generator, Python's and
+numpy's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch
 
 
 class HostRngState:
-    """Where they stand. Numpy's is looked at only where numpy was imported already."""
+    """Snapshot of the host RNGs. Numpy's is included only if numpy is already imported."""
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
@@ -19,7 +21,7 @@ class HostRngState:
         self._numpy = _numpy_state()
 
     def changed(self) -> list[str]:
-        """Which of them stand elsewhere now: somebody drew from them, or seeded them."""
+        """Names of the RNGs whose state changed since the snapshot, by a draw or a seed."""
         names: list[str] = []
         if not torch.equal(self._torch, torch.get_rng_state()):
             names.append("torch's generator of the CPU")
@@ -30,14 +32,14 @@ class HostRngState:
         return names
 
     def restore(self) -> None:
-        """Puts all of them back."""
+        """Restores all of them."""
         self.restore_torch()
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
 
     def restore_torch(self) -> None:
-        """Puts torch's own back. The others are drawn from by threads that load data, too."""
+        """Restores only torch's generator; data-loading threads also draw from the others."""
         torch.set_rng_state(self._torch)
 
 

@@ -1,4 +1,6 @@
-"""The Trainer of Hugging Face with whole steps: forward, backward, clipping and optimizer in a call that can be a graph."""
+"""Runs Hugging Face's Trainer with whole updates: forward, backward, clipping and optimizer in one
+capturable call.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ log = logging.getLogger("farrier.torch")
 
 
 class WholeUpdate:
-    """What stands in a Trainer in place of its parts of a step.
+    """Replaces the parts of a step inside a Trainer.
 
-    The Trainer calls forward and backward for each micro-batch, and then clips and steps. Here micro-batches wait until
-    the last one of an update is there; then the whole update runs at once, and the Trainer's own clipping and stepping
-    find it done. Order and content of the batches are the Trainer's.
+    The Trainer calls forward and backward for each micro-batch, then clips and steps. Here
+    micro-batches are queued until the last one of an update arrives; then the whole update runs at
+    once, and the Trainer's own clipping and stepping do nothing. Order and content of the batches
+    are unchanged.
     """
 
     def __init__(self, trainer: Any, options: dict[str, Any]) -> None:
@@ -36,7 +39,9 @@ class WholeUpdate:
         self._norm: Tensor | None = None
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None, **_: Any) -> Tensor:
-        """A micro-batch; with the last one of an update, the update. Gives the loss, or nothing while it waits."""
+        """Queues a micro-batch; with the last one of an update runs the update. Returns the loss,
+        or zero while queueing.
+        """
         self._waiting.append(dict(inputs))
         device = self._trainer.args.device
         if not self._trainer.accelerator.sync_gradients:
@@ -48,11 +53,13 @@ class WholeUpdate:
         return torch.as_tensor(loss)
 
     def begin(self) -> None:
-        """A training begins. Micro-batches of one that was broken off wait no more."""
+        """Starts a training run. Drops micro-batches queued by an aborted run."""
         self._waiting = []
 
     def _step_for(self, model: Any) -> Step:
-        """The step; another one where a second training has another model or optimizer (`model_init`)."""
+        """Returns the step; a new one if another run has another model or optimizer
+        (`model_init`).
+        """
         now = (model, self._trainer.optimizer, self._trainer.accelerator)
         if self.step is None or any(built is not current for built, current in zip(self._built_for, now, strict=True)):
             if self.step is not None:
@@ -62,7 +69,7 @@ class WholeUpdate:
 
     def _new_step(self, model: Any) -> Step:
         optimizer = self._trainer.optimizer
-        while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper, whose step is done by then.
+        while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper; the update has already stepped.
             optimizer = optimizer.optimizer
         self._trainer.optimizer.step = types.MethodType(_step_done, self._trainer.optimizer)
         self._trainer.accelerator.clip_grad_norm_ = self._clipped
@@ -83,29 +90,33 @@ class WholeUpdate:
 
 
 def _step_done(optimizer: Any, *_: Any, **__: Any) -> None:
-    """The optimizer's step, which the whole step made: schedulers look here whether one was made before theirs."""
+    """Replaces the optimizer's step, already done by the update. Schedulers check that a step came
+    first.
+    """
     optimizer._opt_called = True
 
 
-# By this, schedulers know a step that tells them of itself. Without it they warn that it was overridden.
+# Marks it as wrapped by a scheduler; otherwise schedulers warn that the step was overridden.
 _step_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 def trainer(
     trainer: Any, *, compile: bool | Mapping[str, Any] = False, lengths: Lengths | None = None, policy: Policy | None = None
 ) -> Any:
-    """Lets a `transformers.Trainer` run each update as one verified graph. Call it before `train()`; gives the Trainer.
+    """Makes a `transformers.Trainer` run each update as one verified graph. Call it before
+    `train()`.
 
-    `trainer.farrier.step.report` says what became of it. Left as they are, with a word in the log: float16 with a
-    scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one function on one device.
+    Returns the Trainer. `trainer.farrier.step.report` describes the outcome. Left unchanged, with a
+    log message: float16 with a scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one
+    function on one device.
 
     Tried with transformers 5.17 and 5.22.
     """
     if not all(hasattr(trainer, name) for name in ("accelerator", "training_step")):
-        raise TypeError(f"trainer is {type_name(trainer)}: give a transformers.Trainer, before its train()")
+        raise TypeError(f"trainer is {type_name(trainer)}: pass a transformers.Trainer before its train()")
     why = _unsupported_reason(trainer)
     if why:
-        log.warning("the Trainer is left as it is: %s", why)
+        log.warning("the Trainer is left unchanged: %s", why)
         return trainer
     whole_update = WholeUpdate(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
     trainer.training_step = whole_update.training_step
@@ -115,7 +126,7 @@ def trainer(
 
 
 def _train_begin_callback(whole_update: WholeUpdate) -> Any:
-    """Hears from the Trainer that a training begins."""
+    """A callback for the start of a training run."""
     transformers: Any = importlib.import_module("transformers")
     handlers = {"on_train_begin": lambda *_, **__: whole_update.begin()}
     return type("Beginning", (transformers.TrainerCallback,), handlers)()

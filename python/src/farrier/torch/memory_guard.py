@@ -1,4 +1,4 @@
-"""A forward and backward pass that does not die of memory."""
+"""A forward and backward pass that survives out-of-memory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from farrier.torch.retry_policy import (
     Plan,
     RetryOptions,
     RetryStep,
+    micro_batch_sizes,
     next_attempt,
-    piece_sizes,
     worth_retrying,
 )
 from farrier.torch.size_history import BatchShape, SizeHistory
@@ -50,11 +50,14 @@ from farrier.torch.split_check import (
 )
 from farrier.torch.state_snapshot import StateSnapshot
 
-#: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
+#: Calls between two refreshes of the device's capacity for known shapes; each refresh is a driver
+#: call.
 CAPACITY_REFRESH_CALLS = 100
-#: Steps in pieces between two proofs that pieces are right; the first ones are at steps 1, 2, 4, 8 ...
+#: Split steps between two checks of split gradients; the first checks are at split steps 1, 2, 4, 8
+#: ...
 SPLIT_CHECK_EVERY = 1000
-#: Calls between releasing the ballast and trying to take it again: time for the checkpoint that was asked for.
+#: Calls between releasing the reserve and reacquiring it, to leave time for the requested
+#: checkpoint.
 REACQUIRE_AFTER_CALLS = 20
 
 
@@ -77,61 +80,76 @@ def guard(
     events: EventSink | None = None,
     meter: MemoryMeter | None = None,
 ) -> Guard:
-    """Makes `forward_backward(batch) -> loss` of `loss_fn(batch) -> loss`.
+    """Turns `loss_fn(batch) -> loss` into `forward_backward(batch) -> loss`.
 
-    It runs backward itself and leaves in `p.grad` what one backward of the whole batch would leave, within rounding. On
-    out-of-memory it frees, splits the batch, recomputes activations, holds them in host memory, and at last releases the
-    ballast; what fits is remembered for each shape. No batch is dropped and none is reordered.
+    It runs backward itself and leaves in `p.grad` what one backward pass of the whole batch would
+    leave, up to rounding. On out-of-memory it frees cached memory, splits the batch into
+    micro-batches, recomputes activations, offloads them to host memory, and finally releases the
+    memory reserve. Sizes that fit are remembered per shape. No batch is dropped or reordered.
 
     Args:
-        loss_fn: gives the scalar loss of a batch or of some rows of it; runs no backward. Autocast belongs inside. The loss
-            is a mean or a sum over rows that do not depend on each other: a contrastive loss, or one that balances
-            experts over the batch, is not, and is not split.
-        model: every module whose parameters get gradients in `loss_fn`; a parameter that is not there is an error.
+        loss_fn: returns the scalar loss of a batch or of some of its rows; runs no backward.
+            Autocast belongs inside. The loss must be a mean or a sum over independent rows. A
+            contrastive loss, or one that balances experts over the batch, is not, and such a batch
+            is never split.
+        model: every module whose parameters get gradients in `loss_fn`; a parameter outside them is
+            an error.
         reduction: whether the loss is a mean or a sum over the batch.
-        count: over how many terms the mean of a batch goes, as int or tensor; by default its rows. For a mean over tokens
-            with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts are whole, and those of pieces
-            add up to that of the batch; where not, the batch is not split, and the report says so. A piece of no terms is
-            passed over; a batch of none gives what `loss_fn` gives (NaN).
-        split: cuts unusual batches: `split(batch, sizes)` gives the pieces of these sizes, in order.
-        rows: how many rows a batch has, where it cannot be told; needed with `split` for such batches.
-        scaler: a `torch.amp.GradScaler`; its `scale` is applied to each piece. The loss returned is not scaled.
-        split_batchnorm: split also where BatchNorm uses or tracks the statistics of the batch, which are then those of the
-            pieces.
-        recompute_modules: the blocks to recompute; by default the children of the model's longest list of blocks.
-        floor_rows: at so few rows recomputing comes before splitting further, for rows too short to fill the GPU.
+        count: the number of terms in the mean of a batch, as int or tensor; rows by default. For a
+            mean over tokens with some ignored: `lambda batch: (batch["labels"] != -100).sum()`.
+            Counts must be integers, and those of micro-batches must add up to that of the batch;
+            otherwise the batch is not split, and the report says so. A micro-batch without terms is
+            skipped; a batch without terms returns what `loss_fn` returns (NaN).
+        split: splits unusual batches: `split(batch, sizes)` returns micro-batches of these sizes,
+            in order.
+        rows: returns the number of rows of a batch, if it cannot be inferred; required with `split`
+            for such batches.
+        scaler: a `torch.amp.GradScaler`; its `scale` is applied to each micro-batch. The returned
+            loss is not scaled.
+        split_batchnorm: also split where BatchNorm uses or tracks batch statistics, which then
+            become those of the micro-batches.
+        recompute_modules: the blocks to recompute; by default the children of the model's longest
+            list of blocks.
+        floor_rows: at or below this many rows, recompute before splitting further; for rows too
+            short to fill the GPU.
         reserve: memory to release when nothing else helps.
-        request_checkpoint: called with the reason after a step that needed the ballast.
-        ddp_sync: under DistributedDataParallel, gradients are reduced once a call on every rank, however many pieces each
-            runs. "after": when all gradients are there; a rank may run out of memory anywhere before and try again. "last":
-            in the last piece's backward, overlapped with it; running out of memory in the middle of that ends the job with
-            `RanksOutOfSync`. Under the user's own `no_sync()` nothing is reduced.
-        learned: what `Guard.learned_sizes()` gave in an earlier run.
-        events: whom to tell; by default the node's agent.
-        meter: what reads the device's memory; by default torch's counters on CUDA.
+        request_checkpoint: called with the reason after a step that needed the reserve.
+        ddp_sync: under DistributedDataParallel, gradients are reduced once per call on every rank,
+            however many micro-batches each rank runs. "after": once all gradients exist; a rank may
+            run out of memory anywhere before and retry. "last": overlapped with the backward of the
+            last micro-batch; running out of memory during it ends the job with `RanksOutOfSync`.
+            Under the user's own `no_sync()` nothing is reduced.
+        learned: the return value of `Guard.learned_sizes()` from an earlier run.
+        events: receives out-of-memory events and phases; the node's agent by default.
+        meter: reads the device's memory; by default torch's counters on CUDA.
 
-    Before the first split some rows are run whole and in two pieces, and the gradients compared: see `split_check`. What gives
-    other gradients is not split, and the report says why. Splitting is refused, too, where parameters have hooks, and with
-    labels of -100 and no `count`; any second attempt where hooks run once a gradient is there (an optimizer in backward).
+    Before the first split some rows are run whole and one by one, and the gradients are compared
+    (see `split_check`). If they differ, the batch is not split, and the report says why. A batch is
+    also not split if parameters have hooks, or if it has labels of -100 and no `count`. Nothing is
+    retried if hooks run as soon as a gradient is accumulated (an optimizer in backward).
 
-    Rounding: pieces add up in the gradients' own type. With bfloat16 gradients each piece adds a rounding of 2^-9, as any
-    gradient accumulation does. Dropout draws other masks for pieces than for the whole; a retry draws the same as if its
-    plan had been the first. `torch.cuda.max_memory_allocated` begins anew in calls whose shape is not known yet.
+    Rounding: micro-batches accumulate in the gradients' own dtype. With bfloat16 gradients each
+    adds a rounding of 2^-9, as in any gradient accumulation. Dropout draws other masks for
+    micro-batches than for the whole batch; a retry draws the same masks as if its plan had been the
+    first. `torch.cuda.max_memory_allocated` is reset by calls with a shape that is not measured
+    yet.
 
-    FSDP is refused: each forward and backward of a sharded model gathers and scatters over all ranks, so that all ranks
-    must run the same number of pieces and an attempt on one rank cannot be given up alone. What it needs is a plan that all
-    ranks agree on before the step (the most pieces any rank needs), and no failing attempt: split the batch to the size
-    that fits on every rank, in the data loader. SyncBatchNorm on several ranks is refused for the same reason. Collectives
-    of your own in `loss_fn` cannot be seen: a rank that tries again would meet the others' next one, or wait for ever.
+    FSDP is rejected: each forward and backward of a sharded model runs collectives over all ranks,
+    so all ranks must run the same number of micro-batches, and one rank cannot abandon an attempt
+    alone. It would need a plan that all ranks agree on before the step (the most micro-batches that
+    any rank needs), and no failing attempt: split the batch in the data loader to a size that fits
+    on every rank. SyncBatchNorm on several ranks is rejected for the same reason. Your own
+    collectives in `loss_fn` cannot be detected: a retrying rank would pair with the others' next
+    collective, or hang.
     """
     require_function(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = require_modules(model)
     require_guard_functions(count, split, rows, request_checkpoint)
-    floor_rows = require_int(floor_rows, "floor_rows", 1, "the rows of the smallest piece before recomputing")
+    floor_rows = require_int(floor_rows, "floor_rows", 1, "the rows of the smallest micro-batch before recomputing")
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction is {reduction!r}: give 'mean' or 'sum', as the loss is made")
+        raise ValueError(f"reduction is {reduction!r}: pass 'mean' or 'sum', whichever loss_fn computes")
     if ddp_sync not in ("after", "last"):
-        raise ValueError(f"ddp_sync is {ddp_sync!r}: give 'after' or 'last'")
+        raise ValueError(f"ddp_sync is {ddp_sync!r}: pass 'after' or 'last'")
     config = GuardConfig(
         loss_fn=loss_fn,
         modules=modules,
@@ -143,19 +161,19 @@ def guard(
         parallel=find_guardable_ddp(modules),
         sync_last=ddp_sync == "last",
     )
-    guard_instance = Guard(
+    instance = Guard(
         config, rows=checked_row_count(rows) if rows else row_count, split_batchnorm=split_batchnorm, floor_rows=floor_rows
     )
-    guard_instance.reserve, guard_instance.request_checkpoint = reserve, request_checkpoint
-    guard_instance.events = events if events is not None else agent
-    guard_instance.meter = meter
+    instance.reserve, instance.request_checkpoint = reserve, request_checkpoint
+    instance.events = events if events is not None else agent
+    instance.meter = meter
     if learned is not None:
-        guard_instance.learned = parse_size_history(learned)
-    return guard_instance
+        instance.learned = parse_size_history(learned)
+    return instance
 
 
 class Guard:
-    """Made by `guard`; called with each batch."""
+    """Created by `guard`. Call it with each batch."""
 
     def __init__(self, config: GuardConfig, *, rows: Callable[[Any], int], split_batchnorm: bool, floor_rows: int) -> None:
         self.config = config
@@ -179,7 +197,7 @@ class Guard:
         self._checked_this_call = False
 
     def __call__(self, batch: Any) -> Tensor:
-        """Forward and backward of the batch; the detached loss of the whole of it."""
+        """Runs forward and backward. Returns the detached loss of the whole batch."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return self._run_captured(batch)
         self._counts["calls"] += 1
@@ -198,7 +216,7 @@ class Guard:
                 return self._run_with_retries(batch, shape, options, snapshot, meter)
             except BaseException:
                 snapshot.restore_gradients()
-                # Whatever ended it: memory had run out, and the batch is not trained on.
+                # Whatever the error: after an out-of-memory the batch counts as lost.
                 self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
                 raise
 
@@ -209,7 +227,7 @@ class Guard:
 
     @property
     def report(self) -> GuardReport:
-        """What was done so far, as of now; `print(guard.report)` is made for a log."""
+        """Current statistics; `print(guard.report)` is made for a log."""
         safe = {
             f"{key} ({mode.value})": record.safe_rows
             for (key, mode), record in self.learned.shapes.items()
@@ -228,11 +246,15 @@ class Guard:
         )
 
     def learned_sizes(self) -> dict[str, Any]:
-        """The sizes that fit, as plain values for a checkpoint; give them to `guard(learned=...)` on resuming."""
+        """Sizes that fit, as plain values for a checkpoint. Pass them to `guard(learned=...)` on
+        resume.
+        """
         return self.learned.to_json()
 
     def _run_captured(self, batch: Any) -> Tensor:
-        """A pass within a capture, or in the rehearsal of one. What does not run whole and plainly is refused."""
+        """Runs inside a capture or its dry run. Raises `NotCapturable` if the plan is not one plain
+        pass.
+        """
         shape, options = self._inspect(batch)
         plan = self.learned.plan(shape, options, self._free_bytes(self._meter().allocated()))
         if plan != options.plan(ActivationMode.PLAIN, shape.rows):
@@ -244,13 +266,15 @@ class Guard:
         return self.meter
 
     def _free_bytes(self, allocated_bytes: int | None) -> int | None:
-        """What is free for a call, by what the device last said of its memory."""
+        """Bytes free for a call, by the capacity last read from the device."""
         return None if self._capacity_bytes is None or allocated_bytes is None else self._capacity_bytes - allocated_bytes
 
     def _run_with_retries(
         self, batch: Any, shape: BatchShape, options: RetryOptions, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Tensor:
-        """Attempts, from the planned one up the ladder, until one ends well or none is left."""
+        """Attempts the planned way, then each step of the retry policy, until one succeeds or none
+        is left.
+        """
         allocated_before = meter.allocated()
         self.learned.set_fixed_bytes(snapshot.gradient_bytes())
         already_measured = self.learned.is_measured(shape, options.plan(ActivationMode.PLAIN, shape.rows))
@@ -259,15 +283,15 @@ class Guard:
         free_bytes = self._free_bytes(allocated_before)
         plan = self.learned.plan(shape, options, free_bytes)
         if plan.rows < shape.rows:
-            pieces = self._checked_split(batch, shape, plan, snapshot, meter)
-            options = replace(options, split=options.split and pieces is not None)
-            plan = pieces or self.learned.plan(shape, options, free_bytes)
+            split_plan = self._checked_split(batch, shape, plan, snapshot, meter)
+            options = replace(options, split=options.split and split_plan is not None)
+            plan = split_plan or self.learned.plan(shape, options, free_bytes)
         tried: list[str] = []
         retry_step: RetryStep | None = None
         first_rows = plan.rows
         while True:
-            sizes = piece_sizes(shape.rows, plan.rows)
-            plan = replace(plan, rows=max(sizes))  # Pieces are even: what is learned is the size that ran.
+            sizes = micro_batch_sizes(shape.rows, plan.rows)
+            plan = replace(plan, rows=max(sizes))  # Micro-batches are evenly sized; record the size that ran.
             measuring = not self.learned.is_measured(shape, plan)
             if measuring:
                 meter.restart_peak()
@@ -284,14 +308,14 @@ class Guard:
                 self._record_success(shape, plan, retry_step, allocated_before, meter if measuring else None, len(sizes))
                 self._warnings.warn_once(first_rows, shape.key, retry_step, plan, len(sizes))
                 return self._finish(outcome, snapshot)
-            # Freeing before anything else is asked: what the failed attempt held must not count.
+            # Free first, so that memory held by the failed attempt is not counted.
             meter.free()
             snapshot.reset()
             attempt = self._after_failure(outcome, shape, plan, options, allocated_before, meter, retry_step)
             if attempt is not None and attempt.retry_step is RetryStep.SPLIT:
-                pieces = self._checked_split(batch, shape, attempt.plan, snapshot, meter)
-                options = replace(options, split=pieces is not None)
-                attempt = replace(attempt, plan=pieces) if pieces is not None else next_attempt(plan, options)
+                split_plan = self._checked_split(batch, shape, attempt.plan, snapshot, meter)
+                options = replace(options, split=split_plan is not None)
+                attempt = replace(attempt, plan=split_plan) if split_plan is not None else next_attempt(plan, options)
             if attempt is not None and attempt.retry_step is RetryStep.RESERVE and self.reserve is not None:
                 self.reserve.release()
                 self._released_at_call = self._counts["calls"]
@@ -312,7 +336,7 @@ class Guard:
         meter: MemoryMeter,
         retry_step: RetryStep | None,
     ) -> NextAttempt | None:
-        """Tells, learns, and says what to try next."""
+        """Reports and records the failure, and returns the next attempt."""
         self._counts["ooms"] += 1
         with contextlib.suppress(Exception):
             self.events.oom(
@@ -339,9 +363,11 @@ class Guard:
     def _checked_split(
         self, batch: Any, shape: BatchShape, plan: Plan, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Plan | None:
-        """The plan, where pieces give the gradients of the whole, as far as can be known; None: they do not.
+        """Returns the plan if micro-batches give the gradients of the whole batch, as far as can be
+        checked.
 
-        Proved when it matters, now and then. Sizes that did not fit in the proof are not tried again.
+        Returns None otherwise. Checks when a split is due, and rechecks now and then. Sizes that
+        did not fit during the check are not tried again.
         """
         refusal = split_refusal(self.config, batch, self._module_cache.parameters())
         if refusal is None and not self._split_batchnorm and any(map(mixes_rows, self._module_cache.modules())):
@@ -369,7 +395,7 @@ class Guard:
         retry_step: RetryStep | None,
         allocated_before: int | None,
         meter: MemoryMeter | None,
-        pieces: int,
+        micro_batch_count: int,
     ) -> None:
         need: int | None = None
         if meter is not None:
@@ -379,13 +405,13 @@ class Guard:
                 need = peak - allocated_before if allocated_before is not None and peak > allocated_before else None
         if not plan.without_reserve:
             self.learned.record_fit(shape, plan, need)
-        self._counts["split"] += pieces > 1
+        self._counts["split"] += micro_batch_count > 1
         if retry_step is None:
             return
         self._recovered[retry_step.value] += 1
         if retry_step is RetryStep.RESERVE:
             rows_and_shape = f"{count_of(shape.rows, 'row')} of {shape.key}"
-            reason = f"a step of {rows_and_shape} needed the memory ballast: there may be no second time"
+            reason = f"a step of {rows_and_shape} needed the memory reserve: the next out-of-memory may be fatal"
             self._notes[reason] = None
             with contextlib.suppress(Exception):
                 self.events.phase("low-memory")
@@ -393,7 +419,9 @@ class Guard:
                 self.request_checkpoint(reason)
 
     def _finish(self, loss: Tensor, snapshot: StateSnapshot) -> Tensor:
-        """Adds what was gathered before the call, and reduces over the ranks where the last backward did not."""
+        """Adds gradients accumulated before the call, and reduces over ranks unless the last
+        backward did.
+        """
         wrapper = self.config.parallel
         if wrapper is None or not wrapper.require_backward_grad_sync:
             snapshot.accumulate_gradients()
@@ -415,7 +443,7 @@ class Guard:
         )
 
     def _inspect(self, batch: Any) -> tuple[BatchShape, RetryOptions]:
-        """The batch's shape, and what can be done with it."""
+        """Returns the batch's shape and the available retry options."""
         can_split = True
         try:
             if self.config.split is split_rows:
@@ -425,7 +453,7 @@ class Guard:
             rows, can_split = 1, False
             self._notes[f"not split: {error}"] = None
         if not self.config.blocks:
-            self._notes["not recomputed: the model has no list of blocks; name them with recompute_modules="] = None
+            self._notes["not recomputed: the model has no list of blocks; pass them as recompute_modules="] = None
         options = RetryOptions(
             rows=rows,
             split=can_split and rows > 1,
@@ -439,7 +467,9 @@ class Guard:
         return next((parameter.device for parameter in self._module_cache.parameters()), torch.device("cpu"))
 
     def _reacquire_reserve(self, meter: MemoryMeter) -> None:
-        """Holds the ballast again, some calls after its release, when there is room for it and for the highest peak."""
+        """Reacquires the reserve some calls after its release, if it fits besides the
+        highest peak.
+        """
         if self.reserve is None or self.reserve.is_held or self._released_at_call is None:
             return
         if self._counts["calls"] - self._released_at_call < REACQUIRE_AFTER_CALLS:

@@ -1,4 +1,4 @@
-"""How much memory there is, is in use and was in use. Unknown is None, never zero."""
+"""Reads memory capacity, use and peak of a device. Unknown is None, never zero."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 
 
 class MemoryMeter(Protocol):
-    """What the guard asks of a device."""
+    """What the guard reads from a device."""
 
     def allocated(self) -> int | None:
-        """Bytes that tensors hold now."""
+        """Bytes allocated by tensors now."""
 
     def peak(self) -> int | None:
-        """The most that tensors held since `restart_peak`."""
+        """Peak bytes allocated by tensors since `restart_peak`."""
 
     def restart_peak(self) -> None:
-        """Begins a new peak."""
+        """Resets the peak."""
 
     def capacity(self) -> int | None:
-        """Bytes that tensors could hold at most, as things stand."""
+        """Bytes that tensors could allocate at most at present."""
 
     def free(self) -> None:
-        """Collects garbage and gives cached memory back."""
+        """Collects garbage and releases cached memory."""
 
 
 class UnknownMeter:
-    """A device that says nothing of its memory."""
+    """A device that does not report its memory."""
 
     def allocated(self) -> int | None:
         """Unknown."""
@@ -40,7 +40,7 @@ class UnknownMeter:
         return None
 
     def restart_peak(self) -> None:
-        """Nothing to begin."""
+        """Does nothing."""
 
     def capacity(self) -> int | None:
         """Unknown."""
@@ -58,37 +58,38 @@ class CudaMemoryMeter:
         self._device = device
 
     def _bytes(self, counter: str, which: str) -> int | None:
-        # The nested form: the flat one builds two hundred keys, and this is asked in every call.
+        # The nested form: the flat one builds two hundred keys, and this runs on every call.
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
         found = stats.get(counter, {}).get("all", {}).get(which)
         return int(found) if found is not None else None
 
     def allocated(self) -> int | None:
-        """Bytes that tensors hold now."""
+        """Bytes allocated by tensors now."""
         return self._bytes("allocated_bytes", "current")
 
     def peak(self) -> int | None:
-        """The most that tensors held since `restart_peak`."""
+        """Peak bytes allocated by tensors since `restart_peak`."""
         return self._bytes("allocated_bytes", "peak")
 
     def restart_peak(self) -> None:
-        """Begins a new peak; `torch.cuda.max_memory_allocated` begins anew with it."""
+        """Resets the peak, and with it `torch.cuda.max_memory_allocated`."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def capacity(self) -> int | None:
-        """The process's share, or what is free and cached together, whichever is less."""
+        """The process's memory fraction, or free plus cached memory, whichever is less."""
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = self._bytes("reserved_bytes", "current") or 0
-        # Public since 2.8; before, a share set by the user shows only when it is met.
+        # Public since 2.8. Before, a fraction set by the user shows only when it is exceeded.
         share = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
         fraction = float(share(self._device)) if share is not None else 1.0
         return min(int(total * fraction), free + reserved)
 
     def free(self) -> None:
-        """Collects garbage and gives cached memory back.
+        """Collects garbage and releases cached memory.
 
-        Not where collecting is switched off: a step that may become a graph does so, because torch aborts when an old pool
-        is collected while another is in use. In such a pool no memory can be given back either: torch before 2.8 raises.
+        Skips collection if it is disabled: a step that may become a graph disables it, because
+        torch aborts if an old pool is collected while another is in use. In such a pool no memory
+        can be released either: torch before 2.8 raises.
         """
         if gc.isenabled():
             gc.collect()
@@ -97,5 +98,5 @@ class CudaMemoryMeter:
 
 
 def meter_for(device: torch.device) -> MemoryMeter:
-    """The meter for a device."""
+    """Returns the meter for a device."""
     return CudaMemoryMeter(device) if device.type == "cuda" else UnknownMeter()

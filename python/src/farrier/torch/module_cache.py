@@ -1,4 +1,4 @@
-"""All modules of a model, found once: walking the tree anew in every call costs half a millisecond for 24 layers."""
+"""Caches the module list of a model: walking the tree on every call costs 0.5 ms for 24 layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ModuleCache:
-    """The modules below some roots, walked anew when a module was added, taken away or put in another's place."""
+    """All modules below some roots, walked again when a module is added, removed or replaced."""
 
     def __init__(self, roots: Sequence[nn.Module]) -> None:
         self._roots = roots
@@ -17,7 +17,7 @@ class ModuleCache:
 
     def modules(self) -> list[nn.Module]:
         """Every module once."""
-        # Identities suffice: the modules that were found are held, so that no new one can have the identity of an old one.
+        # Ids suffice: the cached modules are alive, so no new module can reuse an id.
         children = [id(child) for module in self._modules for child in module._modules.values()]
         if not self._modules or children != self._children:
             self._modules = list(dict.fromkeys(module for root in self._roots for module in root.modules()))

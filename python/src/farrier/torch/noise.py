@@ -1,27 +1,31 @@
-"""Whether a graph computes the gradients of the eager step, where eager runs of one batch differ as well. No torch.
+"""Tests whether a graph computes the gradients of the eager step, although eager runs differ too.
+No torch.
 
-Atomic additions come in any order (flash attention's backward pass), and bfloat16 rounds what comes of them anew. So two
-runs of one batch may differ in some 0.5 % of a gradient's norm, and often they do not differ at all: bitwise equal runs do
-not prove that there is no noise. Therefore each gradient is judged by repeated runs. Every run is reduced to two numbers
-per gradient, against one reference run of the eager step (gradient `r`, run `x`):
+Atomic additions run in any order (flash attention's backward pass), and bfloat16 rounds their
+results differently each time. Two runs of one batch may thus differ by some 0.5 % of a gradient's
+norm, and often do not differ at all: bitwise equal runs do not prove the absence of noise. Each
+gradient is therefore judged by repeated runs. Every run is reduced to two numbers per gradient,
+against one reference run of the eager step (gradient `r`, run `x`):
 
 - the distance, |x - r|;
-- the scale offset, <x - r, r> / <r, r>: in a projection the noise of elements averages out, so that a gradient that is 1 %
-  too large shows far below its elementwise noise (offsets of 0.001 at most were seen where distances were 0.008).
+- the scale offset, <x - r, r> / <r, r>: in a projection the elementwise noise averages out, so a
+  gradient that is 1 % too large shows far below its elementwise noise (offsets of at most 0.001
+  were seen where distances were 0.008).
 
-A graph passes as soon as every gradient does, and is only refused after `MAX_ROUNDS` further eager runs and replays. A
-gradient passes if a replay reproduces the reference run up to rounding, or if
+A graph passes as soon as every gradient does, and is rejected only after `MAX_ROUNDS` further eager
+runs and replays. A gradient passes if a replay reproduces the reference run up to rounding, or if
 
-1. the mean scale offset of the replays is within `SCALE_LIMIT` of that of the eager runs, and so is the half width of its
-   confidence interval: then a scale error of twice that would have been found;
+1. the mean scale offset of the replays is within `SCALE_LIMIT` of that of the eager runs, and so is
+   the half width of its confidence interval: a scale error of twice that would have been found;
 2. the nearest replay is no further away than the noise explains, and no replay is far away.
 
-Where there are enough gradients, the median of their scale offsets is taken out of each, and must be that of an eager run
-as well (`CommonScale`).
+With enough gradients, the median of their scale offsets is subtracted from each, and must itself
+match that of an eager run (`CommonScale`).
 
-A right graph whose noise is normal fails the scale test with a probability of `FALSE_ALARM` per gradient. The distances of
-replays and of eager runs have one distribution if the graph is right, so all 9 replays are further away than all 8 eager
-runs with a probability of 1 in 24,310, and must be so by a factor of `DISTANCE_MARGIN` to be refused.
+A correct graph with normal noise fails the scale test with a probability of `FALSE_ALARM` per
+gradient. If the graph is correct, distances of replays and eager runs have the same distribution.
+All 9 replays are then further away than all 8 eager runs with a probability of 1 in 24,310, and a
+rejection also requires a factor of `DISTANCE_MARGIN`.
 """
 
 from __future__ import annotations
@@ -33,35 +37,36 @@ from enum import Enum
 
 from farrier.torch.policy import FRACTION_BITS, tolerance_for
 
-#: Half of the smallest scale error that must be found (1 %): as far from a right graph as from a wrong one.
+#: Half of the smallest scale error that must be found (1 %): midway between a correct and a wrong
+#: graph.
 SCALE_LIMIT = 0.005
 #: Two-sided probability that normal noise alone exceeds the confidence interval of a scale offset.
 FALSE_ALARM = 1e-6
-#: Quantiles of Student's t for `FALSE_ALARM`, by degrees of freedom from 1 on; more of them are taken as the last.
+#: Quantiles of Student's t for `FALSE_ALARM`, by degrees of freedom from 1; more use the last.
 STUDENT_T = (6.366e5, 1000, 130.2, 49.46, 28.48, 20.05, 15.77, 13.26, 11.64, 10.52, 9.701, 9.085, 8.603, 8.218, 7.903)
-#: Eager runs and replays of one comparison, beyond the reference run and the first replay.
+#: Eager runs and replays per comparison, beyond the reference run and the first replay.
 MAX_ROUNDS = 8
-#: The nearest replay may be so many times as far away as the furthest eager run was.
+#: Allowed ratio of the nearest replay's distance to that of the furthest eager run.
 DISTANCE_MARGIN = 4.0
 _BF16_ROUNDING = 2.0 ** -(FRACTION_BITS["bfloat16"] + 1)
-#: Noise rounds anew in the type of the computation. Autocast hides that type, so it is taken to be bfloat16.
+#: Noise is rounded in the dtype of the computation. Autocast hides that dtype, so assume bfloat16.
 REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
-#: No single replay may be further away than this, or than `DISTANCE_MARGIN` times the furthest eager run.
+#: Limit for every single replay, or `DISTANCE_MARGIN` times the furthest eager run if larger.
 OUTLIER = 8 * _BF16_ROUNDING
 #: Eager runs that differ by more than this are not one step with noise.
 MAX_NOISE = 16 * _BF16_ROUNDING
-#: Of the common scale: two neighbours in bfloat16 are at most 2**-7 = 0.0078 apart, and two runs with one value differ by
-#: less than the second. Together they are less than 1 %.
+#: Limits of the common scale. Adjacent bfloat16 values are at most 2**-7 = 0.0078 apart, and two
+#: runs with the same value differ by less than the gap. Together they stay below 1 %.
 COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
-#: The median of fewer gradients need not be that of right ones.
+#: With fewer gradients the median may belong to a wrong one.
 COMMON_MIN_GRADIENTS = 8
-#: Gradients below this share of the norm of all gradients may be noise and nothing else (a bias before a softmax), and are
-#: not held to their own size where that is so.
+#: Gradients below this share of the total norm may be pure noise (a bias before a softmax). They
+#: are then not held to their own size.
 FLOOR = 1e-3
 
 
 class MismatchKind(Enum):
-    """In what a graph, or an eager run, differs from the reference run."""
+    """How a graph, or an eager run, differs from the reference run."""
 
     MISSING_IN_GRAPH = "missing-in-graph"
     MISSING_EAGERLY = "missing-eagerly"
@@ -75,21 +80,23 @@ class MismatchKind(Enum):
 
 
 _SENTENCES = {
-    MismatchKind.MISSING_IN_GRAPH: "{name} has a gradient eagerly and none in the graph",
-    MismatchKind.MISSING_EAGERLY: "{name} has a gradient in the graph and none eagerly",
-    MismatchKind.SHAPE: "{name} has a gradient in the graph and another shape eagerly",
-    MismatchKind.NOT_FINITE: "{name} is infinite or no number in {value:.0f} places where the other is not",
+    MismatchKind.MISSING_IN_GRAPH: "{name} has a gradient in eager mode but not in the graph",
+    MismatchKind.MISSING_EAGERLY: "{name} has a gradient in the graph but not in eager mode",
+    MismatchKind.SHAPE: "{name} has a gradient of another shape in the graph than in eager mode",
+    MismatchKind.NOT_FINITE: "{name} is infinite or NaN in {value:.0f} elements where the other is not",
     MismatchKind.SCALE: "{name} is scaled by {value:+.1e} (allowed {limit:.1e})",
-    MismatchKind.DISTANCE: "{name} is {value:.1e} away (allowed {limit:.1e})",
-    MismatchKind.LOSS: "the loss is {value:.6g}, eagerly {limit:.6g}",
-    MismatchKind.EAGER_RUNS_DIFFER: "{name} is {value:.1e} away in another eager run (allowed {limit:.1e})",
-    MismatchKind.NOISE_TOO_LARGE: "{name} has its scale known to {value:.1e} only (needed {limit:.1e})",
+    MismatchKind.DISTANCE: "{name} differs by {value:.1e} (allowed {limit:.1e})",
+    MismatchKind.LOSS: "the loss is {value:.6g}, in eager mode {limit:.6g}",
+    MismatchKind.EAGER_RUNS_DIFFER: "{name} differs by {value:.1e} in another eager run (allowed {limit:.1e})",
+    MismatchKind.NOISE_TOO_LARGE: "the scale of {name} is known only to {value:.1e} (needed {limit:.1e})",
 }
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One mismatch. `value` and `limit` are what its sentence says; for the loss, both losses."""
+    """One mismatch. `value` and `limit` are the numbers of its message; for the loss, both
+    losses.
+    """
 
     kind: MismatchKind
     name: str
@@ -104,7 +111,8 @@ class Mismatch:
 class GradientReading:
     """A gradient of one run against the reference run.
 
-    `nonfinite_mismatches` counts the elements that are finite in one of the runs only; the other numbers are of the rest.
+    `nonfinite_mismatches` counts elements that are finite in only one of the runs; the other
+    numbers cover the rest.
     """
 
     distance: float
@@ -114,9 +122,9 @@ class GradientReading:
 
 @dataclass(frozen=True)
 class TensorNoise:
-    """What earlier comparisons measured of one gradient, relative to its norm.
+    """Noise of one gradient from earlier comparisons, relative to its norm.
 
-    `waived`: it was found too small and too noisy to be told.
+    `waived`: it was too small and too noisy to judge.
     """
 
     scale_deviation: float
@@ -125,7 +133,9 @@ class TensorNoise:
     waived: bool = False
 
     def pooled_with(self, earlier: TensorNoise | None) -> TensorNoise:
-        """Pools both, with a bounded weight of the earlier one: noise changes in the course of training."""
+        """Pools both, with a bounded weight of the earlier one, because noise changes during
+        training.
+        """
         if earlier is None:
             return self
         before = min(earlier.degrees, len(STUDENT_T))
@@ -136,12 +146,13 @@ class TensorNoise:
 
 @dataclass(frozen=True)
 class CommonScale:
-    """The median scale offset over all gradients, for each run but the reference run, whose offset is 0.
+    """The median scale offset over all gradients, per run except the reference run, whose offset is
+    0.
 
-    Gradients that are clipped in bfloat16 have it: their norm rounds to one of two neighbours from run to run, by which all
-    of them are up to 0.8 % larger or smaller together. That is no noise that averages out within a few runs, but has few
-    values. So a replay must have the value of an eager run, and the values of eager runs must lie so close together that
-    those of a graph that is wrong by 1 % throughout are others.
+    Gradients clipped in bfloat16 share one: their norm rounds to one of two neighbours from run to
+    run, which scales all of them together by up to 0.8 %. That noise does not average out within a
+    few runs, but takes few values. So a replay must match the value of an eager run, and the eager
+    values must be so close together that those of a graph wrong by 1 % throughout are distinct.
     """
 
     eager: list[float]
@@ -149,7 +160,7 @@ class CommonScale:
 
     @property
     def finding(self) -> Mismatch | None:
-        """What is wrong with the graph on the whole."""
+        """What is wrong with the graph as a whole, or None."""
         eager, name = [0.0, *self.eager], "the median of all gradients"
         values = max(max(eager) - min(eager), max(self.graph) - min(self.graph))
         if values > COMMON_RANGE:
@@ -170,7 +181,7 @@ class TensorEvidence:
 
     @property
     def spread(self) -> float:
-        """The largest distance between runs that are known to be of one kind."""
+        """The largest distance between runs known to be of one kind."""
         distances = [each.distance for each in self.graph] or [0.0]
         return max([each.distance for each in self.eager] + [max(distances) - min(distances)])
 
@@ -181,12 +192,12 @@ class TensorEvidence:
         return len(replays) > 1 or any(each.distance > 0 for each in self.eager)
 
     def noise(self, common: CommonScale | None, *, waived: bool) -> TensorNoise:
-        """What later comparisons may use."""
+        """Noise for later comparisons to reuse."""
         deviation, degrees = _pooled(*self.scales(common))
         return TensorNoise(deviation, degrees, self.spread / self.norm if self.norm else 0.0, waived)
 
     def scales(self, common: CommonScale | None) -> tuple[list[float], list[float]]:
-        """Scale offsets of eager runs and of replays, without what they have in common with those of other gradients."""
+        """Scale offsets of eager runs and of replays, less the common scale."""
         eager, graph = [each.scale for each in self.eager], [each.scale for each in self.graph]
         if common is not None:
             eager = [scale - its for scale, its in zip(eager, common.eager, strict=True)]
@@ -194,7 +205,9 @@ class TensorEvidence:
         return eager, graph
 
     def scale(self, prior: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
-        """By how much the graph's gradient is scaled, and the half width of the confidence interval of that."""
+        """Returns the scale offset of the graph's gradient and the half width of its confidence
+        interval.
+        """
         eager, graph = self.scales(common)
         mean = sum(graph) / len(graph)
         if eager:
@@ -202,7 +215,7 @@ class TensorEvidence:
             mean -= sum(eager) / len(eager)
             runs = 1 / len(eager) + 1 / len(graph)
         elif prior is not None:
-            # The reference run has noise of its own.
+            # The reference run is noisy too.
             deviation, degrees, runs = prior.scale_deviation, prior.degrees, 1 + 1 / len(graph)
         else:
             return mean, math.inf
@@ -210,7 +223,7 @@ class TensorEvidence:
 
 
 def _pooled(*groups: Sequence[float]) -> tuple[float, int]:
-    """Standard deviation within groups, and its degrees of freedom."""
+    """Pooled standard deviation within groups, and its degrees of freedom."""
     squares, degrees = 0.0, 0
     for group in groups:
         if group:
@@ -226,7 +239,9 @@ def _student_t(degrees: int) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What is known of one gradient. `finding` None: it passes. `waived`: it is too small and too noisy to be told."""
+    """Result for one gradient. `finding` is None if it passes; `waived` if too small and noisy to
+    judge.
+    """
 
     finding: Mismatch | None
     resolution: float = 0.0
@@ -234,7 +249,7 @@ class Assessment:
 
     @property
     def too_noisy(self) -> bool:
-        """Whether the noise hides what there may be."""
+        """Whether noise hides a possible error."""
         return self.finding is not None and self.finding.kind is MismatchKind.NOISE_TOO_LARGE
 
 
@@ -249,8 +264,8 @@ def assess(
 ) -> Assessment:
     """Judges one gradient.
 
-    `whole` is the norm of all gradients, `is_noisy` whether any gradient of the step does, `common` what is taken out of
-    scale offsets, `final` whether there will be no further runs.
+    `whole` is the norm of all gradients, `is_noisy` whether any gradient of the step is, `common`
+    is subtracted from scale offsets, and `final` means that no further runs follow.
     """
     name, size, small = evidence.name, max(evidence.norm, FLOOR * whole, 1e-300), evidence.norm < FLOOR * whole
     repeated = max((each.distance for each in evidence.eager), default=0.0)
@@ -274,7 +289,8 @@ def assess(
     if nearest > allowed:
         return Assessment(Mismatch(MismatchKind.DISTANCE, name, nearest / size, allowed / size))
     offset, resolution = evidence.scale(prior, common)
-    # A small gradient may be rounding and nothing else, and another one in the graph. An error of scale is parallel to it.
+    # A small gradient may be pure rounding, and different rounding in the graph. A scale error is
+    # parallel to it.
     along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest
     if abs(offset) > max(SCALE_LIMIT, resolution) and along:
         return Assessment(Mismatch(MismatchKind.SCALE, name, offset, max(SCALE_LIMIT, resolution)), resolution)

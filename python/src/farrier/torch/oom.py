@@ -1,4 +1,4 @@
-"""Which errors are out-of-memory, what they say, and how to let go of what they hold."""
+"""Recognises out-of-memory errors, parses them, and releases the memory that they reference."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import torch
 
 from farrier.oom import GPU_OOM, HOST_OOM, bytes_wanted, parse_bytes
 
-#: A collective that died of memory has left the other ranks alone with it: no retry on one rank mends that.
+#: After an out-of-memory inside a collective the other ranks are stuck in it; a retry on one rank
+#: cannot repair that.
 _COLLECTIVE = re.compile("nccl|gloo", re.IGNORECASE)
 _ALLOCATED = re.compile(r"([\d.]+ (?:bytes|KiB|MiB|GiB)) is allocated by PyTorch")
 
 
 @dataclass(frozen=True)
 class OomFailure:
-    """An attempt that ran out of memory. Holds no tensor and no frame."""
+    """An attempt that ran out of memory. References no tensor and no frame."""
 
     message: str
     requested_bytes: int | None
@@ -25,12 +26,12 @@ class OomFailure:
 
 
 def parse_oom(error: BaseException) -> OomFailure | None:
-    """What an error says of memory; None for every other error."""
+    """Parses an out-of-memory error; returns None for any other error."""
     message = str(error)
     if not isinstance(error, torch.OutOfMemoryError):
         if not isinstance(error, RuntimeError) or _COLLECTIVE.search(message):
             return None
-        # The host's memory, too: to split helps there as well.
+        # Host memory too: splitting helps there as well.
         if not (GPU_OOM.search(message) or HOST_OOM.search(message)):
             return None
     first_line = message.strip().splitlines()[0] if message.strip() else type(error).__name__
@@ -38,18 +39,22 @@ def parse_oom(error: BaseException) -> OomFailure | None:
     return OomFailure(first_line, bytes_wanted(message), parse_bytes(allocated[1]) if allocated else None)
 
 
-#: What is said to those whose step ran out of memory.
-GUARD = "hint: farrier.torch.guard(loss_fn, model=model) around forward and backward keeps such a step (docs/training.md)"
+#: Hint for a step that ran out of memory.
+GUARD = (
+    "hint: farrier.torch.guard(loss_fn, model=model) around forward and backward recovers such a step (docs/training.md)"
+)
 
 
 def add_guard_hint(error: BaseException) -> None:
-    """Adds to an error that the GPU's memory ran out what helps against it."""
+    """Adds the guard hint to a GPU out-of-memory error."""
     if isinstance(error, torch.OutOfMemoryError) and GUARD not in str(error):
         error.args = (f"{error}\n{GUARD}", *error.args[1:])
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames of an error and of those it came from: their locals hold the activations of the failed attempt."""
+    """Clears the frames of an error and its causes: their locals reference the failed attempt's
+    activations.
+    """
     visited: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

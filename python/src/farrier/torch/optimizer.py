@@ -1,4 +1,6 @@
-"""An optimizer that can be part of a graph: its numbers on the device, and a gate that lets a step change nothing."""
+"""Makes an optimizer capturable: its numbers on the device, and a gate that turns a step into a
+no-op.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from torch.optim import Optimizer
 
 from farrier.torch.explain import GraphsDisabled, Reason
 
-#: Those whose fused kernels take `found_inf`, a flag on the device that skips the update.
+#: Optimizers whose fused kernels take `found_inf`, a device flag that skips the update.
 _GATEABLE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 GradientObserver = Callable[[list[tuple[str, Tensor]]], None]
 
 
 class UnsupportedOptimizer(ValueError):
-    """An optimizer whose step cannot be captured, and why."""
+    """An optimizer whose step cannot be captured, with the reason."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(str(reason))
@@ -29,10 +31,10 @@ class UnsupportedOptimizer(ValueError):
 
 
 def make_capturable(optimizer: Optimizer) -> bool:
-    """Makes the optimizer's step capturable, in place: step counts on the device, fused kernels. Learning rates stay.
+    """Makes the optimizer's step capturable in place: step counts on the device, fused kernels.
 
-    Fused kernels are taken for Adam, AdamW and SGD unless the user chose `foreach` or `fused` himself. Gives whether it
-    made any of them fused. Where it raises, nothing is changed.
+    Learning rates stay as they are. Adam, AdamW and SGD become fused unless the user chose
+    `foreach` or `fused`. Returns whether any group was made fused. Changes nothing if it raises.
     """
     reason = _unsupported_reason(optimizer)
     if reason is not None:
@@ -53,7 +55,9 @@ def make_capturable(optimizer: Optimizer) -> bool:
 
 
 def unfuse(optimizer: Optimizer) -> None:
-    """Takes back that SGD was made fused: its fused kernel fails where only some parameters have a momentum."""
+    """Undoes the fusing of SGD, whose fused kernel fails if only some parameters have a
+    momentum.
+    """
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = None, None
@@ -63,28 +67,28 @@ def unfuse(optimizer: Optimizer) -> None:
 def _unsupported_reason(optimizer: Optimizer) -> Reason | None:
     name = type(optimizer).__name__
     if isinstance(optimizer, _GATEABLE) and not _uses_torch_step(optimizer):
-        return Reason(f"{name} has a step of its own, which may count on the host", "use the optimizer of torch.optim")
+        return Reason(f"{name} overrides step(), which may count on the host", "use the optimizer from torch.optim")
     for group in _groups(optimizer):
         if "capturable" not in group and not isinstance(optimizer, _GATEABLE):
-            what = f"{name} has no `capturable`: its steps are counted on the host"
-            return Reason(what, "use an optimizer of torch.optim that has it, such as AdamW")
+            what = f"{name} has no `capturable` option: it counts steps on the host"
+            return Reason(what, "use an optimizer of torch.optim that supports it, such as AdamW")
         devices = {str(parameter.device) for parameter in group["params"]}
         if len(devices) != 1:
-            what = f"a group of the optimizer's parameters lies on {', '.join(sorted(devices))}"
+            what = f"a parameter group of the optimizer is on {', '.join(sorted(devices))}"
             return Reason(what, "graphs need one CUDA device")
         if isinstance(optimizer, torch.optim.SGD) and group["momentum"] and group["dampening"]:
-            what = "SGD with dampening does not damp the first gradient of a parameter, which a skipped step cannot tell"
+            what = "SGD with dampening treats a parameter's first gradient specially, which a gated step cannot reproduce"
             return Reason(what, "use dampening=0")
     return None
 
 
 def _uses_torch_step(optimizer: Optimizer) -> bool:
-    """Whether the step is torch's own: that of a subclass may heed neither `capturable` nor `found_inf`."""
+    """Whether the step is torch's own; a subclass may ignore `capturable` and `found_inf`."""
     return inspect.unwrap(type(optimizer).step) in {inspect.unwrap(kind.step) for kind in _GATEABLE}
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups with parameters in them: LoRA has one of none that decay."""
+    """Groups with parameters; LoRA has an empty one for weight decay."""
     return [group for group in optimizer.param_groups if group["params"]]
 
 
@@ -97,12 +101,15 @@ def _device(group: dict[str, Any]) -> torch.device:
     return device
 
 
-#: Eagerly it would happen more often than there are batches, and in a graph never.
+#: In eager mode it would happen more often than once per batch, and in a graph never.
 STEP_SETS_LR = Reason("the step sets the learning rate itself", "step the scheduler after the call, not in it")
 
 
 class LearningRates:
-    """Learning rates where graphs read them. The user's groups keep their own, as numbers and in full precision."""
+    """Learning rates on the device, where graphs read them.
+
+    The user's groups keep their own, as numbers in full precision.
+    """
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self._groups = [group for each in optimizers for group in _groups(each)]
@@ -110,12 +117,12 @@ class LearningRates:
         self._written_versions: list[object] = [None] * len(self._device_rates)
 
     def user_values(self) -> list[object]:
-        """What the groups say, to be compared: a tensor counts as another one once it was written to."""
+        """The groups' rates for comparison. A tensor that was written to counts as changed."""
         rates = (group["lr"] for group in self._groups)
         return [(id(rate), rate._version) if isinstance(rate, Tensor) else rate for rate in rates]
 
     def refresh(self) -> None:
-        """Brings what the groups say to where the graphs read it."""
+        """Copies the groups' rates to the device tensors."""
         current = self.user_values()
         for index, (group, device_rate) in enumerate(zip(self._groups, self._device_rates, strict=True)):
             if current[index] == self._written_versions[index]:
@@ -126,7 +133,9 @@ class LearningRates:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Inside, the optimizers read their rates where a graph does, and a step that sets one itself is told off."""
+        """Inside, optimizers read the device tensors as a graph does. Raises if the step sets a
+        rate itself.
+        """
         self.refresh()
         user_values = [group["lr"] for group in self._groups]
         versions_before = [device_rate._version for device_rate in self._device_rates]
@@ -147,7 +156,9 @@ class LearningRates:
 
 
 def captured_constants(optimizers: list[Optimizer]) -> dict[str, object]:
-    """All that a graph of these optimizers bakes in, by name: where it changes, the graph is stale."""
+    """Everything that a graph of these optimizers captures as a constant, by name. A change makes
+    it stale.
+    """
     constants: dict[str, object] = {}
     for optimizer in optimizers:
         for index, group in enumerate(optimizer.param_groups):
@@ -159,17 +170,18 @@ def captured_constants(optimizers: list[Optimizer]) -> dict[str, object]:
 
 
 def has_gate(optimizer: Optimizer) -> bool:
-    """Whether the flag can keep the optimizer's step from changing anything."""
+    """Whether the flag can turn the optimizer's step into a no-op."""
     groups = _groups(optimizer)
     fused = bool(groups) and all(group.get("fused") for group in groups)
     return fused and isinstance(optimizer, _GATEABLE) and _uses_torch_step(optimizer)
 
 
 def _init_momentum(optimizer: Optimizer, predicate: Callable[[Tensor], bool]) -> None:
-    """Gives parameters of SGD momenta of zero where they have none.
+    """Gives SGD parameters without momentum a zero momentum.
 
-    Without dampening the first step from zero is the first step. The fused kernel would take memory as it comes, fills it
-    only in a step that is not skipped, and fails where some parameters have a momentum and some have none.
+    Without dampening the first step from zero equals the first step. The fused kernel would use
+    uninitialised memory, writes it only in a step that is not skipped, and fails if only some
+    parameters have a momentum.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
@@ -178,10 +190,10 @@ def _init_momentum(optimizer: Optimizer, predicate: Callable[[Tensor], bool]) ->
 
 
 class OptimizerHooks:
-    """Sees each `optimizer.step()` of a step: counts it, shows the gradients, and holds the gate.
+    """Hooks into each `optimizer.step()`: counts it, shows the gradients, and applies the gate.
 
-    A closed gate is `found_inf` = 1 on the device: fused kernels then leave weights and state as they are, also inside a
-    graph. Where a GradScaler set a `found_inf` of its own the two are joined.
+    A closed gate is `found_inf` = 1 on the device: fused kernels then leave weights and state
+    unchanged, also inside a graph. It is combined with a GradScaler's own `found_inf`.
     """
 
     def __init__(self, optimizers: list[Optimizer], names: Mapping[Tensor, str]) -> None:
@@ -198,7 +210,9 @@ class OptimizerHooks:
 
     @contextmanager
     def observing(self, observer: GradientObserver | None) -> Iterator[None]:
-        """Inside, gradients are shown to `observer` as the optimizer gets them, and the gate is part of the step."""
+        """Inside, `observer` receives the gradients as the optimizer does, and the gate is part of
+        the step.
+        """
         self._observer, self._gate_in_step = observer, True
         try:
             yield
@@ -211,11 +225,13 @@ class OptimizerHooks:
             flag.fill_(1.0 if closed else 0.0)
 
     def init_state(self, optimizers: list[Optimizer]) -> None:
-        """Lets gated optimizers make their state now, a parameter at a time behind the closed gate.
+        """Makes gated optimizers create their state now, one parameter at a time behind the closed
+        gate.
 
-        Made in the first step it would lie between that step's activations, and keep their memory from being given back;
-        made in a comparison it would lie where graphs write. The user's hooks on the step are not called, nor what he put
-        in its place (a scheduler counts its calls): none of this is a step of his.
+        Created in the first step, the state would lie between that step's activations and keep
+        their memory from being released; created in a comparison, it would lie where graphs write.
+        The user's step hooks and step replacements are not called (a scheduler counts calls),
+        because this is not a training step.
         """
         for optimizer in (each for each in optimizers if has_gate(each)):
             if isinstance(optimizer, torch.optim.SGD):
@@ -235,7 +251,7 @@ class OptimizerHooks:
                 p.grad = grad
 
     def remove(self) -> None:
-        """Takes the hooks away."""
+        """Removes the hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -264,7 +280,7 @@ class OptimizerHooks:
 
 @contextmanager
 def _gated_step(optimizer: Optimizer) -> Iterator[Callable[[], object]]:
-    """The bare step of an optimizer that the gate can hold, behind a closed one."""
+    """Yields the bare step of a gated optimizer, with the gate closed."""
     untyped: Any = optimizer
     scaler_flag = getattr(untyped, "found_inf", None)
     untyped.found_inf = _zero_flag(optimizer).fill_(1.0)

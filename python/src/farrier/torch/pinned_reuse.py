@@ -1,4 +1,4 @@
-"""Batches in pinned host memory: who writes it again must not do so before the GPU has read it."""
+"""Detects reuse of pinned host memory, which must not be overwritten before the GPU has read it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from farrier.torch.batch import tensors
 
 log = logging.getLogger("farrier.torch")
 
-#: Holds no memory, and knows whether it was freed. Torch gives it no types.
+#: Weak reference that knows whether the storage was freed. Untyped in torch.
 _WeakRef: Any = reductions.StorageWeakRef
 
 
 class PinnedReuseDetector:
-    """Sees whether batches come in pinned memory that came before.
+    """Detects batches in pinned memory that was used by an earlier batch.
 
-    Pinned memory is copied by the GPU when it comes to it, and the call of a step returns before. Memory that is made for
-    each batch (a DataLoader's) is not used again before it was read: torch's allocator sees to that. A staging buffer that
-    the user writes himself is; he may have relied on a step that waited for its copy, and cannot see that a graph does not.
-    So once memory comes back that was not freed in between, copies are waited for. The first calls run eagerly, with the
-    copies of the user's own step, so that a buffer has come back before a graph reads any; where there are so many of them
-    that it has not, the wait for the first waits for the copies of all others.
+    The GPU copies pinned memory asynchronously, after the step's call has returned. Memory
+    allocated per batch (a DataLoader's) is not reused before it was read; torch's allocator ensures
+    that. A staging buffer that the user rewrites is reused. The user may have relied on a step that
+    waited for its copy, and cannot see that a graph does not. So once live memory comes back,
+    copies are waited for. The first calls run eagerly with the user's own copies, so a buffer
+    usually comes back before a graph reads any; with so many buffers that it has not, waiting for
+    the first also waits for the copies of all others.
 
     Attributes:
-        found: whether any came back.
+        reuse_found: whether memory was reused.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class PinnedReuseDetector:
         self._prune_above = 64
 
     def check(self, batch: Any) -> bool:
-        """Whether this batch, or one before, came in memory that came before."""
+        """Returns whether this batch, or an earlier one, reused pinned memory."""
         if self.reuse_found:
             return True
         pinned = [tensor for tensor in tensors(batch).values() if tensor.device.type == "cpu" and tensor.is_pinned()]
@@ -50,7 +51,7 @@ class PinnedReuseDetector:
         if self.reuse_found:
             self._storages.clear()
             log.info(
-                "batches come in pinned memory that is used again: each call waits until the GPU has read it. Memory of "
-                "its own for each batch, as a DataLoader gives it, needs no wait"
+                "batches reuse pinned memory: each call waits until the GPU has read it. Separate memory for each batch, "
+                "as from a DataLoader, needs no wait"
             )
         return self.reuse_found

@@ -1,9 +1,9 @@
-"""Ranks that reduce gradients together take the same decision at the same call.
+"""Makes ranks that reduce gradients together take the same action at the same call.
 
-A comparison runs the step more often than a plain call does, and each run adds up gradients over the ranks. If one rank
-compared and another did not, gradients of different batches would be added up, or the job would hang. So at each call
-the ranks say on the host what they are about to do, and all do the same: a few bytes over gloo, while the GPUs are at
-the step of before.
+A comparison runs the step more often than a plain call does, and every run all-reduces gradients.
+If one rank compared and another did not, gradients of different batches would be summed, or the job
+would hang. So at each call the ranks exchange their proposed action over gloo (a few bytes,
+overlapped with the previous step on the GPU) and all perform the same one.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ from torch.nn.parallel import DistributedDataParallel
 from farrier.torch.explain import Reason
 from farrier.torch.policy import CallAction, joint_action
 
-#: What a rank says that has nothing to object.
-OTHER_RANK_EAGER = Reason("another rank runs eagerly from here on", "see its report: what hinders one rank hinders all")
+#: Reason reported by a rank that itself had no objection.
+OTHER_RANK_EAGER = Reason(
+    "another rank runs eagerly from here on", "see that rank's report: one rank disables graphs for all"
+)
 
 
 def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
-    """What reduces the gradients, be it inside a compiled module."""
+    """Returns the DistributedDataParallel wrapper, also inside a compiled module."""
     return next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)
 
 
 def unsupported_reason(model: nn.Module) -> Reason | None:
-    """Ranks that cannot be made to agree."""
+    """Returns why the ranks cannot be kept in agreement, or None."""
     sharded = {"FullyShardedDataParallel", "FSDPModule"}
     if any(base.__name__ in sharded for module in model.modules() for base in type(module).__mro__):
-        return Reason("the model is sharded (FSDP): its forward gathers weights from all ranks", "use compile alone")
+        return Reason("the model is sharded (FSDP): its forward all-gathers weights", "use compile without a graph")
     if not distributed.is_available() or not distributed.is_initialized():
         return None
     ranks = distributed.get_world_size()
     if ranks > 1 and find_ddp(model) is None:
-        what = f"there are {ranks} ranks and no DistributedDataParallel: whether the step reduces over them is not known"
-        return Reason(what, "wrap the model in DistributedDataParallel and give that as model=")
+        what = f"{ranks} ranks without DistributedDataParallel: whether the step reduces gradients is unknown"
+        return Reason(what, "wrap the model in DistributedDataParallel and pass the wrapper as model=")
     return None
 
 
 class RankGroup:
-    """The ranks of the model's DistributedDataParallel; one where there is none."""
+    """The ranks of the model's DistributedDataParallel; a single rank without one."""
 
     def __init__(self, model: nn.Module) -> None:
         self._ddp = find_ddp(model)
@@ -58,11 +60,13 @@ class RankGroup:
 
     @property
     def is_single(self) -> bool:
-        """Whether this is the only one."""
+        """Whether there is only this rank."""
         return self._group is None
 
     def agree(self, move: CallAction, key: object) -> CallAction:
-        """What all ranks do at this call, whose batch is of the kind `key` here."""
+        """Returns the action that all ranks perform at this call. `key` identifies this rank's
+        batch shape.
+        """
         if self.is_single:
             return move
         digest = self._digests.get(key)
@@ -74,14 +78,15 @@ class RankGroup:
         return joint_action(CallAction(highest_action), same_shape=digest_max == -negated_digest_min)
 
     def all(self, ok: bool) -> bool:
-        """Whether it went well on every rank."""
+        """Whether `ok` holds on every rank."""
         return ok if self.is_single else self._all_reduce_max(not ok) == [0]
 
     @contextmanager
     def no_reduction(self) -> Iterator[None]:
-        """Inside, the wrapper reduces nothing and sends no buffers: a step that fails on one rank leaves none waiting.
+        """Disables gradient reduction and buffer broadcasts inside, so a failing rank leaves no
+        other rank waiting.
 
-        Reductions that the step makes by itself are not kept back: they meet those of the other ranks.
+        Collectives issued by the step itself are not suppressed.
         """
         if self._ddp is None:
             yield
@@ -95,10 +100,10 @@ class RankGroup:
             self._ddp.require_forward_param_sync = was_enabled
 
     def reset_reducer(self) -> bool:
-        """After a capture that failed on some rank: the wrappers wait no more for a backward pass that is not to come.
+        """Resets DDP after a capture failed on some rank, so it stops expecting a backward pass.
 
-        They then build their buckets anew, on all ranks alike, and graphs of before would write to the old ones: True says
-        that there can be none any more.
+        DDP then rebuilds its buckets on all ranks, and older graphs would write to the old ones.
+        Returns True if that makes further graphs impossible.
         """
         reset = getattr(getattr(self._ddp, "reducer", None), "_reset_state", None)
         if reset is not None:

@@ -1,4 +1,4 @@
-"""Activations that are not kept: computed again in backward, or held in host memory until then."""
+"""Activation recomputation and offloading to host memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-#: Saved tensors smaller than this stay on the device: together they are little, and each copy has a cost of its own.
+#: Smaller saved tensors stay on the device: together they are small, and every copy has a fixed
+#: cost.
 LARGE_BYTES = 1 << 20
 
 
 def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """The blocks to recompute: the children of the longest ModuleList or Sequential, or of none if there is none.
+    """Returns the blocks to recompute: the children of the longest ModuleList or Sequential, if
+    any.
 
-    A list of blocks is what every decoder and encoder has; of two equally long ones the first counts.
+    Every decoder and encoder has a list of blocks. Of two equally long lists the first is used.
     """
     lists = [
         list(module)
@@ -26,15 +28,15 @@ def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
         for module in root.modules()
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1
     ]
-    # A Sequential of single layers saves little: lists whose children have children come first.
+    # A Sequential of single layers saves little: prefer lists whose children have children.
     lists.sort(key=lambda found: (any(True for child in found for _ in child.children()), len(found)), reverse=True)
     return lists[0] if lists else []
 
 
 def compile_disabled() -> contextlib.AbstractContextManager[Any]:
-    """Within, compiled code runs eagerly."""
+    """Runs compiled code eagerly inside."""
     set_stance: Any = getattr(torch.compiler, "set_stance", None)
-    # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
+    # If the compiler was never loaded nothing is compiled, and loading it takes seconds.
     if set_stance is None or "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = set_stance("force_eager")
@@ -42,17 +44,19 @@ def compile_disabled() -> contextlib.AbstractContextManager[Any]:
 
 
 def is_compiled(what: Any) -> bool:
-    """Whether a module or a function is compiled, as far as it shows on it."""
+    """Whether a module or function is visibly compiled."""
     return getattr(what, "_compiled_call_impl", None) is not None or hasattr(what, "_torchdynamo_orig_callable")
 
 
 @contextlib.contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, each block keeps its inputs only and is computed again in backward, with the same randomness.
+    """Inside, each block keeps only its inputs and is recomputed in backward with the same RNG
+    state.
 
-    Compiled code runs eagerly within (both `torch.compile(model)` and `model.compile()`; this needs torch 2.6, on 2.5 a
-    compiled model keeps its compiled code and recomputes nothing): a compiled graph has its own idea of what is kept, and
-    an attempt of last resort is no place for compiling. Nothing stays behind, also after an error.
+    Compiled code runs eagerly inside (both `torch.compile(model)` and `model.compile()`). This
+    needs torch 2.6; on 2.5 a compiled model keeps running compiled code and recomputes nothing. A
+    compiled graph decides itself what to keep, and an attempt of last resort should not compile.
+    The forward methods are restored also after an error.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(compile_disabled())
@@ -77,7 +81,7 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., 
         def forward_once(*args: Any, **kwargs: Any) -> Any:
             nonlocal passes
             passes += 1
-            # The second pass must not count twice in running statistics.
+            # The second pass must not update running statistics again.
             with scratch_buffers(block) if passes > 1 else contextlib.nullcontext():
                 return forward(*args, **kwargs)
 
@@ -88,7 +92,7 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., 
 
 @contextlib.contextmanager
 def scratch_buffers(block: nn.Module) -> Iterator[None]:
-    """Within, the block writes to copies of its buffers, which are then dropped."""
+    """Inside, the block writes to copies of its buffers, which are then dropped."""
     buffers = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
     try:
         for module, name, buffer in buffers:
@@ -104,9 +108,10 @@ def scratch_buffers(block: nn.Module) -> Iterator[None]:
 def offloading(
     modules: Sequence[nn.Module], *, large_bytes: int = LARGE_BYTES, device_type: str = "cuda"
 ) -> Iterator[None]:
-    """Within, large saved activations go to pinned host memory and come back in backward.
+    """Inside, large saved activations go to pinned host memory and return in backward.
 
-    Weights are saved by reference as ever: a copy of them would save nothing. Copies are ordered by the current stream.
+    Weights stay saved by reference, because copying them would save nothing. Copies are ordered by
+    the current stream.
     """
     weights = {parameter.untyped_storage().data_ptr() for root in modules for parameter in root.parameters()}
 
@@ -118,7 +123,9 @@ def offloading(
             and tensor.untyped_storage().data_ptr() not in weights
         )
         if not offload:
-            return tensor.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
+            return (
+                tensor.detach()
+            )  # Not the tensor itself: its own graph would reference it, permanently if an attempt fails.
         pinned = tensor.device.type == "cuda"
         host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
         host.copy_(tensor.detach(), non_blocking=pinned)

@@ -1,4 +1,4 @@
-"""What became of a step, in words."""
+"""Report on a step: how it ran and why."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from farrier.torch.policy import StepTiming, VerifySchedule
 
 @dataclass
 class StepReport:
-    """Read it at any time; `print(step.report)` is made for a log.
+    """Statistics of a step. Read them at any time; `print(step.report)` is made for a log.
 
-    Of comparisons: `verified` counts them, `verified_s` is the time of all, `schedule` how often there are any of the graph
-    compared last. `compared_since_s` and `called_s` are readings of one clock: when the first began, and the last call.
-    `eager_runs` counts the eager runs that verification took, and `noise` is the largest relative distance of a gradient
-    between eager runs of one batch, when that was last measured.
+    `verified` counts comparisons, `verified_s` is their total time, and `schedule` that of the
+    graph compared last. `compared_since_s` and `called_s` are times of one clock: the start of the
+    first comparison, and the last call. `eager_runs` counts the eager runs used for verification.
+    `noise` is the largest relative distance of a gradient between eager runs of one batch, when
+    last measured. `shape_reasons` are the reasons of shapes that run eagerly.
     """
 
     steps: int = 0
@@ -38,7 +39,7 @@ class StepReport:
     shape_reasons: list[Reason] = field(default_factory=list)
 
     def record_comparison(self, found: Comparison, took_s: float, now_s: float) -> None:
-        """Another comparison is done, and took so long."""
+        """Records a comparison and its duration."""
         self.last_comparison, self.called_s = found, now_s
         self.verified += 1
         self.eager_runs += found.eager_runs
@@ -50,14 +51,16 @@ class StepReport:
 
     @property
     def verified_share(self) -> float | None:
-        """The share of the time since the first comparison began that went into comparisons; None: there was none."""
+        """Share of the time since the first comparison that was spent comparing. None before the
+        first.
+        """
         if self.compared_since_s is None or self.called_s is None or self.called_s <= self.compared_since_s:
             return None
         return self.verified_s / (self.called_s - self.compared_since_s)
 
     @property
     def speedup(self) -> float | None:
-        """How many times faster a replay is than the eager step was; None: not measured."""
+        """How many times faster a replay is than the eager step. None if not measured."""
         if self.eager is None or not self.graph_s:
             return None
         return self.eager.wall_s / self.graph_s
@@ -69,13 +72,14 @@ class StepReport:
         if self.graph_s is not None and self.speedup is not None:
             lines.append(f"graph step {1e3 * self.graph_s:.2f} ms: {self.speedup:.2f}x")
         if self.captures:
-            lines.append(f"{count_of(self.captures, 'capture')}, {self.evicted:,} given up for others")
+            lines.append(f"{count_of(self.captures, 'capture')}, {self.evicted:,} evicted")
         if self.last_comparison is not None:
             lines.append(
-                f"verified {count_of(self.verified, 'time')}, {count_of(self.eager_runs, 'eager run')}: {self.last_comparison}"
+                f"verified {count_of(self.verified, 'time')}, {count_of(self.eager_runs, 'eager run')}: "
+                f"{self.last_comparison}"
             )
             lines.append(self._cost())
-        lines += [f"eager for some batches: {reason}" for reason in self.shape_reasons]
+        lines += [f"eager for one shape: {reason}" for reason in self.shape_reasons]
         if self.reason is not None:
             lines.append(f"eager from here on: {self.reason}")
         return "\n".join(lines)

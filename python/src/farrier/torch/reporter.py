@@ -1,8 +1,8 @@
-"""Tells the node's agent of steps, without waiting for the GPU.
+"""Reports steps to the node's agent without waiting for the GPU.
 
-A call of a step returns when it is launched; when it has ended, the GPU knows. So a mark is left on the GPU's stream about
-once a second, and asked at later steps whether it was passed, which never waits. What is told is then true: the step has
-ended, and the time between two marks is that of the steps between them.
+A step's call returns at launch; only the GPU knows when it has ended. So about once a second an
+event is recorded on the GPU's stream and queried at later steps, which never blocks. Reported steps
+have therefore completed, and the time between two events is that of the steps between them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("farrier.torch")
 
 #: Seconds between two messages. One costs 25 to 50 microseconds, and a person looks less often.
 EVERY_S = 1.0
-#: When the next message is due on a GPU that has failed.
+#: Due time of the next message after a GPU failure: never.
 _FAILED = float("inf")
 
 
@@ -29,20 +29,20 @@ class DeviceEvent(Protocol):
     """A point in the work of a device."""
 
     def is_complete(self) -> bool:
-        """Whether the device has come to it. Does not wait."""
+        """Whether the device has reached it. Does not block."""
 
     def seconds_since(self, before: Any) -> float:
-        """Seconds from an earlier mark to this one, both passed."""
+        """Seconds from an earlier event to this one, both complete."""
 
 
 class HostEvent:
-    """Without a GPU what was called has ended."""
+    """Without a GPU a called step has already ended."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
 
     def is_complete(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def seconds_since(self, before: HostEvent) -> float:
@@ -51,7 +51,7 @@ class HostEvent:
 
 
 class CudaEvent:
-    """An event on the current stream."""
+    """A CUDA event on the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         make: Any = torch.cuda.Event
@@ -59,7 +59,7 @@ class CudaEvent:
         self._event.record(torch.cuda.current_stream(device))
 
     def is_complete(self) -> bool:
-        """Whether the event has happened."""
+        """Whether the event has completed."""
         return bool(self._event.query())
 
     def seconds_since(self, before: CudaEvent) -> float:
@@ -69,7 +69,7 @@ class CudaEvent:
 
 @dataclass(frozen=True)
 class LaunchedStep:
-    """A step that was launched, and what is told of it once it has ended."""
+    """A launched step and what to report once it has ended."""
 
     step: int
     event: DeviceEvent
@@ -78,10 +78,12 @@ class LaunchedStep:
 
 
 class StepReporter:
-    """Counts steps, and tells of one about every second. Some hundred nanoseconds a step; a mark that waits costs a query.
+    """Counts steps and reports one about every second.
+
+    A step costs some hundred nanoseconds; while an event is pending, also a query.
 
     Attributes:
-        count: steps that were made, those before this process included.
+        count: steps launched, including those before this process.
     """
 
     def __init__(self, job: agent.Job | None, *, device: torch.device, tokens: int | None, first_step: int) -> None:
@@ -93,25 +95,27 @@ class StepReporter:
 
     @property
     def job(self) -> agent.Job:
-        """Whom it is told through: what was given, or the job of this process, with this GPU."""
+        """The job to report through: the given one, or this process's job with this GPU."""
         if self._job is None:
             self._job = agent.job(gpu=_uuid(self._device))
         return self._job
 
     def step_begin(self) -> None:
-        """A step begins. At the first the agent hears that the job trains."""
+        """Marks the start of a step. The first one reports the phase `train`."""
         if self._due_s is None:
             self._due_s = 0.0
             self.job.phase("train")
 
     def step_launched(self, result: Any) -> None:
-        """A step was launched."""
+        """Marks the launch of a step."""
         self.count += 1
         if self._pending is not None or (self._due_s is not None and time.perf_counter() >= self._due_s):
             self._report_if_completed(result)
 
     def flush(self) -> None:
-        """Waits for the end of the last step, and tells of it, if it was not told. No step waits: this is for the end."""
+        """Waits for the last step and reports it, unless already reported. Only for the end of
+        training.
+        """
         if self._due_s in (None, _FAILED) or (self._last is not None and self._last.step == self.count):
             return
         if self._pending is not None and self._pending.step != self.count:
@@ -123,7 +127,9 @@ class StepReporter:
         return LaunchedStep(self.count, event, self.job.pauses, _host_loss(result))
 
     def _report_if_completed(self, result: Any, *, wait: bool = False) -> None:
-        """Tells of the step that waits for its end, or of this one, if the device has come to it; or waits until it has."""
+        """Reports the pending step, or this one, if the device has completed it. `wait` blocks
+        until it has.
+        """
         last = self._last
         try:
             launched = self._pending = self._pending or self._launched(result)
@@ -131,7 +137,7 @@ class StepReporter:
                 torch.cuda.synchronize(self._device)
             if not launched.event.is_complete():
                 return
-            # The first step compiles, and with a checkpoint in between the time is none of steps.
+            # The first step compiles, and a checkpoint in between is not step time.
             had_pause = last is None or last.pauses != launched.pauses
             seconds = (
                 None
@@ -139,8 +145,8 @@ class StepReporter:
                 else launched.event.seconds_since(last.event) / (launched.step - last.step)
             )
             loss = None if launched.loss is None else float(launched.loss)
-        except RuntimeError as err:  # The GPU has failed: the next operation on it says so to the user.
-            log.debug("the end of a step is not known: %s", err)
+        except RuntimeError as err:  # The GPU has failed; the next operation on it raises to the user.
+            log.debug("cannot determine the end of a step: %s", err)
             self._pending, self._due_s = None, _FAILED
             return
         self.job.step_end(launched.step, seconds=seconds, tokens=self._tokens, loss=loss)
@@ -149,7 +155,7 @@ class StepReporter:
 
 
 def _host_loss(result: Any) -> Tensor | float | None:
-    """The loss, where reading it waits for nothing once the step has ended: a number, or a tensor that is not on a GPU."""
+    """The loss, if reading it needs no sync once the step has ended: a number, or a CPU tensor."""
     if isinstance(result, Tensor):
         return result if result.device.type == "cpu" and result.numel() == 1 else None
     return float(result) if isinstance(result, float | int) and not isinstance(result, bool) else None

@@ -1,10 +1,10 @@
 """What to try after a step ran out of memory. Pure: no torch, no clock.
 
-    free --> split ... split --> recompute (--> split ...) --> offload --> ballast --> it does not fit
+    free --> split ... split --> recompute (--> split ...) --> offload --> reserve --> does not fit
 
-Splitting comes first because it costs next to nothing while a piece still fills the GPU (some thousand tokens), where
-recomputing costs a second forward pass, about a third more work. `floor_rows` says below which size pieces no longer fill
-the GPU: from there recomputing comes before splitting further.
+Splitting comes first: it is nearly free while a micro-batch still fills the GPU (some thousand
+tokens), whereas recomputing costs a second forward pass, about a third more work. Below
+`floor_rows` micro-batches no longer fill the GPU, so recomputing comes before further splits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class RetryStep(str, Enum):
-    """One thing to try."""
+    """One measure to try."""
 
     FREE = "free"
     SPLIT = "split"
@@ -24,7 +24,7 @@ class RetryStep(str, Enum):
 
 
 class ActivationMode(str, Enum):
-    """How the activations of a piece are kept until backward."""
+    """How activations are kept until backward."""
 
     PLAIN = "plain"
     RECOMPUTE = "recompute"
@@ -33,7 +33,7 @@ class ActivationMode(str, Enum):
 
 @dataclass(frozen=True)
 class Plan:
-    """How one call runs: the most rows of a piece, and what is done to make a piece fit."""
+    """How one call runs: rows per micro-batch at most, and the measures that make them fit."""
 
     rows: int
     recompute: bool = False
@@ -42,21 +42,21 @@ class Plan:
 
     @property
     def mode(self) -> ActivationMode:
-        """The mode in which this plan's sizes are learned."""
+        """The mode under which this plan's sizes are recorded."""
         if self.offload:
             return ActivationMode.OFFLOAD
         return ActivationMode.RECOMPUTE if self.recompute else ActivationMode.PLAIN
 
     def __str__(self) -> str:
-        parts = [f"pieces of {self.rows} row{'' if self.rows == 1 else 's'}"]
+        parts = [f"micro-batches of {self.rows} row{'' if self.rows == 1 else 's'}"]
         parts += [name for name, used in (("recompute", self.recompute), ("offload", self.offload)) if used]
-        parts += ["ballast released"] if self.without_reserve else []
+        parts += ["reserve released"] if self.without_reserve else []
         return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class RetryOptions:
-    """What can be done in this call."""
+    """The measures available in this call."""
 
     rows: int
     split: bool = True
@@ -66,19 +66,21 @@ class RetryOptions:
     floor_rows: int = 1
 
     def plan(self, mode: ActivationMode, rows: int) -> Plan:
-        """The plan of that mode. Offloading goes together with recomputing where both can be had."""
+        """Returns the plan of that mode. Offloading is combined with recomputing where both are
+        available.
+        """
         recompute = self.recompute and mode is not ActivationMode.PLAIN
         return Plan(rows, recompute=recompute, offload=mode is ActivationMode.OFFLOAD)
 
     def modes(self) -> list[ActivationMode]:
-        """The modes of this call, cheapest first."""
+        """The available modes, cheapest first."""
         can = {ActivationMode.PLAIN: True, ActivationMode.RECOMPUTE: self.recompute, ActivationMode.OFFLOAD: self.offload}
         return [mode for mode in ActivationMode if can[mode]]
 
 
 @dataclass(frozen=True)
 class NextAttempt:
-    """The next attempt, and the rung it stands on."""
+    """The next plan, and the measure that led to it."""
 
     retry_step: RetryStep
     plan: Plan
@@ -87,14 +89,15 @@ class NextAttempt:
 def next_attempt(
     plan: Plan, options: RetryOptions, *, retry_same: bool = False, expected_fitting_rows: int | None = None
 ) -> NextAttempt | None:
-    """What to try after `plan` failed; None: nothing is left.
+    """Returns what to try after `plan` failed, or None if nothing is left.
 
-    `retry_same`: the failure may have come from fragmentation or garbage, and this plan was not retried yet.
-    `expected_fitting_rows`: how many rows are expected to fit, where that is known; without it pieces are halved.
+    `retry_same`: the failure may be due to fragmentation or garbage, and this plan was not retried
+    yet. `expected_fitting_rows`: the number of rows expected to fit, if known; otherwise
+    micro-batches are halved.
     """
     if retry_same:
         return NextAttempt(RetryStep.FREE, plan)
-    # Offloading is the slowest of all: everything that can be split is split before.
+    # Offloading is the slowest measure: split as far as possible first.
     recompute_next = options.recompute and not plan.recompute
     floor = max(1, min(options.floor_rows, options.rows)) if recompute_next else 1
     if options.split and plan.rows > floor:
@@ -111,25 +114,28 @@ def next_attempt(
 
 
 def fewer_rows(total: int, rows: int, expected_fitting_rows: int | None) -> int:
-    """The next smaller size of a piece: twice the pieces, or as many as are expected to be needed, evenly filled."""
-    pieces = -(-total // rows)
-    wanted = 2 * pieces if not expected_fitting_rows else max(pieces + 1, -(-total // expected_fitting_rows))
+    """Returns the next smaller micro-batch size: twice as many, or as many as expected to fit,
+    evenly filled.
+    """
+    micro_batches = -(-total // rows)
+    wanted = 2 * micro_batches if not expected_fitting_rows else max(micro_batches + 1, -(-total // expected_fitting_rows))
     return max(1, min(rows - 1, -(-total // wanted)))
 
 
-def piece_sizes(total: int, rows: int) -> list[int]:
-    """Sizes of the pieces of `total` rows, none above `rows`, as even as can be, in order."""
+def micro_batch_sizes(total: int, rows: int) -> list[int]:
+    """Splits `total` rows into the fewest even micro-batches of at most `rows`, in order."""
     if total <= 0:
         return [total]
-    pieces = -(-total // max(1, rows))
-    size, more = divmod(total, pieces)
-    return [size + 1] * more + [size] * (pieces - more)
+    micro_batches = -(-total // max(1, rows))
+    size, more = divmod(total, micro_batches)
+    return [size + 1] * more + [size] * (micro_batches - more)
 
 
 def worth_retrying(wanted: int | None, allocated_at_failure: int | None, capacity: int | None, garbage: int | None) -> bool:
-    """Whether the same plan may fit after freeing: unknown is a yes, a true peak is a no.
+    """Whether the same plan may fit after freeing memory. Unknown means yes, a true peak means no.
 
-    There was room but not in one piece (fragmentation), or freeing dropped more garbage than was wanted.
+    It may fit if there was room but not contiguous (fragmentation), or if freeing released at least
+    the requested amount.
     """
     if wanted is None or allocated_at_failure is None or capacity is None:
         return True

@@ -1,9 +1,11 @@
-"""What was learned about the sizes that fit. Pure: no torch, no clock; survives a restart as JSON.
+"""Records which sizes fit into memory. Pure: no torch, no clock; serialises to JSON across
+restarts.
 
-For each shape (everything of a batch but its rows) and mode: the most rows that fitted and the fewest that did not. For
-shapes never seen: a line through the measured needs of all shapes, bytes over elements, so that a bigger batch is planned
-to fit and need not fail first. What was seen to fit is not split; what failed is tried again when there is more room, or
-after many good steps if it failed of fragmentation.
+Per shape (everything of a batch but its rows) and mode it stores the most rows that fit and the
+fewest that failed. For new shapes a linear model over all measured shapes, bytes over elements,
+predicts the need, so a larger batch is split in advance instead of failing first. A size that fit
+is not split. A size that failed is retried when more memory is free, or after many successful steps
+if the cause was fragmentation.
 """
 
 from __future__ import annotations
@@ -15,21 +17,22 @@ from typing import Any
 from farrier.torch.retry_policy import ActivationMode, Plan, RetryOptions
 
 VERSION = 1
-#: Shapes kept; the one not met for longest goes. A stream of random lengths has some thousand.
+#: Shapes kept; the least recently used is evicted. A stream of random lengths has some thousand.
 MAX_SHAPES = 4096
-#: Points of the line, per mode.
+#: Data points of the linear model, per mode.
 MAX_POINTS = 64
-#: Kept free above what the line says, and by how much that grows when a planned size failed all the same.
+#: Safety margin above the model's prediction, its increase after a wrong prediction, and its
+#: maximum.
 MARGIN, MARGIN_STEP, MAX_MARGIN = 0.03, 0.02, 0.15
-#: A failure is forgotten when the room has grown by this factor.
+#: A failed size is retried when free memory has grown by this factor.
 RETRY_ROOM_FACTOR = 1.05
-#: A failure by fragmentation is tried again after so many good calls of its shape.
+#: A size that failed by fragmentation is retried after this many successful calls of its shape.
 RETRY_AFTER = 200
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """A batch as far as memory goes: `key` is everything but the rows."""
+    """A batch as far as memory is concerned. `key` is everything but the rows."""
 
     key: str
     rows: int
@@ -38,7 +41,7 @@ class BatchShape:
 
 @dataclass
 class ShapeRecord:
-    """One shape in one mode."""
+    """History of one shape in one mode. The field names are part of the JSON format."""
 
     elements_per_row: int
     safe_rows: int = 0
@@ -51,29 +54,29 @@ class ShapeRecord:
 
 @dataclass
 class MemoryModel:
-    """Bytes needed over elements, from measured points.
+    """Linear model of bytes needed over elements, from measured points.
 
-    `fixed_bytes` is needed for any size (the gradients): a line that begins lower is not believed.
+    `fixed_bytes` is needed at any size (the gradients); a fit with a smaller intercept is rejected.
     """
 
     points: list[tuple[int, int]] = field(default_factory=list)
     fixed_bytes: int = 0
 
     def add(self, elements: int, need_bytes: int) -> None:
-        """A measured need; the same size twice keeps the larger."""
+        """Adds a measurement. Of two for the same size the larger is kept."""
         same = [need for size, need in self.points if size == elements]
         self.points = [point for point in self.points if point[0] != elements][-(MAX_POINTS - 1) :]
         self.points.append((elements, max([need_bytes, *same])))
 
     def need(self, elements: int) -> int | None:
-        """What so many elements are expected to need; never less than the points say."""
+        """Expected bytes for that many elements; never below the measured points."""
         if not self.points:
             return None
         base, slope = self._fit()
         return int(base + slope * elements)
 
     def max_elements(self, room_bytes: float) -> int | None:
-        """How many elements are expected to fit."""
+        """Expected number of elements that fit."""
         if not self.points:
             return None
         base, slope = self._fit()
@@ -82,10 +85,10 @@ class MemoryModel:
         return max(0, int((room_bytes - base) / slope))
 
     def _fit(self) -> tuple[float, float]:
-        """Base and slope: least squares, raised until no point is above it.
+        """Returns intercept and slope: least squares, raised until no point lies above.
 
-        Where that makes no sense (one size only, a slope downwards, a base below what is fixed) it is the steepest line
-        from the fixed need to any point.
+        If that is meaningless (a single size, a negative slope, an intercept below the fixed
+        bytes), returns the steepest line from the fixed bytes to any point.
         """
         mean_x = sum(size for size, _ in self.points) / len(self.points)
         mean_y = sum(need for _, need in self.points) / len(self.points)
@@ -107,18 +110,21 @@ class SizeHistory:
         self.margin = MARGIN
 
     def set_fixed_bytes(self, fixed_bytes: int) -> None:
-        """Says what any size needs: the bytes of the gradients that a call makes."""
+        """Sets the bytes needed at any size: the gradients of a call."""
         for model in self.models.values():
             model.fixed_bytes = fixed_bytes
 
     def plan(self, shape: BatchShape, options: RetryOptions, room_bytes: int | None) -> Plan:
-        """The cheapest plan that is expected to fit. `room_bytes`: what is free for this call, where known."""
+        """Returns the cheapest plan that is expected to fit.
+
+        `room_bytes` is the free memory for this call, if known.
+        """
         if not options.split:
             return self._plan_unsplit(shape, options, room_bytes)
         for mode in options.modes():
             rows = self.expected_fitting_rows(shape, mode, room_bytes)
             if mode is not ActivationMode.PLAIN and (shape.key, mode) not in self.shapes and rows >= shape.rows:
-                # Nothing is known of this mode: begin where the ladder would have come to it.
+                # No data for this mode: start where the retry policy would enter it.
                 rows = min(shape.rows, max(1, options.floor_rows))
             if rows >= 1:
                 return options.plan(mode, rows)
@@ -131,7 +137,9 @@ class SizeHistory:
         return options.plan(options.modes()[-1], shape.rows)
 
     def expected_fitting_rows(self, shape: BatchShape, mode: ActivationMode, room_bytes: int | None) -> int:
-        """How many rows of this shape are expected to fit in that mode, at most the batch's; 0: not even one."""
+        """Expected number of rows of this shape that fit in that mode, at most the batch's; 0 if
+        not even one.
+        """
         record = self.shapes.get((shape.key, mode))
         safe = self._safe_rows(record, room_bytes) if record else 0
         if safe >= shape.rows:
@@ -144,13 +152,13 @@ class SizeHistory:
         return max(0, min(shape.rows, record.failed_rows - 1, max(1, record.failed_rows // 2), limit))
 
     def _safe_rows(self, record: ShapeRecord, room_bytes: int | None) -> int:
-        """Rows that fitted, unless less room is left than they needed."""
+        """Rows that fit before, or 0 if less memory is free than they needed."""
         if room_bytes is None or record.need_bytes is None or record.need_bytes <= room_bytes:
             return record.safe_rows
         return 0
 
     def _row_limit(self, shape: BatchShape, mode: ActivationMode, room_bytes: int | None) -> int:
-        """Rows that fit by what other shapes taught; as many as there are where nothing is known."""
+        """Row limit inferred from other shapes; all rows if nothing is known."""
         if room_bytes is None:
             return shape.rows
         each = max(1, shape.elements_per_row)
@@ -161,7 +169,8 @@ class SizeHistory:
             and key != shape.key
             and record.failed_rows
             and not record.fragmented
-            # As much room as now was not enough for so many elements: no use to try more of them.
+            # At least the present free memory was not enough for that many elements; more cannot
+            # fit.
             and record.failed_room_bytes is not None
             and record.failed_room_bytes >= room_bytes
         ]
@@ -170,13 +179,15 @@ class SizeHistory:
         most = model.max_elements(room_bytes / (1 + self.margin))
         if most is not None:
             rows = most // each
-            # The line may err: a single row is tried unless it is clearly too big.
+            # The model may be wrong: try a single row unless it is clearly too large.
             need_of_one_row = model.need(each)
             limits.append(1 if rows == 0 and need_of_one_row is not None and need_of_one_row <= room_bytes * 1.1 else rows)
         return min([shape.rows, *limits])
 
     def record_fit(self, shape: BatchShape, plan: Plan, need_bytes: int | None) -> None:
-        """A call ended well. `need_bytes`: its peak above what was there before, where it was measured."""
+        """Records a successful call. `need_bytes` is its peak above the memory used before, if
+        measured.
+        """
         record = self._record(shape, plan.mode)
         record.successes += 1
         if record.failed_rows is not None and plan.rows >= record.failed_rows:
@@ -189,16 +200,16 @@ class SizeHistory:
             self.models[plan.mode].add(plan.rows * shape.elements_per_row, need_bytes)
 
     def is_measured(self, shape: BatchShape, plan: Plan) -> bool:
-        """Whether the need of this shape at this size is known already."""
+        """Whether the need of this shape at this size is known."""
         record = self.shapes.get((shape.key, plan.mode))
         return record is not None and record.need_bytes is not None and record.safe_rows >= plan.rows
 
     def record_failure(self, shape: BatchShape, plan: Plan, room_bytes: int | None, *, fragmented: bool) -> None:
-        """A plan ran out of memory. The newest failure counts, also against what fitted before."""
+        """Records an out-of-memory. The newest failure also overrides earlier successes."""
         was_known = (shape.key, plan.mode) in self.shapes
         record = self._record(shape, plan.mode)
         if not was_known and self.models[plan.mode].points:
-            # The line had said that it fits.
+            # The model had predicted that it fits.
             self.margin = min(MAX_MARGIN, self.margin + MARGIN_STEP)
         if record.failed_rows is None or plan.rows <= record.failed_rows or _may_retry(record, room_bytes):
             record.failed_rows, record.failed_room_bytes, record.fragmented = plan.rows, room_bytes, fragmented
@@ -208,7 +219,7 @@ class SizeHistory:
 
     def _record(self, shape: BatchShape, mode: ActivationMode) -> ShapeRecord:
         name = (shape.key, mode)
-        # Taken out and put in again: the order of the dict is that of the last meeting.
+        # Reinsert, so that dict order is least recently used first.
         record = self.shapes.pop(name, None) or ShapeRecord(shape.elements_per_row)
         self.shapes[name] = record
         while len(self.shapes) > MAX_SHAPES:
@@ -223,9 +234,9 @@ class SizeHistory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SizeHistory:
-        """What `to_json` gave. Another version is refused: sizes misread would cost steps."""
+        """Reads the output of `to_json`. Rejects other versions: misread sizes would cost steps."""
         if value.get("version") != VERSION:
-            raise ValueError(f"learned sizes are of version {value.get('version')!r}, this farrier reads {VERSION}")
+            raise ValueError(f"learned sizes have version {value.get('version')!r}, this farrier reads {VERSION}")
         history = cls()
         history.margin = float(value["margin"])
         for shape in value["shapes"]:
@@ -238,7 +249,7 @@ class SizeHistory:
 
 
 def _may_retry(record: ShapeRecord, room_bytes: int | None) -> bool:
-    """Whether the failure may be tried again."""
+    """Whether the failed size may be tried again."""
     if record.fragmented and record.successes >= RETRY_AFTER:
         return True
     if room_bytes is None or record.failed_room_bytes is None:

@@ -1,9 +1,10 @@
-"""A batch as rows: how many it has, what shape they are of, and its pieces.
+"""Splits a batch by rows: counts its rows, describes their shape, and cuts micro-batches.
 
-A batch is any nesting of dicts (and what has a dict's methods, such as Hugging Face's BatchEncoding), lists, tuples,
-namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are cut, and lists of plain
-values that have one for each row; all else is passed whole to each piece. Pieces are views: nothing is copied. A tensor
-whose first dimension is as large by accident is cut, too, and the proof before the first split finds it.
+A batch is any nesting of dicts (and mappings such as Hugging Face's BatchEncoding), lists, tuples,
+namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are
+sliced, as are lists of plain values with one value per row; everything else is passed unchanged to
+each micro-batch. Micro-batches are views; nothing is copied. A tensor whose first dimension merely
+happens to have that size is sliced too, which the check before the first split detects.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ Split = Callable[[Any, Sequence[int]], Sequence[Any]]
 
 
 class NotSplittable(ValueError):
-    """Which dimension is that of the rows cannot be told from the batch."""
+    """The row dimension of the batch cannot be determined."""
 
 
 def _is_value_list(value: Any) -> bool:
-    """A list without tensors: one value a row, such as texts or names."""
+    """Whether it is a list without tensors, with one value per row such as a text or a name."""
     return (
         isinstance(value, (list, tuple))
         and bool(value)
@@ -41,7 +42,9 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def _array_shape(leaf: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor or array; None for anything else, and for nested tensors, which have none."""
+    """Shape of a tensor or array. None for anything else, and for nested tensors, which
+    have none.
+    """
     if is_nested(leaf):
         return None
     shape = getattr(leaf, "shape", None)
@@ -49,35 +52,37 @@ def _array_shape(leaf: Any) -> tuple[int, ...] | None:
 
 
 def is_nested(leaf: Any) -> bool:
-    """Whether rows of different lengths are in one tensor."""
+    """Whether it is a nested tensor, with rows of different lengths."""
     return isinstance(leaf, Tensor) and leaf.is_nested
 
 
 def reject_nested(batch: Any) -> None:
-    """Raises `NotSplittable` where `split_rows` would give a tensor whole to each piece that has rows."""
+    """Raises `NotSplittable` for a nested tensor, which `split_rows` would pass whole to each
+    micro-batch.
+    """
     if any(map(is_nested, leaves(batch))):
-        raise NotSplittable("the batch has a nested tensor, which is not cut: give `split=` and `rows=`")
+        raise NotSplittable("the batch has a nested tensor, which cannot be split automatically: pass `split=` and `rows=`")
 
 
 def row_count(batch: Any) -> int:
-    """How many rows a batch has: the first dimension that most of its tensors share.
+    """Returns the number of rows: the first dimension that most tensors of the batch share.
 
-    Raises `NotSplittable` where that is a matter of guessing: a wrong guess would be a wrong gradient.
+    Raises `NotSplittable` if that would be a guess; a wrong guess would give a wrong gradient.
     """
     if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Mapping) for item in batch):
-        raise NotSplittable("the batch is a list of samples, which may depend on each other: give `split=` and `rows=`")
+        raise NotSplittable("the batch is a list of samples, which may depend on each other: pass `split=` and `rows=`")
     extents = [shape for shape in map(_array_shape, leaves(batch)) if shape]
     if not extents:
-        raise NotSplittable("the batch has no tensor with a dimension: give `split=` and `rows=`")
+        raise NotSplittable("the batch has no tensor with a dimension: pass `split=` and `rows=`")
     counts = Counter(shape[0] for shape in extents).most_common(2)
     if len(counts) == 2 and counts[0][1] == counts[1][1]:
         sizes = " and ".join(str(size) for size, _ in counts)
-        raise NotSplittable(f"as many tensors have {sizes} as first dimension: give `split=` and `rows=`")
+        raise NotSplittable(f"equally many tensors have {sizes} as first dimension: pass `split=` and `rows=`")
     return counts[0][0]
 
 
 def batch_shape(batch: Any, rows: int) -> BatchShape:
-    """The shape of a batch of that many rows."""
+    """Describes the shape of a batch of that many rows."""
     parts: list[str] = []
     elements = 0
     for leaf in leaves(batch):
@@ -103,18 +108,18 @@ def _dtype_name(leaf: Any) -> str:
 
 
 def split_rows(batch: Any, sizes: Sequence[int]) -> list[Any]:
-    """The pieces of these sizes, in order. The sizes add up to the rows."""
+    """Splits into micro-batches of these sizes, in order. The sizes add up to the rows."""
     rows = sum(sizes)
-    pieces: list[Any] = []
+    micro_batches: list[Any] = []
     start = 0
     for size in sizes:
-        pieces.append(rebuild(batch, _slice_rows(rows, start, start + size), is_leaf=_is_value_list))
+        micro_batches.append(rebuild(batch, _slice_rows(rows, start, start + size), is_leaf=_is_value_list))
         start += size
-    return pieces
+    return micro_batches
 
 
 def select_rows(batch: Any, rows: int, indices: Sequence[int]) -> Any:
-    """The rows at these places, copied, of a batch that has so many."""
+    """Copies the rows at these indices out of a batch of `rows` rows."""
 
     def pick(_: str, leaf: Any) -> Any:
         shape = _array_shape(leaf)
@@ -138,5 +143,5 @@ def _slice_rows(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
 
 
 def gradient_leaves(batch: Any) -> list[Tensor]:
-    """Tensors of the batch that gather gradients themselves."""
+    """Tensors of the batch that accumulate gradients themselves."""
     return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad]

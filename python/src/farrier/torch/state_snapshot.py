@@ -1,4 +1,4 @@
-"""What a call found when it began, so that a failed attempt leaves no trace."""
+"""State at the start of a call, so that a failed attempt leaves no side effects."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from farrier.torch.host_rng import HostRngState
 
 
 class StateSnapshot:
-    """Gradients, random states and buffers as they were.
+    """Gradients, RNG states and buffers at the start of a call.
 
-    Gradients that are there are set aside by reference and added back at the end, so that an attempt always begins with
-    none: where the user zeroes with `set_to_none=True`, nothing is stored at all; where gradients are accumulated over
-    several calls there is one more copy of them for the time of the call. Buffers are copied (BatchNorm's are small).
+    Existing gradients are set aside by reference and added back at the end, so that every attempt
+    starts without gradients. With `zero_grad(set_to_none=True)` nothing is stored; when gradients
+    accumulate over several calls, a second copy of them exists during the call. Buffers are copied
+    (BatchNorm's are small).
     """
 
     def __init__(self, leaves: Sequence[Tensor], modules: Sequence[nn.Module]) -> None:
-        """`modules` are all of them, not only the roots."""
+        """`modules` are all modules, not only the roots."""
         self._leaves = leaves
         self._rng = RngState()
         self._buffers = [
@@ -34,68 +35,72 @@ class StateSnapshot:
             leaf.grad = None
 
     def gradient_bytes(self) -> int:
-        """What the gradients of a call take."""
+        """Bytes needed for the gradients of a call."""
         return sum(leaf.nbytes for leaf in self._leaves if leaf.requires_grad)
 
     def reject_unknown_parameters(self, loss: Tensor) -> None:
-        """Raises where backward would reach a parameter that the guard does not know.
+        """Raises if backward would reach a parameter that the guard does not know.
 
-        It could not take the gradients of a failed attempt from it, and they would count twice.
+        The guard could not remove a failed attempt's gradients from it, and they would count twice.
         """
         known_ids = {id(leaf) for leaf in self._leaves}
         unknown = [leaf for leaf in _reachable_parameters(loss) if id(leaf) not in known_ids]
         if unknown:
             shapes = ", ".join(str(tuple(leaf.shape)) for leaf in unknown[:5])
             raise ValueError(
-                f"loss_fn uses {len(unknown)} parameters that are not in `model`, of shape {shapes}\n"
-                "hint: give all modules that are trained, guard(..., model=[one, other])"
+                f"loss_fn uses {len(unknown)} parameters outside `model`, of shape {shapes}\n"
+                "hint: pass every trained module, guard(..., model=[one, other])"
             )
 
     def reject_own_backward(self, loss: Tensor) -> None:
-        """Raises where loss_fn ran backward itself, before the guard's own, or gave a loss without a graph.
+        """Raises if loss_fn ran backward itself, or returned a loss without an autograd graph.
 
-        For the first piece of an attempt, which begins without gradients.
+        For the first micro-batch of an attempt, which starts without gradients.
         """
         if any(leaf.grad is not None for leaf in self._leaves):
             raise ValueError(
-                "loss_fn ran backward: gradients are there before the guard's own backward, and would count twice\n"
-                "hint: return the loss from loss_fn and leave backward, optimizer and zero_grad out of it"
+                "loss_fn ran backward: gradients exist before the guard's own backward and would count twice\n"
+                "hint: return the loss from loss_fn; leave backward, optimizer and zero_grad out of it"
             )
         if not loss.requires_grad:
             raise ValueError(
-                "loss_fn gave a loss that has no gradients: it was detached or read (.detach(), .item()), made under "
-                "torch.no_grad(), or nothing that is trained is in it\n"
-                "hint: return the loss itself from loss_fn, as the model gives it"
+                "loss_fn returned a loss without gradients: it was detached or read (.detach(), .item()), computed under "
+                "torch.no_grad(), or depends on no trained parameter\n"
+                "hint: return the loss itself from loss_fn, as the model computes it"
             )
 
     def reset(self) -> None:
-        """No gradients, random states and buffers as on entry: the next attempt sees what the first one saw."""
+        """Clears gradients and restores RNG states and buffers, so the next attempt starts like the
+        first.
+        """
         self.clear_gradients()
         self._rng.restore()
-        # All of them: BatchNorm writes its statistics without raising their version.
+        # Copy all of them: BatchNorm updates its statistics without incrementing their version.
         with torch.no_grad():
             for module, name, buffer, copy in self._buffers:
                 module._buffers[name] = buffer
                 buffer.copy_(copy)
 
     def clear_gradients(self) -> None:
-        """Nothing of this call."""
+        """Removes the gradients of this call."""
         for leaf in self._leaves:
             leaf.grad = None
 
     def give_up(self) -> None:
-        """Everything as it was before the call."""
+        """Restores everything to its state before the call."""
         self.reset()
         self.restore_gradients()
 
     def restore_gradients(self) -> None:
-        """The gradients of before, and nothing of this call."""
+        """Removes this call's gradients and restores the previous ones."""
         self.clear_gradients()
         for leaf, gradient in self.gradients:
             leaf.grad = gradient
 
     def accumulate_gradients(self) -> None:
-        """The gradients of before plus those of this call, in the tensors of before, as backward itself would do it."""
+        """Adds this call's gradients to the previous ones, in the previous tensors, as backward
+        would.
+        """
         previous: list[Tensor] = []
         current: list[Tensor] = []
         for leaf, previous_grad in self.gradients:
@@ -112,9 +117,11 @@ class StateSnapshot:
                 torch._foreach_add_(previous, current)
 
     def merge_gradients(self) -> None:
-        """Adds the gradients of before to those of this call now, keeping the former whole.
+        """Adds the previous gradients to those of this call now, leaving the previous tensors
+        unchanged.
 
-        For a backward pass that reduces over ranks: what was gathered before must be reduced together with the rest.
+        For a backward pass that reduces over ranks: gradients accumulated before must be reduced
+        with the rest.
         """
         with torch.no_grad():
             for leaf, previous_grad in self.gradients:
@@ -123,7 +130,7 @@ class StateSnapshot:
 
 
 def _reachable_parameters(loss: Tensor) -> list[Tensor]:
-    """The parameters that backward gives gradients to."""
+    """Returns the parameters that backward gives gradients to."""
     found: list[Tensor] = []
     pending: list[Any] = [loss.grad_fn]
     visited: set[Any] = set()
@@ -139,7 +146,9 @@ def _reachable_parameters(loss: Tensor) -> list[Tensor]:
 
 
 def _clone_or_offload(buffer: Tensor) -> Tensor:
-    """A copy; on the host where the GPU is too full for one, which must not keep the step from being tried."""
+    """Copies a buffer; to the host if the GPU is too full, so that the step can still be
+    attempted.
+    """
     try:
         return buffer.detach().clone()
     except torch.OutOfMemoryError:
@@ -147,7 +156,7 @@ def _clone_or_offload(buffer: Tensor) -> Tensor:
 
 
 class RngState:
-    """The state of every source of randomness that a model is likely to use."""
+    """State of every RNG that a model is likely to use."""
 
     def __init__(self) -> None:
         self._host = HostRngState()
@@ -155,7 +164,7 @@ class RngState:
         self._cuda = cuda.get_rng_state() if cuda.is_initialized() else None
 
     def restore(self) -> None:
-        """Puts all of them back."""
+        """Restores all of them."""
         self._host.restore()
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)

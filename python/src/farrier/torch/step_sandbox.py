@@ -1,4 +1,4 @@
-"""Runs of the step that leave no trace: the rehearsal of a capture, the capture, and comparisons."""
+"""Runs the step without side effects: dry run, capture and comparisons."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from farrier.torch.optimizer import GradientObserver, LearningRates, OptimizerHo
 from farrier.torch.rank_agreement import RankGroup
 from farrier.torch.training_snapshot import ExtraState, TrainingSnapshot
 
-#: Whether the step draws from a generator of the host or a thread beside it does (or the compiler, once) shows when it is
-#: run again: the step does so each time, and who loads data ahead stops when there is enough of it.
+#: Pauses before repeated dry runs. They show whether the step itself draws from a host RNG: it then
+#: does so every time, while a data-loading thread stops once its queue is full, and the compiler
+#: draws only once.
 DRY_RUN_PAUSES_S = (0.0, 0.05, 0.2, 0.5)
 
 
 class StepSandbox:
-    """A step function, and what it takes to run it without training."""
+    """A step function and the means to run it without training."""
 
     def __init__(
         self, fn: Callable[[Any], Any], model: nn.Module, optimizers: list[Optimizer], scaler: Any, extra_state: ExtraState
@@ -47,17 +48,19 @@ class StepSandbox:
         )
 
     def refresh(self) -> None:
-        """Sees the optimizers as they are now. Graphs of before read other rates and another gate."""
+        """Re-reads the optimizers. Older graphs use other learning-rate tensors and another
+        gate.
+        """
         self.hooks.remove()
         self.hooks = OptimizerHooks(self._optimizers, parameter_names(self._model, self._optimizers))
         self.learning_rates = LearningRates(self._optimizers)
 
     def snapshot(self) -> TrainingSnapshot:
-        """Takes what a run may change."""
+        """Takes a snapshot of everything that a run may change."""
         return TrainingSnapshot(self._model, self._optimizers, self._scaler, self.device, self._extra_state)
 
     def attempt(self, act: Callable[[TrainingSnapshot], None]) -> Reason | None:
-        """Does it, leaves no trace, and says why it failed, if it did."""
+        """Runs `act`, restores all state, and returns the reason if it failed."""
         snapshot = self.snapshot()
         try:
             act(snapshot)
@@ -71,7 +74,7 @@ class StepSandbox:
         return None
 
     def dry_run(self, padded_batch: Any, snapshot: TrainingSnapshot) -> bool:
-        """Runs the step as a capture would. Gives whether an optimizer made state for it."""
+        """Runs the step under capture rules. Returns whether an optimizer created state."""
         replaced, has_new_state, drawn = self._dry_run_once(padded_batch, snapshot)
         for pause_s in DRY_RUN_PAUSES_S if drawn else ():
             time.sleep(pause_s)
@@ -79,18 +82,19 @@ class StepSandbox:
             drawn = [each for each in drawn if each in drawn_again]
         if drawn:
             snapshot.host_rng.restore()
-            what = f"the step draws random numbers on the host ({', '.join(drawn)}), and a graph repeats what came of them"
-            remedy = "draw on the GPU, or before the step and put it in the batch; threads: from a generator of their own"
+            what = f"the step draws random numbers on the host ({', '.join(drawn)}), which a graph freezes at capture"
+            remedy = "draw on the GPU, or before the step and pass the value in the batch; give threads their own generator"
             raise GraphsDisabled(Reason(what, remedy))
         if replaced:
-            what = f"the step puts another tensor in the place of a buffer ({', '.join(replaced[:3])})"
+            what = f"the step replaces a buffer by another tensor ({', '.join(replaced[:3])})"
             raise GraphsDisabled(Reason(what, "write to the buffer in place: buffer.copy_(...), buffer.lerp_(...)"))
         return has_new_state
 
     def _dry_run_once(self, padded_batch: Any, snapshot: TrainingSnapshot) -> tuple[list[str], bool, list[str]]:
-        """Buffers that were replaced, whether state was made, and generators of the host that were drawn from.
+        """Returns replaced buffers, whether state was created, and host RNGs that were drawn from.
 
-        No comparison sees the last: each begins with all generators as they were, so that the same comes of them.
+        Comparisons cannot see the last: each starts with all RNGs restored, so both runs draw the
+        same numbers.
         """
         before = HostRngState()
         results: list[tuple[list[str], bool, list[str]]] = []
@@ -101,7 +105,11 @@ class StepSandbox:
         return results[0]
 
     def eager_noise(self, padded_batch: Any, snapshot: TrainingSnapshot) -> float:
-        """How far two eager runs of one batch lie apart: atomic additions come in any order. More is no noise."""
+        """Returns the relative distance of two eager runs of one batch.
+
+        Atomic additions run in any order, so the distance may be above zero. Raises
+        `GraphsDisabled` if it is more than noise.
+        """
         reference = ReferenceGradients()
         loss = self._run_eager(padded_batch, snapshot, reference.add, without_reduction=True)
         result = self._measure_eager(padded_batch, snapshot, reference, without_reduction=True).is_same_step(loss)
@@ -110,7 +118,7 @@ class StepSandbox:
         return result.max_distance
 
     def capture(self, padded_batch: Any) -> CapturedStep:
-        """The step as a graph for batches like this one."""
+        """Captures the step for batches like this one."""
         graph = CapturedStep(self.arena, padded_batch)
         try:
             with self.learning_rates.on_device(), self.hooks.observing(graph.record_gradients):
@@ -121,10 +129,11 @@ class StepSandbox:
         return graph
 
     def compare(self, graph: CapturedStep, batch: Any, padded_batch: Any) -> Comparison:
-        """The graph against the eager step; where batches are padded (`padded_batch`), padded against as it came as well.
+        """Compares the graph with the eager step; for a padded batch also padded with unpadded.
 
-        One eager run is the reference. As long as the replays and eager runs so far do not settle it, on any rank, there
-        is another one of each (`compare_until_decided`). What was learned of the noise is left with the graph.
+        One eager run is the reference. While the runs so far are inconclusive on any rank, another
+        eager run and replay are added (`compare_until_decided`). The measured noise is stored with
+        the graph.
         """
         snapshot, reference, padding = self.snapshot(), ReferenceGradients(), None
         try:
@@ -151,14 +160,14 @@ class StepSandbox:
     def _measure_eager(
         self, batch: Any, snapshot: TrainingSnapshot, reference: ReferenceGradients, *, without_reduction: bool = False
     ) -> RunReadings:
-        """An eager run against the reference, measured where its gradients lie."""
+        """Measures an eager run against the reference, where its gradients reside."""
         measuring = GradientComparator(reference)
         return measuring.finish(self._run_eager(batch, snapshot, measuring.add, without_reduction=without_reduction))
 
     def _measure_replay(
         self, graph: CapturedStep, padded_batch: Any, snapshot: TrainingSnapshot, reference: ReferenceGradients
     ) -> RunReadings:
-        """A replay against the reference, which trains nothing."""
+        """Measures a replay that trains nothing against the reference."""
         measuring = GradientComparator(reference)
         self.learning_rates.refresh()
         self.hooks.set_gate(True)
@@ -180,10 +189,12 @@ class StepSandbox:
         simulate_capture: bool = False,
         before_restore: Callable[[], None] = lambda: None,
     ) -> float:
-        """The eager step on this batch, which trains nothing. Gives its loss.
+        """Runs the eager step on this batch without training. Returns the loss.
 
-        `without_reduction`: gradients are not reduced over the ranks, so that it may fail on one. `simulate_capture`: code that asks is told
-        that it is captured, and may not wait for the GPU. `before_restore` looks at what was changed, before it is undone.
+        `without_reduction` skips gradient reduction over ranks, so the run may fail on a single
+        rank. `simulate_capture` reports an active capture to code that asks, and forbids
+        synchronising with the GPU. `before_restore` inspects the changes before they are rolled
+        back.
         """
         on_gpu = to_device(batch, self.device)
         self.hooks.set_gate(True)
@@ -205,7 +216,7 @@ class StepSandbox:
 
 
 def parameter_names(model: nn.Module, optimizers: list[Optimizer]) -> dict[Tensor, str]:
-    """Every parameter by its name."""
+    """Maps every parameter to its name."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
@@ -214,5 +225,5 @@ def parameter_names(model: nn.Module, optimizers: list[Optimizer]) -> dict[Tenso
 
 
 def _loss(result: Any) -> float:
-    """The first tensor of what the step returned, as a number."""
+    """The first tensor of the step's result, as a number."""
     return float(next(iter(tensors(result).values())).detach().float().mean())

@@ -1,4 +1,4 @@
-"""How long a step takes, and what it waits for."""
+"""Times a step and profiles what it waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def time_step(run: Callable[[], Result]) -> tuple[Result, StepTiming]:
-    """Runs a step between two waits for the GPU."""
+    """Runs a step between two GPU synchronisations."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     result = run()
@@ -26,9 +26,9 @@ def time_step(run: Callable[[], Result]) -> tuple[Result, StepTiming]:
 
 
 def profile_step(run: Callable[[], Result], wall_s: float, enqueue_s: float) -> tuple[Result, StepTiming]:
-    """Runs a step under the profiler. `wall_s` is that of a step without it, which is what counts.
+    """Runs a step under the profiler. `wall_s` is the duration of a step without it.
 
-    Where another profiler holds the GPU the step is run all the same and what it waits for stays unknown.
+    If another profiler holds the GPU, the step still runs and its GPU time stays unknown.
     """
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     profiler = torch.profiler.profile(activities=activities, acc_events=True)
@@ -45,7 +45,7 @@ def profile_step(run: Callable[[], Result], wall_s: float, enqueue_s: float) -> 
 
 
 def timing_from_profile(events: Iterable[Any] | None, wall_s: float, enqueue_s: float) -> StepTiming:
-    """What a profile says: the time in which anything ran on the GPU, and the launching calls."""
+    """Extracts GPU busy time and kernel launches from a profile."""
     spans: list[tuple[float, float]] = []
     launches, launch_us = 0, 0.0
     for event in events or ():
@@ -60,7 +60,7 @@ def timing_from_profile(events: Iterable[Any] | None, wall_s: float, enqueue_s: 
 
 
 def union_length(spans: Iterable[tuple[float, float]]) -> float:
-    """How much of a line the spans cover, each point once."""
+    """Total length covered by the spans, counting overlaps once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         if end > reached:

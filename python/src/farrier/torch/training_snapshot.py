@@ -1,4 +1,4 @@
-"""A step that leaves no trace: what a comparison runs must not train."""
+"""Snapshot and restore of training state, so that comparison runs do not train."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from torch.optim import Optimizer
 from farrier.torch.host_rng import HostRngState
 from farrier.torch.optimizer import has_gate
 
-#: What a step changes beside model and optimizer, and the user names: averaged weights, statistics of his own.
+#: State that the step changes besides model and optimizer, named by the user: averaged weights, own
+#: statistics.
 ExtraState = Sequence[nn.Module | Tensor]
 
 
 class TrainingSnapshot:
-    """Takes what a step changes, and puts it back.
+    """Snapshots the state that a step changes, and restores it.
 
-    Weights and state of an optimizer that the gate can hold are not touched by a gated step and not taken; those of
-    others, and what the user names in `extra_state`, go to the host. Always taken: random numbers, buffers (running
-    statistics), the scaler's scale and stage.
+    A gated step leaves weights and optimizer state untouched, so those are not copied. State of
+    other optimizers, and the user's `extra_state`, is copied to the host. Always copied: RNG state,
+    buffers (running statistics), and the scaler's scale and stage.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class TrainingSnapshot:
         self._parameters_with_state = [_parameters_with_state(each) for each in optimizers]
 
     def replaced_buffers(self) -> list[str]:
-        """Buffers that now are other tensors: a graph would write on where the old ones lie."""
+        """Names of buffers that are now other tensors. A graph would keep writing to the
+        old ones.
+        """
         return [path for path, buffers, name, buffer in self._buffers if buffers.get(name) is not buffer]
 
     def has_new_state(self) -> bool:
-        """Whether an optimizer now has state for a parameter that had none."""
+        """Whether an optimizer created state for a parameter that had none."""
         return any(
             _parameters_with_state(each) - saved
             for each, saved in zip(self._optimizers, self._parameters_with_state, strict=True)
@@ -57,7 +60,7 @@ class TrainingSnapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts everything back."""
+        """Restores everything."""
         self.host_rng.restore_torch()
         torch.cuda.set_rng_state(self._cuda_rng, self._device)
         for _, buffers, name, buffer in self._buffers:
@@ -97,7 +100,9 @@ def _parameters_with_state(optimizer: Optimizer) -> set[Tensor]:
 
 
 def _scaler_stages(scaler: Any) -> dict[int, dict[str, Any]] | None:
-    """Where a GradScaler is with each optimizer (scaled, unscaled, stepped): a step that fails leaves it in the middle."""
+    """Stage of the GradScaler per optimizer (scaled, unscaled, stepped); a failed step leaves it
+    half-way.
+    """
     stages = getattr(scaler, "_per_optimizer_states", None)
     return None if stages is None else _copy_stages(stages)
 

@@ -1,4 +1,4 @@
-"""A whole training step as one CUDA graph, verified against the eager step it replaces."""
+"""Runs a whole training step as one CUDA graph, verified against the eager step it replaces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger("farrier.torch")
 
 
 class Step:
-    """What `farrier.torch.step` returns: call it as the function it wraps."""
+    """Returned by `farrier.torch.step`. Call it like the function that it wraps."""
 
     def __init__(
         self, fn: Callable[[Any], Any], report: StepReport, graph_runner: GraphRunner | None, reporter: StepReporter
@@ -48,22 +48,29 @@ class Step:
 
     @property
     def graphed(self) -> bool:
-        """Whether there is a graph."""
+        """Whether at least one graph is captured."""
         return self._graph_runner is not None and len(self._graph_runner) > 0
 
     @property
     def job(self) -> agent.Job:
-        """The job that the node's agent hears of these steps from: for checkpoints that are wanted, and phases."""
+        """The job that reports these steps to the node's agent. Use it for checkpoint requests and
+        phases.
+        """
         return self._reporter.job
 
     def invalidate(self, reason: str) -> None:
-        """Gives up every graph; they are made anew. Needed after weights or state were put elsewhere in memory."""
+        """Discards every graph; they are captured again.
+
+        Call it after moving weights or optimizer state in memory.
+        """
         if self._graph_runner is not None:
             self._graph_runner.invalidate(reason)
 
     def close(self) -> None:
-        """Gives the graphs up, and their memory; the agent hears of the last step. The step goes on eagerly."""
-        self._reporter.flush()  # Before: what it takes to give up graphs is no time of a step.
+        """Frees the graphs and their memory pool and reports the last step. Later calls run
+        eagerly.
+        """
+        self._reporter.flush()  # First, so that freeing graphs does not count as step time.
         self._close_runner()
 
     def _close_runner(self) -> None:
@@ -72,14 +79,14 @@ class Step:
             self._graph_runner = None
 
     def __call__(self, batch: Any) -> Any:
-        """Trains on one batch, once. What `fn` returns is detached, and is the caller's to keep."""
+        """Trains on one batch, once. The result of `fn` is detached and safe to keep."""
         self._reporter.step_begin()
         try:
             result = self._run(batch)
         except Exception as err:
             add_guard_hint(err)
             raise
-        self.report.steps += 1  # One that failed has trained on nothing.
+        self.report.steps += 1  # A failed step has not trained.
         self._reporter.step_launched(result)
         return result
 
@@ -112,28 +119,34 @@ def step(
     first_step: int = 0,
     job: agent.Job | None = None,
 ) -> Step:
-    """Wraps `fn(batch) -> loss`, a whole training step: forward, backward, clipping, optimizer, zero-grad.
+    """Wraps `fn(batch) -> loss`, a whole training step: forward, backward, clipping, optimizer,
+    zero-grad.
 
-    The first calls run eagerly and are measured. Where the GPU waits for launches the step becomes one CUDA graph for
-    each shape of batch, compared with the eager step on the same batch before it counts and again later on. What cannot
-    be captured is explained in the log and in `.report`, and runs eagerly. The node's agent hears of the steps, about
-    once a second, without a wait for it or for the GPU.
+    The first calls run eagerly and are measured. If the GPU waits for launches, the step becomes
+    one CUDA graph per batch shape. A graph is compared with the eager step on the same batch before
+    it is used, and again later. A step that cannot be captured runs eagerly; the log and `.report`
+    give the reason. Steps are reported to the node's agent about once a second, without waiting for
+    the agent or the GPU.
 
     Args:
-        fn: the step. It must depend on nothing but the batch, the model, the optimizer and torch's random numbers, and
-            step the optimizer once. For gradient accumulation give all micro-batches of an update to one call.
-        model: whose gradients are compared.
-        optimizer: one or several; made capturable in place. Learning rates stay numbers, and may change.
+        fn: the step. It may depend only on the batch, the model, the optimizer and torch's random
+            numbers, and must step the optimizer once. For gradient accumulation pass all
+            micro-batches of an update to one call.
+        model: the model whose gradients are compared.
+        optimizer: one or several; made capturable in place. Learning rates stay Python numbers and
+            may change.
         scaler: the GradScaler of float16 runs.
-        extra_state: modules and tensors that the step changes beside model and optimizer, such as averaged weights. What is not
-            named is changed by comparisons, too, and so more often than once a batch.
-        compile: whether the model is compiled in place first, or the keywords of `Module.compile`.
+        extra_state: modules and tensors that the step changes besides model and optimizer, such as
+            averaged weights. Comparisons run the step more often than once per batch, and restore
+            only the state named here.
+        compile: whether to compile the model in place first, or the keyword arguments of
+            `Module.compile`.
         graph: False runs everything eagerly.
         lengths: pads batches of varying length to buckets.
-        policy: when to capture, verify and give up.
-        tokens: tokens of a step of this rank, for the agent.
-        first_step: steps that were done before, by the process that this one goes on for.
-        job: whom the agent hears; None: the job of this process, `farrier.agent.job()`.
+        policy: when to capture, verify and fall back to eager.
+        tokens: tokens per step on this rank, for the agent.
+        first_step: number of steps completed before this process, when resuming.
+        job: the job to report through. None uses this process's `farrier.agent.job()`.
 
     Needs torch 2.5 (`torch.cuda.MemPool`).
     """
@@ -143,8 +156,8 @@ def step(
     require_trains(optimizers, model)
     require_instance(lengths, Lengths, "lengths")
     require_instance(policy, Policy, "policy")
-    first_step = require_int(first_step, "first_step", 0, "the steps that were done before")
-    tokens = tokens if tokens is None else require_int(tokens, "tokens", 1, "the tokens of a step of this rank")
+    first_step = require_int(first_step, "first_step", 0, "the number of steps completed before")
+    tokens = tokens if tokens is None else require_int(tokens, "tokens", 1, "the tokens per step on this rank")
     policy = policy or Policy()
     if rank_agreement.find_ddp(model) is not None:
         policy = dataclasses.replace(policy, warmups=max(11, policy.warmups))
@@ -164,16 +177,16 @@ def step(
 
 
 def _unsupported_reason(model: nn.Module, optimizers: list[Optimizer], graph: bool) -> Reason | None:
-    """What is known beforehand to keep a step from being captured."""
+    """Returns why the step cannot be captured, as far as that is known before the first call."""
     if not graph:
-        return Reason("graph=False was given", "give graph=True")
+        return Reason("graph=False was passed", "pass graph=True")
     if not optimizers or not any(True for _ in model.parameters()):
-        return Reason("there is no optimizer, or the model has no parameters", "give both")
+        return Reason("no optimizer was passed, or the model has no parameters", "pass both")
     reason = _not_on_one_gpu(model)
     if reason is not None:
         return reason
     if any(getattr(module, "sparse", False) is True for module in model.modules()):
-        return Reason("an embedding has sparse gradients, which fused optimizers do not take", "use sparse=False")
+        return Reason("an embedding has sparse gradients, which fused optimizers do not support", "use sparse=False")
     return rank_agreement.unsupported_reason(model)
 
 
@@ -181,5 +194,5 @@ def _not_on_one_gpu(model: nn.Module) -> Reason | None:
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         where = ", ".join(sorted(map(str, devices)))
-        return Reason(f"the model is on {where}", "a graph needs it on one CUDA device; on a CPU there is none to make")
+        return Reason(f"the model is on {where}", "CUDA graphs need the whole model on one CUDA device")
     return None
