@@ -19,8 +19,8 @@ def test_the_report_reads_well_in_a_log():
     )
     lines = str(report).splitlines()
     assert lines[0] == (
-        "farrier guard: 60 calls, 4 out-of-memory, 4 steps recovered (3 by split, 1 by recompute), 0 lost; 17 ran in micro-batches; "
-        "2.3 s in failed attempts; highest peak 29.00 GiB"
+        "farrier guard: 60 calls, 4 out-of-memory, 4 steps recovered (3 by split, 1 by recompute), 0 lost; "
+        "17 ran in micro-batches; 2.3 s in failed attempts; highest peak 29.00 GiB"
     )
     assert lines[1] == "  most at once so far: 3 rows of int64[*,3] (plain)"
     assert lines[-2:] == ["  and 2 shapes more", "  note: not split: because"]
@@ -78,5 +78,5 @@ def test_one_of_a_thing_is_one_and_shares_have_no_power_of_ten():
         (RetryStep.RESERVE, Plan(8, without_reserve=True), 1, "all rows at once ran, with the reserve released"),
     ],
 )
-def test_how_a_shape_runs_from_now_on(retry_step, plan, micro_batches, said):
-    assert describe_recovery(8, "float32[*,16]", retry_step, plan, micro_batches).endswith(said)
+def test_how_a_shape_runs_from_now_on(retry_step, plan, micro_batches, expected):
+    assert describe_recovery(8, "float32[*,16]", retry_step, plan, micro_batches).endswith(expected)

@@ -517,7 +517,7 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
     assert helped.report.recovered == {"split": 1}
 
 
-@pytest.mark.parametrize(("fits", "how"), [(3, "micro-batches of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
+@pytest.mark.parametrize(("fits", "how"), [(3, "micro-batches of 3 rows"), (0.5, "micro-batches of 6 rows, recompute")])
 def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch, fits, how):
     model, seen = net(), []
 

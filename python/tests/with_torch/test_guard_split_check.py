@@ -88,8 +88,8 @@ MIXING = nn.BatchNorm1d(6, track_running_stats=False)
         (balanced, perceptron(), rows(), "give different (gradients|losses) than the whole batch"),
         (kept, perceptron(), KEEP, "give different (gradients|losses) than the whole batch"),
         (masked, nn.Linear(6, 6), MASK, "fails on some rows of a batch"),
-        (labelled, nn.Linear(6, 5), labels_of(slice(4)), "give count="),
-        (labelled, nn.Linear(6, 5), labels_of(slice(7, 8)), "give count="),
+        (labelled, nn.Linear(6, 5), labels_of(slice(4)), "pass count="),
+        (labelled, nn.Linear(6, 5), labels_of(slice(7, 8)), "pass count="),
         (squares, nn.Sequential(nn.Linear(6, 6), MIXING, nn.Linear(6, 1)).eval(), rows(), "BatchNorm"),
     ],
     ids=["contrastive", "balanced", "terms without count", "square mask", "ignored", "ignored late", "batchnorm"],
@@ -366,7 +366,7 @@ def uneven(lengths, fits):
 @pytest.mark.parametrize("lengths", [[64, 64, *range(60, 4, -4)], [64] * 4 + [8] * 12], ids=["sorted", "packed"])
 def test_rows_side_by_side_that_are_alike_do_not_hide_a_forgotten_count(lengths, fits):
     model, loss, given = uneven(lengths, fits)
-    with pytest.raises(farrier.torch.DoesNotFit, match="give count="):
+    with pytest.raises(farrier.torch.DoesNotFit, match="pass count="):
         farrier.torch.guard(loss, model=model)(given)
     run = farrier.torch.guard(loss, model=model, count=lambda part: part["mask"].sum())
     run(given)
@@ -379,5 +379,5 @@ def test_what_one_batch_hides_a_later_one_shows():
     run(given)
     assert run.report.split_calls == 1, "all rows weigh the same"
     given["mask"] = uneven([64, 64, *range(60, 4, -4)], fits=4)[2]["mask"]
-    with pytest.raises(farrier.torch.DoesNotFit, match="give count="):
+    with pytest.raises(farrier.torch.DoesNotFit, match="pass count="):
         run(given)
