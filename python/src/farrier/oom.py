@@ -19,8 +19,8 @@ _CHAIN = 8
 
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
-#: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296 bytes" and, of the host
-#: client, "Out of memory allocating 4294967296 bytes".
+#: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296
+#: bytes" and, on the host client, "Out of memory allocating 4294967296 bytes".
 _REQUESTED = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+\s*(?:bytes|[KMGT]iB))", re.IGNORECASE)
 _AMOUNT = re.compile(r"([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
 
@@ -100,13 +100,13 @@ def parse_bytes(text: str) -> int | None:
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
     """Reports to the agent, once per error, however often it is re-raised."""
     found = detect(err)
-    if found is None or getattr(err, "_farrier_told", False):
+    if found is None or getattr(err, "_farrier_reported", False):
         return found
     (job or agent.job()).oom(found.bytes_wanted)
     # Marks the error itself. An error that takes no attributes may be reported twice, which is
     # harmless.
     with suppress(AttributeError, TypeError):
-        err._farrier_told = True  # type: ignore[attr-defined]
+        err._farrier_reported = True  # type: ignore[attr-defined]
     return found
 
 

@@ -102,7 +102,7 @@ def test_checkpoints_of_another_run_are_refused(whole):
     run = start(whole[0], "--seed", "9")
     said = run.stderr.read()
     assert run.wait() == 1
-    assert "give --checkpoints" in said
+    assert "pass another --checkpoints" in said
 
 
 def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
@@ -115,8 +115,8 @@ def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
     run = start(tmp_path / "run", "--data", str(moved), steps=3)
     said = run.stderr.read()
     assert run.wait() == 1
-    assert "is of a run with --data 400 bytes, sha256 of both ends" in said
-    assert "give --checkpoints" in said
+    assert "is from a run with --data 400 bytes, sha256 of both ends" in said
+    assert "pass another --checkpoints" in said
 
 
 def test_a_run_that_is_done_does_nothing_more(whole):
@@ -137,7 +137,7 @@ def test_a_token_that_the_model_has_not_is_refused(tmp_path):
     run = start(tmp_path, "--data", str(tmp_path / "tokens.bin"))
     said = run.stderr.read()
     assert run.wait() != 0
-    assert "the data has token 512, and the model has only 512" in said
+    assert "the data contains token 512, but the model has only 512" in said
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_token_that_the_model_has_not_is_refused(tmp_path):
         (("--model", "7b-lora"), 1, "7b-lora needs a GPU"),
         (("--steps", "0"), 2, "--steps must be 1 or more"),
         (("--warmup", "-5"), 2, "--warmup and --seed must be 0 or more"),
-        (("--rate", "-1"), 2, "--rate must be a number above 0"),
-        (("--data", "/nowhere"), 2, "there is no file /nowhere"),
+        (("--rate", "-1"), 2, "--rate must be above 0"),
+        (("--data", "/nowhere"), 2, "no such file: /nowhere"),
         (("--backend", "openvino"), 2, "openvino"),
     ],
 )

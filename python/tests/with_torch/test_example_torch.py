@@ -54,8 +54,8 @@ def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
     run = start(tmp_path / "run", "--data", str(moved), steps=7)
     said = run.stderr.read()
     assert run.wait() == 1
-    assert "is of a run with --data 400 bytes, sha256 of both ends" in said
-    assert "give --checkpoints" in said
+    assert "is from a run with --data 400 bytes, sha256 of both ends" in said
+    assert "pass another --checkpoints" in said
 
 
 def test_who_must_check_ends_in_words(tmp_path, monkeypatch):
@@ -72,11 +72,11 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     run = start(tmp_path, "--seed", "9", steps=5)
     said = run.stderr.read()
     assert run.wait() == 1
-    assert "is of a run with --seed 1, now 9: give --checkpoints" in said
+    assert "is from a run with --seed 1, now 9: pass another --checkpoints" in said
     run = start(tmp_path, steps=6)
     said = run.stderr.read()
     assert run.wait() == 0
-    assert "--steps 5, now 6: the rest has another schedule" in said
+    assert "--steps 5, now 6: the remaining schedule differs" in said
 
 
 def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
     run = start(tmp_path, steps=10)
     said = run.stderr.read()
     assert run.wait() == 1
-    assert f"no checkpoint in {tmp_path} reads" in said
+    assert f"no readable checkpoint in {tmp_path}" in said
     assert first.name in said
 
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
         (["--warmup", "-5"], "--warmup and --seed must be 0 or more"),
         (["--rate", "-1"], "--rate must be a number above 0"),
         (["--rate", "nan"], "--rate must be a number above 0"),
-        (["--data", "/nonexistent"], "there is no file /nonexistent"),
+        (["--data", "/nonexistent"], "no such file: /nonexistent"),
         (["--device", "gpu"], "invalid choice: 'gpu'"),
     ],
 )
@@ -134,7 +134,7 @@ def test_tokens_that_the_model_does_not_have_are_refused_in_words(tmp_path):
     run = start(tmp_path / "run", "--data", str(data))
     said = run.stderr.read()
     assert run.wait() == 1
-    assert "the data has token 40000, and the model has only 512" in said
+    assert "the data contains token 40000, but the model has only 512" in said
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_asked_to_stop_when_all_is_done_it_ends(example, socket_path, tmp_path, 
     monkeypatch.setattr(signal, "signal", lambda number, handler: callable(handler) and handler(number, None))
     caplog.set_level("INFO")
     assert module.train(module.arguments(), torch.device("cpu")) == 0
-    assert "all of 3 steps were done before" in caplog.text
+    assert "all 3 steps were already done" in caplog.text
     assert "asked to stop: ended after step 3 of 3" in caplog.text
 
 
