@@ -39,7 +39,7 @@ def waits():
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
-def test_the_environment_says_who_it_is(fake, monkeypatch):
+def test_identity_comes_from_the_environment(fake, monkeypatch):
     for name, value in {"SLURM_JOB_ID": "4711", "RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     job = Job(gpu="GPU-5f2a")
@@ -50,7 +50,7 @@ def test_the_environment_says_who_it_is(fake, monkeypatch):
     assert (job.name, job.rank) == ("4711", 3)
 
 
-def test_the_agent_hears_what_the_program_computes_with(fake, monkeypatch):
+def test_hello_reports_imported_frameworks(fake, monkeypatch):
     torch = ModuleType("torch")
     torch.__version__ = "2.11.0"
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -59,7 +59,7 @@ def test_the_agent_hears_what_the_program_computes_with(fake, monkeypatch):
     assert fake.accept().receive()["frameworks"] == {"torch": "2.11.0"}
 
 
-def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake, monkeypatch):
+def test_arguments_override_the_environment_and_invalid_values_are_omitted(fake, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "-1")
@@ -67,7 +67,7 @@ def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake
     assert fake.accept().receive() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
 
 
-def test_everything_that_a_job_says(fake):
+def test_every_message_type_is_sent(fake):
     job = Job("j")
     rank = fake.accept()
     job.phase("train")
@@ -90,7 +90,7 @@ def test_everything_that_a_job_says(fake):
     assert (job.sent, job.dropped) == (7, 0)
 
 
-def test_what_is_no_step_is_dropped_and_counted(fake):
+def test_invalid_steps_are_dropped_and_counted(fake):
     job = Job("j")
     rank = fake.accept()
     rank.receive()
@@ -101,14 +101,14 @@ def test_what_is_no_step_is_dropped_and_counted(fake):
     assert (job.sent, job.dropped) == (0, 3)
 
 
-def test_no_agent_is_no_error(socket_path):
+def test_a_missing_agent_is_no_error(socket_path):
     job = Job("j")
     for step in range(100):
         job.step_end(step)
     assert (job.sent, job.dropped, job.connected, job.checkpoint_wanted) == (0, 100, False, None)
 
 
-def test_a_file_that_is_no_socket_a_folder_that_is_not_there_and_a_path_that_is_none(socket_path):
+def test_invalid_socket_paths_are_no_error(socket_path):
     socket_path.write_text("hello")
     for name in (str(socket_path), "/nowhere/at/all", "x" * 400, "a\0b"):
         job = Job("j", path=name)
@@ -124,7 +124,7 @@ def test_a_socket_without_permission_or_listener(socket_path):
     assert job.dropped == 1
 
 
-def test_a_job_that_wants_no_agent(fake, monkeypatch):
+def test_an_empty_path_disables_reporting(fake, monkeypatch):
     monkeypatch.setenv("FARRIER_SOCKET", "")
     job = Job("j")
     job.step_end(1)
@@ -132,7 +132,7 @@ def test_a_job_that_wants_no_agent(fake, monkeypatch):
     assert job.dropped == 1
 
 
-def test_a_welcome_and_a_wish(fake, caplog):
+def test_welcome_notice_and_checkpoint_request(fake, caplog):
     job = Job("j")
     rank = fake.accept()
     assert not job.connected
@@ -148,14 +148,14 @@ def test_a_welcome_and_a_wish(fake, caplog):
     assert job.checkpoint_wanted is None
 
 
-def test_the_end_of_a_step_hears_too(fake):
+def test_step_end_reads_messages(fake):
     job = Job("j")
     fake.accept().send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.step_end(1)
     assert job.checkpoint_wanted == "r"
 
 
-def test_half_lines_garbage_and_unknown_types_are_survived(fake):
+def test_partial_lines_garbage_and_unknown_types_are_survived(fake):
     job = Job("j")
     rank = fake.accept()
     rank.raw(b'\xff\xfe\n[]\n{"type":"dance"}\n{"type":"checkpoint_wan')
@@ -174,7 +174,7 @@ def test_half_lines_garbage_and_unknown_types_are_survived(fake):
 
 
 @pytest.mark.parametrize("line", [b"x\n", b'{"type":"dance"}\n', b"x"])
-def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
+def test_an_agent_that_never_stops_sending_does_not_delay_a_step(fake, line):
     job = Job("j")
     rank = fake.accept()
     stop = threading.Event()
@@ -203,7 +203,7 @@ def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
     assert longest_s < 0.5
 
 
-def test_what_talks_nonsense_is_no_agent(fake, caplog):
+def test_a_peer_that_sends_garbage_is_disconnected(fake, caplog):
     job = Job("j")
     fake.accept().raw(b"HTTP/1.1 400 Bad Request\r\n" * 10)
     job.poll()
@@ -212,7 +212,7 @@ def test_what_talks_nonsense_is_no_agent(fake, caplog):
     assert "no agent" in caplog.text
 
 
-def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
+def test_an_agent_that_never_reads_does_not_block_and_gets_whole_lines(fake):
     job = Job("j")
     rank = fake.accept()
     with cheap():
@@ -238,7 +238,7 @@ def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
     assert steps[:-1] == list(range(len(steps) - 1))
 
 
-def test_the_rest_of_a_line_goes_before_anything_else(fake):
+def test_the_rest_of_a_line_is_sent_first(fake):
     job = Job("j")
     rank = fake.accept()
     hello = rank.file.readline()
@@ -252,7 +252,7 @@ def test_the_rest_of_a_line_goes_before_anything_else(fake):
     assert rank.receive() == {"type": "step_end", "step": 1}
 
 
-def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
+def test_an_agent_that_dies_mid_line(fake):
     job = Job("j")
     rank = fake.accept()
     rank.raw(b'{"type":"checkpoint_wanted","findings":["17-1"],"rea')
@@ -271,7 +271,7 @@ def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
     assert job.connected
 
 
-def test_attempts_are_ten_seconds_apart(fake):
+def test_reconnects_are_ten_seconds_apart(fake):
     job = Job("j")
     fake.accept().close()
     for step in range(100):
@@ -283,7 +283,7 @@ def test_attempts_are_ten_seconds_apart(fake):
     assert fake.accept().receive()["type"] == "hello"
 
 
-def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path):
+def test_a_restarted_agent_gets_the_saved_checkpoint(fake, socket_path):
     job = Job("j")
     rank = fake.accept()
     rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
@@ -306,7 +306,7 @@ def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path)
     anew.server.close()
 
 
-def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
+def test_a_refused_hello_is_not_retried(fake, caplog):
     job = Job("j")
     rank = fake.accept()
     rank.send(type="error", code="bad_hello", message="`job` is empty")
@@ -320,7 +320,7 @@ def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
     assert job.dropped == 11
 
 
-def test_last_words_are_heard_though_the_sending_fails(fake):
+def test_the_last_message_is_read_after_a_failed_send(fake):
     job = Job("j")
     rank = fake.accept()
     rank.send(type="error", code="bad_hello", message="no")
@@ -330,7 +330,7 @@ def test_last_words_are_heard_though_the_sending_fails(fake):
     assert job._state.reconnect.refused
 
 
-def test_a_full_agent_is_tried_again_later(fake):
+def test_a_full_agent_is_retried_later(fake):
     job = Job("j")
     rank = fake.accept()
     rank.send(type="error", code="full", message="no room")
@@ -342,7 +342,7 @@ def test_a_full_agent_is_tried_again_later(fake):
     assert [again.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
 
 
-def test_a_bad_line_does_not_end_it(fake):
+def test_a_bad_line_does_not_end_the_connection(fake):
     job = Job("j")
     rank = fake.accept()
     rank.receive()
@@ -351,7 +351,7 @@ def test_a_bad_line_does_not_end_it(fake):
     assert rank.receive()["step"] == 1
 
 
-def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
+def test_a_busy_listen_queue_does_not_block(socket_path):
     busy = Agent(socket_path, backlog=0)
     waiting = []
     for _ in range(4):
@@ -385,7 +385,7 @@ def test_a_child_after_a_fork_has_its_own_connection(fake):
     assert rank.receive() == {"type": "step_end", "step": 1}, "the parent's goes on"
 
 
-def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
+def test_a_forked_child_does_not_share_buffer_or_lock(fake):
     job = Job("j")
     fake.accept()
     job._rest = b"half a line\n"
@@ -402,13 +402,13 @@ def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
     job._lock.release()
 
 
-def test_programs_that_the_job_starts_do_not_inherit_it(fake):
+def test_child_programs_do_not_inherit_the_socket(fake):
     job = Job("j")
     assert not os.get_inheritable(job._socket.fileno())
     assert not job._socket.getblocking()
 
 
-def test_the_last_word_arrives(fake):
+def test_the_last_message_before_exit_arrives(fake):
     source = "from farrier.agent import Job; import os; j = Job('j'); j.oom(5); os._exit(1)"
     folder = os.path.join(os.path.dirname(__file__), "..", "src")
     subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": folder}, check=False)
@@ -416,7 +416,7 @@ def test_the_last_word_arrives(fake):
     assert [rank.receive() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
 
 
-def test_a_closed_job_opens_again_with_the_next_message(fake):
+def test_a_closed_job_reconnects_with_the_next_message(fake):
     with Job("j") as job:
         rank = fake.accept()
         assert rank.receive()["type"] == "hello"
@@ -426,7 +426,7 @@ def test_a_closed_job_opens_again_with_the_next_message(fake):
     assert [fake.accept().receive()["type"]] == ["hello"]
 
 
-def test_a_job_is_closed_when_no_thread_speaks_through_it(fake, monkeypatch):
+def test_close_waits_for_a_thread_that_is_sending(fake, monkeypatch):
     job = Job("j")
     closing = threading.Thread(target=job.close)
     with job._lock:  # As in the middle of a message.
@@ -443,7 +443,7 @@ def test_a_job_is_closed_when_no_thread_speaks_through_it(fake, monkeypatch):
     assert job._socket is not None
 
 
-def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
+def test_a_message_from_a_signal_handler_neither_hangs_nor_interleaves(fake):
     job = Job("j")
     rank = fake.accept()
     signal.signal(signal.SIGALRM, lambda *_: job.oom(1))
@@ -466,7 +466,7 @@ def test_calls_without_an_agent_are_cheap(socket_path):
             job.step_end(step, seconds=1.0)
 
 
-def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
+def test_a_missing_agent_is_not_logged(socket_path, caplog):
     caplog.set_level(logging.INFO)
     Job("j").step_end(1)
     assert caplog.text == ""
@@ -480,14 +480,14 @@ def test_the_parts_of_a_process_share_one_job(fake):
     fake.nobody()
 
 
-def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
+def test_module_functions_report_through_the_process_job(fake):
     agent.phase("low-memory")
     agent.oom(5, retry_step="split", rows=3)
     rank = fake.accept()
     assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]
 
 
-def test_numbers_that_are_none_are_left_out_with_one_warning_each(fake, caplog):
+def test_invalid_numbers_are_omitted_with_one_warning_each(fake, caplog):
     job = Job("j")
     rank = fake.accept()
     rank.receive()

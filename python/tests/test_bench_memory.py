@@ -11,7 +11,7 @@ from farrier.bench.memory import SETTINGS, TOKENS_MAX, Shard, choose_allocator, 
 from farrier.torch.allocator import NEW_NAME, OLD_NAME
 
 
-def test_a_stream_follows_from_its_seed_and_stays_within_the_most() -> None:
+def test_a_stream_is_deterministic_and_bounded() -> None:
     first = shapes(60, 0)
     assert first == shapes(60, 0)
     assert first != shapes(60, 1)
@@ -20,7 +20,7 @@ def test_a_stream_follows_from_its_seed_and_stays_within_the_most() -> None:
     assert max(rows * length for rows, length in first) > TOKENS_MAX // 2
 
 
-def test_shards_that_are_none_are_refused() -> None:
+def test_invalid_shards_are_rejected() -> None:
     with pytest.raises(ValueError, match="unknown variant `async`; expected one of default"):
         Shard("1.4b", "async", 30)
     with pytest.raises(ValueError, match="is none"):
@@ -28,7 +28,9 @@ def test_shards_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), [("2.8.0", OLD_NAME), ("2.11.0+cu130", NEW_NAME)])
-def test_the_environment_of_before_does_not_count(monkeypatch: pytest.MonkeyPatch, version: str, name: str) -> None:
+def test_allocator_settings_of_the_environment_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str
+) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     for variant, settings in SETTINGS.items():
         if variant == "ours":

@@ -14,18 +14,18 @@ def waits(step_s, steps, every_s=5.0):
     return found
 
 
-def test_slow_steps_are_waited_for_each():
+def test_slow_steps_sync_each_time():
     assert waits(6.0, 5) == [1, 2, 3, 4, 5]
 
 
-def test_quick_steps_are_waited_for_in_five_seconds():
+def test_fast_steps_sync_every_five_seconds():
     found = waits(0.01, 5000)
     assert found[:3] == [1, 11, 111]
     gaps = [after - before for before, after in pairwise(found[3:])]
     assert set(gaps) == {500}
 
 
-def test_a_pause_is_no_step():
+def test_pauses_are_not_counted():
     cadence = Cadence()
     cadence.start(10, 100.0)
     assert cadence.record_sync(10, 105.0) is None
@@ -33,7 +33,7 @@ def test_a_pause_is_no_step():
     assert cadence.record_sync(12, 201.0) == 0.5
 
 
-def test_a_clock_that_stands_or_goes_back():
+def test_a_clock_that_stops_or_goes_backwards():
     cadence = Cadence()
     cadence.start(0, 1.0)
     assert cadence.record_sync(1, 1.0) == 0.0

@@ -49,7 +49,7 @@ def printing(answer, code=0):
     return f"cat <<'END'\n{json.dumps(answer)}\nEND\nexit {code}"
 
 
-def test_an_answer_is_read(fake, no_frameworks):
+def test_a_result_is_parsed(fake, no_frameworks):
     fake(printing(ANSWER))
     answer = farrier.check()
     assert answer.verdict == "caveat"
@@ -66,7 +66,7 @@ def test_an_answer_is_read(fake, no_frameworks):
     assert farrier.check(must="run") == answer
 
 
-def test_the_binary_is_asked_about_this_python(fake, tmp_path, no_frameworks):
+def test_the_binary_checks_this_python(fake, tmp_path, no_frameworks):
     fake(f'echo "$@" > {tmp_path}/words', printing(ANSWER))
     farrier.check()
     assert (tmp_path / "words").read_text().split() == ["check", "--output", "json", "--python", sys.executable]
@@ -75,7 +75,7 @@ def test_the_binary_is_asked_about_this_python(fake, tmp_path, no_frameworks):
 
 
 @pytest.mark.parametrize("verdict", ["blocked", "unknown"])
-def test_only_who_asks_is_stopped(fake, no_frameworks, verdict):
+def test_only_must_run_raises(fake, no_frameworks, verdict):
     item = {"code": "c", "subject": "s", "verdict": verdict, "text": "the driver is too old", "source": "x"}
     fake(printing({"verdict": verdict, "items": [item]}, code=1))
     answer = farrier.check()
@@ -85,7 +85,7 @@ def test_only_who_asks_is_stopped(fake, no_frameworks, verdict):
     assert caught.value.result == answer
 
 
-def test_a_machine_without_a_gpu_is_blocked_and_told_what_that_means(fake, no_frameworks):
+def test_a_machine_without_a_gpu_is_blocked_and_explained(fake, no_frameworks):
     item = {"code": "no-nvidia-gpu", "subject": "GPUs", "verdict": "blocked", "text": "no NVIDIA GPU", "source": "x"}
     fake(printing({"verdict": "blocked", "items": [item]}, code=1))
     answer = farrier.check()
@@ -115,14 +115,14 @@ def test_no_binary(tmp_path, monkeypatch):
     unanswered("no-binary", "PATH", "FARRIER_BIN")
 
 
-def test_a_binary_that_is_named_and_is_none(tmp_path, monkeypatch):
+def test_an_invalid_farrier_bin(tmp_path, monkeypatch):
     (tmp_path / "text").write_text("no program")
     for name in ("text", "nowhere"):
         monkeypatch.setenv("FARRIER_BIN", str(tmp_path / name))
         unanswered("no-binary", str(tmp_path / name))
 
 
-def test_the_one_on_the_path_is_found(fake, tmp_path, monkeypatch):
+def test_the_binary_is_found_on_the_path(fake, tmp_path, monkeypatch):
     os.rename(fake(printing(ANSWER)), tmp_path / "farrier")
     monkeypatch.delenv("FARRIER_BIN")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -137,19 +137,19 @@ def test_the_one_on_the_path_is_found(fake, tmp_path, monkeypatch):
         '{"verdict":"ok","items":[{"verdict":"fine"}]}', '{"verdict":"ok","items":["x"]}',
     ],
 )  # fmt: skip
-def test_garbage_is_no_answer(fake, tmp_path, garbage):
+def test_garbage_output_is_unknown(fake, tmp_path, garbage):
     (tmp_path / "garbage").write_text(garbage)
     fake(f"cat {tmp_path}/garbage")
     unanswered("no-answer", "printed invalid output")
     assert len(str(farrier.check())) < 2000
 
 
-def test_bytes_that_are_no_text(fake):
+def test_non_text_output_is_unknown(fake):
     fake(r"printf '\377\376\000'")
     unanswered("no-answer", "printed invalid output")
 
 
-def test_an_error_is_told_in_the_binary_s_words(fake):
+def test_the_binary_s_error_message_is_passed_on(fake):
     fake("echo 'error: unexpected argument' >&2", "exit 2")
     unanswered("no-answer", "exit code 2", "unexpected argument")
 
@@ -165,7 +165,7 @@ def test_a_program_that_cannot_be_started(fake, tmp_path):
     unanswered("no-answer", "could not be started")
 
 
-def test_one_that_hangs_is_ended(fake):
+def test_a_hanging_binary_is_killed(fake):
     fake("exec sleep 600")
     began = time.monotonic()
     answer = farrier.check(timeout_s=0.2)
@@ -174,7 +174,7 @@ def test_one_that_hangs_is_ended(fake):
     assert answer.verdict == "unknown"
 
 
-def test_a_wrong_word_is_refused():
+def test_an_invalid_must_is_rejected():
     with pytest.raises(ValueError, match="'fly'"):
         farrier.check(must="fly")
 
@@ -183,7 +183,7 @@ def torch_like(version, cuda):
     return SimpleNamespace(__version__=version, version=SimpleNamespace(cuda=cuda))
 
 
-def test_what_runs_is_named_as_the_binary_takes_it():
+def test_frameworks_are_named_as_the_binary_expects():
     def tensorflow(**info):
         return SimpleNamespace(__version__="2.21.0", sysconfig=SimpleNamespace(get_build_info=lambda: info))
 
@@ -202,7 +202,7 @@ def judged(*subjects, verdict="ok"):
     return binary.CheckResult("ok", tuple(binary.Finding("cuda-native", verdict, "t", subject=it) for it in subjects))
 
 
-def test_what_runs_and_was_not_judged_is_unknown():
+def test_an_unjudged_framework_is_unknown():
     same = binary.with_frameworks(judged("torch==2.11.0"), ["torch==2.11.0+cu130"])
     assert same.verdict == "ok"
     assert "torch==2.11.0+cu130" in str(same)
@@ -214,7 +214,7 @@ def test_what_runs_and_was_not_judged_is_unknown():
     assert binary.with_frameworks(judged(), ["torch==2.11.0"], of_this_python=False).verdict == "ok"
 
 
-def test_a_blocked_node_names_what_was_imported_from_elsewhere_and_stays_blocked():
+def test_a_blocked_node_names_foreign_imports_and_stays_blocked():
     def blocked(*findings):
         no_gpu = binary.Finding("no-nvidia-gpu", "blocked", "no NVIDIA GPU", subject="GPUs")
         return binary.with_frameworks(binary.CheckResult("blocked", (no_gpu, *findings)), ["torch==2.11.0+cu130"])
@@ -227,7 +227,7 @@ def test_a_blocked_node_names_what_was_imported_from_elsewhere_and_stays_blocked
     assert len(blocked().findings) == 1, "without a GPU no framework is judged, and it may be the right one"
 
 
-def test_importing_farrier_imports_nothing_heavy():
+def test_importing_farrier_imports_no_framework():
     source = (
         "import sys, farrier, farrier.agent; print(sorted({'torch','keras','jax','tensorflow','numpy'} & set(sys.modules)))"
     )

@@ -21,7 +21,7 @@ def raised(message):
         ("something new", "something new"),
     ],
 )
-def test_a_message_becomes_words_with_the_line(message, word):
+def test_a_message_is_explained_with_its_line(message, word):
     found = explain_error(raised(message))
     assert word in found.cause
     assert found.remedy
@@ -29,12 +29,12 @@ def test_a_message_becomes_words_with_the_line(message, word):
     assert "raise RuntimeError(message)" in str(found)
 
 
-def test_no_line_where_none_is_known():
+def test_no_line_if_unknown():
     assert user_frame(None) is None
     assert explain_error(RuntimeError()).location is None
 
 
-def test_a_batch_that_runs_in_pieces_keeps_other_shapes_from_nothing():
+def test_a_split_batch_does_not_disable_other_shapes():
     found = explain_error(NotCapturable("8 rows of ids[*,512]", "micro-batches of 4 rows"))
     assert found.shape_specific
     assert "the guard runs 8 rows" in found.cause

@@ -5,7 +5,7 @@ from farrier.torch.guard_report import DoesNotFit, GuardReport, describe_recover
 from farrier.torch.retry_policy import Plan, RetryStep
 
 
-def test_the_report_reads_well_in_a_log():
+def test_the_report_as_text():
     report = GuardReport(
         calls=60,
         split_calls=17,
@@ -26,7 +26,7 @@ def test_the_report_reads_well_in_a_log():
     assert lines[-2:] == ["  and 2 shapes more", "  note: not split: because"]
 
 
-def test_what_does_not_fit_says_what_was_tried_and_what_to_do():
+def test_does_not_fit_lists_attempts_and_a_hint():
     error = DoesNotFit(
         ["as planned (micro-batches of 1 row): CUDA out of memory"],
         shape="1 rows of int64[*,9]",
@@ -43,12 +43,12 @@ def test_what_does_not_fit_says_what_was_tried_and_what_to_do():
     assert error.requested_bytes == 2**30
 
 
-def test_unknown_is_said():
+def test_unknown_values_are_shown():
     assert gib(None) == "unknown"
     assert gib(0) == "0.0 MiB"
 
 
-def test_one_of_a_thing_is_one_and_shares_have_no_power_of_ten():
+def test_plurals_and_percentages():
     report = GuardReport(1, 0, 1, 0, {"split": 1}, 0.0, {"int64[*] (plain)": 1}, None, [])
     assert "1 call, 1 out-of-memory, 1 step recovered (1 by split)" in str(report)
     assert "1 row of int64[*]" in str(report)
@@ -78,5 +78,5 @@ def test_one_of_a_thing_is_one_and_shares_have_no_power_of_ten():
         (RetryStep.RESERVE, Plan(8, without_reserve=True), 1, "all rows at once ran, with the reserve released"),
     ],
 )
-def test_how_a_shape_runs_from_now_on(retry_step, plan, micro_batches, expected):
+def test_describe_recovery(retry_step, plan, micro_batches, expected):
     assert describe_recovery(8, "float32[*,16]", retry_step, plan, micro_batches).endswith(expected)

@@ -8,7 +8,7 @@ from farrier.agent import Job
 UUID = "5f2a1c7e-0000-0000-0000-000000000000"
 
 
-def test_a_job_says_what_it_is(fake, monkeypatch):
+def test_repr_shows_identity(fake, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "16")
     job = Job("4711", 3, gpu="GPU-5f2a")
     assert repr(job) == f"<Job '4711', rank 3 of 16, GPU-5f2a, not connected ({fake.path}), 0 sent, 0 dropped>"
@@ -21,7 +21,7 @@ def test_a_job_says_what_it_is(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("gpu", [0, "0", "cuda:0", "cuda", "GPU-", "GPU-a b", UUID[:8]])
-def test_what_is_no_gpu_is_left_out_with_a_word(fake, caplog, gpu):
+def test_an_invalid_gpu_is_ignored_with_a_warning(fake, caplog, gpu):
     Job("j", gpu=gpu)
     assert fake.accept().receive() == {"type": "hello", "v": 1, "job": "j"}
     assert "is not a GPU UUID" in caplog.text
@@ -29,13 +29,13 @@ def test_what_is_no_gpu_is_left_out_with_a_word(fake, caplog, gpu):
 
 
 @pytest.mark.parametrize("gpu", [UUID, UUID.upper(), f"GPU-{UUID}", "GPU-5f2a", f"MIG-{UUID}", "MIG-GPU-5f2a/7/0"])
-def test_gpus_by_every_name_that_the_agent_takes(fake, caplog, gpu):
+def test_every_valid_form_of_a_gpu_uuid(fake, caplog, gpu):
     Job("j", gpu=gpu)
     assert fake.accept().receive()["gpu"] == gpu
     assert not caplog.records
 
 
-def test_a_process_has_one_job_which_learns_and_does_not_change(fake, caplog):
+def test_the_process_job_adds_values_and_keeps_known_ones(fake, caplog):
     first = agent.job()
     assert "gpu" not in fake.accept().receive()
     assert agent.job(gpu=f"GPU-{UUID}", rank=3) is first

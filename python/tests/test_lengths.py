@@ -3,7 +3,7 @@ import pytest
 from farrier.torch.lengths import Lengths, LruCache, TooLong, bucket
 
 
-def test_a_bucket_holds_the_length_and_is_at_most_an_eighth_longer():
+def test_a_bucket_is_at_most_an_eighth_longer():
     for length in range(64, 9000):
         padded = bucket(length)
         assert length <= padded <= length * (1 + 1 / 8) + 1
@@ -15,7 +15,7 @@ def test_an_octave_has_eight_buckets():
     assert [bucket(n) for n in (1024, 1025, 1152, 1153)] == [1024, 1152, 1152, 1280]
 
 
-def test_short_ones_share_and_the_longest_is_not_passed():
+def test_short_lengths_share_a_bucket_and_the_maximum_holds():
     assert bucket(3) == 64
     assert bucket(2000, longest=2010) == 2010
     with pytest.raises(TooLong, match="exceeds the maximum"):
@@ -29,7 +29,7 @@ def test_lengths_need_a_tensor():
         Lengths(pad={})
 
 
-def test_of_those_that_may_the_one_unused_for_longest_goes():
+def test_the_least_recently_used_evictable_entry_is_chosen():
     recent = LruCache(2)
     recent.put("a", 1)
     assert not recent.full

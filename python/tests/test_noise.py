@@ -60,7 +60,7 @@ SEEN = [(0.0, 0.0), (1e-5, 1e-3), (1e-4, 7e-3), (4e-4, 7e-3)]
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
 @pytest.mark.parametrize(("deviation", "noise"), SEEN)
-def test_a_right_graph_passes_whatever_the_noise(deviation, noise, share):
+def test_a_correct_graph_passes_at_any_noise(deviation, noise, share):
     refused = sum(
         not Runs(seed, deviation=deviation, noise=noise, share=share).compare_until_decided().passed
         for seed in range(SEEDS)
@@ -71,14 +71,14 @@ def test_a_right_graph_passes_whatever_the_noise(deviation, noise, share):
 @pytest.mark.parametrize("error", [0.01, -0.01])
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
 @pytest.mark.parametrize(("deviation", "noise"), SEEN)
-def test_an_error_of_one_per_cent_is_found_whatever_the_noise(deviation, noise, share, error):
+def test_an_error_of_one_per_cent_is_found_at_any_noise(deviation, noise, share, error):
     for seed in range(SEEDS):
         found = Runs(seed, deviation=deviation, noise=noise, share=share, error=error).compare_until_decided()
         assert [each.kind for each in found.mismatches] in ([MismatchKind.SCALE], [MismatchKind.DISTANCE]), (seed, found)
 
 
 @pytest.mark.parametrize("error", [0.0, 0.01, -0.01])
-def test_between_what_can_be_told_and_what_cannot_no_error_passes_and_no_right_graph_is_blamed(error):
+def test_at_medium_noise_no_error_passes_and_no_correct_graph_is_blamed(error):
     """With more noise than was ever seen a graph may be refused, but for that reason alone."""
     kinds = set()
     for deviation in (8e-4, 1.5e-3, 3e-3, 6e-3, 1.5e-2):
@@ -100,7 +100,7 @@ def test_gross_errors_are_found(deviation, noise, error, away):
 
 
 @pytest.mark.parametrize("error", [0.0, 0.01])
-def test_what_was_learned_of_the_noise_saves_eager_runs_and_hides_no_error(error):
+def test_noise_history_saves_eager_runs_and_hides_no_error(error):
     passed_at_once = 0
     for seed in range(SEEDS):
         prior = Runs(seed, deviation=1e-4, noise=7e-3).compare_until_decided().noise_history
@@ -111,7 +111,7 @@ def test_what_was_learned_of_the_noise_saves_eager_runs_and_hides_no_error(error
     assert passed_at_once > 0.3 * SEEDS if error == 0.0 else passed_at_once == 0
 
 
-def test_noise_that_was_learned_again_and_again_needs_no_further_runs():
+def test_pooled_noise_history_needs_no_further_runs():
     prior = None
     for seed in range(6):
         runs = Runs(seed, deviation=1e-4, noise=7e-3)
@@ -126,14 +126,14 @@ def test_noise_that_was_learned_again_and_again_needs_no_further_runs():
 
 
 @pytest.mark.parametrize(("error", "same"), [(0.0, True), (0.01, False), (-1.0, False)])
-def test_a_small_gradient_is_held_to_its_own_scale_where_that_is_known(error, same):
+def test_a_small_gradient_is_held_to_its_own_scale_if_measurable(error, same):
     small = {"norm": 0.1 * FLOOR, "whole": 1.0}
     for noise, deviation in ((0.0, 0.0), (5e-3, 1e-4)):
         found = Runs(1, deviation=deviation, noise=noise, error=error, **small).compare_until_decided()
         assert found.passed == same, (noise, found)
 
 
-def test_a_small_gradient_that_is_nothing_but_noise_is_waived_and_named():
+def test_a_small_gradient_of_pure_noise_is_waived_and_named():
     for seed in range(200):
         runs = Runs(seed, deviation=0.7, noise=0.7, norm=0.01 * FLOOR, whole=1.0)
         found = runs.compare_until_decided()
@@ -146,13 +146,13 @@ def test_a_small_gradient_that_is_nothing_but_noise_is_waived_and_named():
         assert again.eager_runs == 1
 
 
-def test_a_small_gradient_that_is_other_rounding_in_the_graph_is_waived():
+def test_a_small_gradient_with_other_rounding_is_waived():
     """Both are deterministic, and the difference is not along the gradient."""
     found = Runs(0, deviation=0.0, noise=0.0, error=-1.0, away=1.0, norm=1e-4 * FLOOR, whole=1.0).compare_until_decided()
     assert found.passed, found
 
 
-def test_noise_of_the_whole_size_in_a_gradient_that_counts_is_no_noise():
+def test_full_size_noise_in_a_large_gradient_is_an_error():
     found = Runs(0, deviation=0.1, noise=0.3).compare_until_decided()
     assert found.eager_runs_differ
 
@@ -190,7 +190,7 @@ NEIGHBOURS = [(0.0, 2.0**-8), (0.0, 2.0**-7), (0.0, 0.0, 0.0, 2.0**-7)]
 
 @pytest.mark.parametrize("noise", [7e-3, 7e-4])
 @pytest.mark.parametrize("values", NEIGHBOURS)
-def test_gradients_that_are_scaled_together_by_rounding_pass_also_with_what_was_learned(values, noise):
+def test_a_common_rounding_scale_passes_also_with_noise_history(values, noise):
     for seed in range(500):
         found = CommonlyScaled(seed, values, noise=noise).compare_until_decided()
         assert found.passed, (seed, found)
@@ -202,7 +202,7 @@ def test_gradients_that_are_scaled_together_by_rounding_pass_also_with_what_was_
 @pytest.mark.parametrize("values", NEIGHBOURS)
 @pytest.mark.parametrize("wrong", [1, 12])
 @pytest.mark.parametrize("noise", [7e-3, 7e-4])
-def test_one_per_cent_in_one_of_them_or_in_all_of_them_is_found(values, error, wrong, noise):
+def test_one_per_cent_in_one_or_all_gradients_is_found(values, error, wrong, noise):
     errors = (error,) * wrong + (0.0,) * (12 - wrong)
     for seed in range(500):
         prior = (
@@ -214,7 +214,7 @@ def test_one_per_cent_in_one_of_them_or_in_all_of_them_is_found(values, error, w
             assert "p0" in {each.name for each in found.mismatches}
 
 
-def test_a_scale_that_only_some_gradients_share_is_no_difference():
+def test_a_scale_shared_by_some_gradients_passes():
     """Two optimizers, of which one clips its gradients in bfloat16."""
 
     class Half(CommonlyScaled):
@@ -230,12 +230,12 @@ def test_a_scale_that_only_some_gradients_share_is_no_difference():
     assert sum(passed) == 200
 
 
-def test_a_common_scale_with_more_values_than_rounding_has_is_noise_that_is_too_large():
+def test_a_widely_spread_common_scale_is_too_noisy():
     found = CommonlyScaled(0, (0.0, 0.007, 0.014, 0.02)).compare_until_decided()
     assert found.too_noisy, found
 
 
-def test_losses():
+def test_loss_comparison():
     def evaluate(graph, eager, expected=2.0):
         runs = Runs(0, deviation=0.0, noise=0.0)
         runs.evidence.expected_loss = expected
@@ -257,7 +257,7 @@ def test_losses():
     assert evaluate([inf], [], -inf) == [MismatchKind.LOSS]
 
 
-def test_ranks_that_pass_go_on_as_long_as_another_does_not():
+def test_a_passing_rank_continues_until_all_pass():
     runs = Runs(0, deviation=0.0, noise=0.0)
     asked = []
 

@@ -24,7 +24,7 @@ def compared_at(schedule, replays, comparison_s=0.0, step_s=1.0):
     return found
 
 
-def test_comparisons_come_early_and_then_at_the_users_number_whatever_they_cost():
+def test_comparisons_are_early_then_at_the_users_interval():
     found = compared_at(VerifySchedule(100), 300, comparison_s=3600.0, step_s=0.001)
     assert found == [1, 2, 4, 8, 16, 32, 64, 100, 200, 300]
 
@@ -32,7 +32,7 @@ def test_comparisons_come_early_and_then_at_the_users_number_whatever_they_cost(
 EARLY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 
 
-def test_comparisons_of_short_steps_take_their_share_and_no_more():
+def test_comparisons_of_short_steps_stay_within_their_share():
     # 191 M weights on an H200: 80 ms each, steps of 5.4 ms.
     schedule = VerifySchedule(None)
     found = compared_at(schedule, 100_000, 0.080, 0.0054)
@@ -42,7 +42,7 @@ def test_comparisons_of_short_steps_take_their_share_and_no_more():
     assert schedule.cost_share == pytest.approx(0.003, rel=0.01)
 
 
-def test_slow_steps_are_compared_as_often_as_ever_and_all_within_two_minutes_or_a_thousand_steps():
+def test_comparison_intervals_are_bounded():
     for comparison_s, step_s in [(0.4, 0.131), (4.0, 0.131), (0.0, 0.005), (0.08, 2.0), (1e9, 1.0)]:
         assert verify_interval(comparison_s, step_s) == 1000
         assert compared_at(VerifySchedule(None), 3000, comparison_s, step_s) == [*EARLY, 1512, 2512]
@@ -50,13 +50,13 @@ def test_slow_steps_are_compared_as_often_as_ever_and_all_within_two_minutes_or_
         assert verify_interval(1e9, step_s) * step_s == pytest.approx(120.0)
 
 
-def test_a_clock_that_says_nonsense_keeps_no_graph_from_being_compared():
+def test_a_broken_clock_does_not_prevent_comparisons():
     for comparison_s, step_s in [(1.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("nan")), (float("inf"), 1.0)]:
         assert verify_interval(comparison_s, step_s) == 1000
     assert VerifySchedule(None).cost_share is None, "nothing was measured"
 
 
-def test_one_slow_replay_is_no_measure_of_the_others():
+def test_the_fastest_replay_counts():
     schedule = VerifySchedule(None)
     schedule.record_comparison(1, 0.080, 3.0)  # The graph is uploaded.
     assert schedule.interval == 1000
@@ -65,7 +65,7 @@ def test_one_slow_replay_is_no_measure_of_the_others():
     assert schedule.interval == 4939
 
 
-def test_what_a_graph_would_bring():
+def test_estimated_speedup():
     assert StepTiming(0.010, 0.010, busy_s=0.004).gain == pytest.approx(2.5)
     assert StepTiming(0.010, 0.002).gain == 1.0
     assert StepTiming(0.010, 0.009).gain is None
@@ -77,12 +77,12 @@ def test_what_a_graph_would_bring():
     assert StepTiming(0.010, 0.010, busy_s=0.020).gain == 1.0
 
 
-def test_a_policy_of_nothing_is_refused():
+def test_invalid_policies_are_rejected():
     with pytest.raises(ValueError, match="verify_every is 0"):
         Policy(verify_every=0)
 
 
-def test_tolerance_follows_the_type_and_never_allows_nan():
+def test_tolerance_depends_on_dtype_and_rejects_nan():
     assert tolerance_for("bfloat16").relative == pytest.approx(2**-8)
     assert tolerance_for("bfloat16", roundings=8).relative == pytest.approx(2**-5)
     assert tolerance_for("float64").relative < 1e-14
@@ -94,7 +94,7 @@ def test_tolerance_follows_the_type_and_never_allows_nan():
         tolerance_for("int8")
 
 
-def test_ranks_do_what_the_most_careful_of_them_wants():
+def test_ranks_take_the_most_conservative_action():
     assert joint_action(CallAction.REPLAY, same_shape=True) is CallAction.REPLAY
     for move in (CallAction.REPLAY, CallAction.VERIFY, CallAction.CAPTURE):
         assert joint_action(move, same_shape=False) is CallAction.EAGER
@@ -104,13 +104,13 @@ def test_ranks_do_what_the_most_careful_of_them_wants():
     assert max(CallAction.WARM_UP, CallAction.EAGER, CallAction.CAPTURE) is CallAction.EAGER
 
 
-def test_a_graph_goes_when_it_has_paid_or_is_idle():
+def test_a_graph_is_evictable_once_paid_off_or_idle():
     policy = Policy(max_graphs=4, break_even_replays=10)
     assert may_evict(10, 0, policy)
     assert not may_evict(9, 39, policy)
     assert may_evict(0, 40, policy)
 
 
-def test_the_coarsest_type_has_the_fewest_bits():
+def test_the_coarsest_dtype_has_the_fewest_bits():
     assert coarsest(["float32", "bfloat16", "float16"]) == "bfloat16"
     assert coarsest([]) == "float32"

@@ -15,7 +15,7 @@ def parameter_names(module):
     return [set(line.split()) for line in ran.stdout.splitlines()]
 
 
-def test_names_are_listed_before_they_are_imported():
+def test_lazy_names_are_listed():
     for module in ("farrier.torch", "farrier.keras", "farrier.jax", "farrier"):
         listed, imported, public = parameter_names(module)
         assert public

@@ -31,7 +31,7 @@ def all_attempts(options, fitting=None):
 
 
 @pytest.mark.parametrize("fitting", [None, 0, 1, 3])
-def test_everything_that_can_be_done_is_done_once_and_nothing_else(fitting):
+def test_every_available_measure_is_tried_once(fitting):
     for options in every_means():
         check_climb(options, fitting)
 
@@ -90,7 +90,7 @@ def test_with_a_floor_recompute_comes_between_splits():
     ]
 
 
-def test_a_known_size_saves_attempts_and_is_filled_evenly():
+def test_an_expected_size_saves_attempts():
     assert fewer_rows(16, 16, 5) == 4
     assert fewer_rows(16, 16, 15) == 8
     assert fewer_rows(16, 16, None) == 8
@@ -101,7 +101,7 @@ def test_a_known_size_saves_attempts_and_is_filled_evenly():
                 assert 1 <= fewer_rows(total, rows, fitting) < rows
 
 
-def test_pieces_are_even_in_order_and_complete():
+def test_micro_batches_are_even_in_order_and_complete():
     assert micro_batch_sizes(7, 4) == [4, 3]
     assert micro_batch_sizes(10, 4) == [4, 3, 3]
     assert micro_batch_sizes(5, 8) == [5]
@@ -113,7 +113,7 @@ def test_pieces_are_even_in_order_and_complete():
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_true_peak_is_not_tried_again_and_the_unknown_is():
+def test_a_true_peak_is_not_retried_but_an_unknown_one_is():
     assert worth_retrying(None, 10, 100, 0)
     assert worth_retrying(5, None, 100, 0)
     assert worth_retrying(5, 10, None, 0)
@@ -123,7 +123,7 @@ def test_a_true_peak_is_not_tried_again_and_the_unknown_is():
     assert not worth_retrying(20, 90, 100, None)
 
 
-def test_a_plan_says_what_it_is():
+def test_plan_as_text():
     assert str(Plan(1, recompute=True, offload=True, without_reserve=True)) == (
         "micro-batches of 1 row, recompute, offload, reserve released"
     )

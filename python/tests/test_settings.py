@@ -9,7 +9,7 @@ import farrier.keras
 from farrier import settings
 
 
-def test_what_the_user_set_stays():
+def test_user_settings_are_kept():
     environment = {"A": "theirs", "C": "same"}
     made = settings.apply({"A": "ours", "B": "ours", "C": "same"}, environment, [], ["tensorflow"])
     assert environment == {"A": "theirs", "B": "ours", "C": "same"}
@@ -18,7 +18,7 @@ def test_what_the_user_set_stays():
     assert str(settings.apply({}, {}, [], [])) == "nothing to set"
 
 
-def test_too_late_is_said(caplog):
+def test_late_settings_are_warned_about(caplog):
     made = settings.apply({"A": "1"}, {}, ["tensorflow", "os"], ["tensorflow", "jax"])
     assert made.late == ("tensorflow",)
     assert "tensorflow was already imported" in caplog.text
@@ -36,11 +36,11 @@ def test_too_late_is_said(caplog):
         ({"KERAS_BACKEND": ""}, None, "tensorflow"),
     ],
 )
-def test_the_backend_that_keras_takes(environment, config, backend):
+def test_keras_backend_selection(environment, config, backend):
     assert settings.keras_backend(environment, config) == backend
 
 
-def test_each_backend_gets_what_it_reads_and_nothing_else():
+def test_each_backend_gets_only_variables_it_reads():
     assert settings.keras("tensorflow", None, None, None) == {
         "KERAS_BACKEND": "tensorflow",
         "TF_GPU_ALLOCATOR": "cuda_malloc_async",
@@ -66,7 +66,7 @@ def test_each_backend_gets_what_it_reads_and_nothing_else():
         (("jax", float("nan"), None, None), "above 0"),
     ],
 )
-def test_a_setting_that_is_not_there_is_refused(words, complaint):
+def test_unsupported_settings_are_rejected(words, complaint):
     with pytest.raises(ValueError, match=complaint):
         settings.keras(*words)
 
@@ -92,7 +92,7 @@ def test_keras_is_configured_before_it_is_imported(bare):
     assert "keras" not in sys.modules
 
 
-def test_another_backend_than_the_one_that_runs_is_refused(bare, monkeypatch):
+def test_switching_the_running_backend_is_rejected(bare, monkeypatch):
     imported = SimpleNamespace(backend=SimpleNamespace(backend=lambda: "tensorflow"))
     monkeypatch.setitem(sys.modules, "keras", imported)
     with pytest.raises(RuntimeError, match="already imported, on tensorflow"):
@@ -100,7 +100,7 @@ def test_another_backend_than_the_one_that_runs_is_refused(bare, monkeypatch):
     assert "KERAS_BACKEND" not in os.environ
 
 
-def test_another_backend_than_the_environment_s_is_refused(bare, monkeypatch):
+def test_a_backend_conflicting_with_the_environment_is_rejected(bare, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     with pytest.raises(RuntimeError, match="KERAS_BACKEND is torch"):
         farrier.keras.configure("jax")
@@ -112,7 +112,7 @@ def test_jax(bare):
     assert farrier.jax.configure().set == {}
 
 
-def test_a_name_that_is_not_there():
+def test_unknown_attributes():
     with pytest.raises(AttributeError, match="it has Callback"):
         _ = farrier.keras.Nothing
 

@@ -13,7 +13,7 @@ def shape(length, rows):
     return BatchShape(f"int64[*,{length}]", rows, length)
 
 
-def test_what_was_seen_to_fit_is_never_split():
+def test_a_size_that_fit_is_never_split():
     learned = SizeHistory()
     learned.record_fit(shape(512, 8), Plan(8), 10 * GIB)
     learned.record_failure(shape(1024, 8), Plan(8), 12 * GIB, fragmented=False)
@@ -22,7 +22,7 @@ def test_what_was_seen_to_fit_is_never_split():
     assert learned.plan(shape(512, 5), RetryOptions(5), 12 * GIB) == Plan(5)
 
 
-def test_what_fitted_is_planned_anew_when_less_room_is_left():
+def test_a_size_that_fit_is_replanned_with_less_memory():
     learned = SizeHistory()
     for rows in (2, 4, 8):
         learned.record_fit(shape(512, rows), Plan(rows), rows * GIB)
@@ -30,7 +30,7 @@ def test_what_fitted_is_planned_anew_when_less_room_is_left():
     assert learned.plan(shape(512, 8), RetryOptions(8), 5 * GIB).rows == 4
 
 
-def test_between_what_fits_and_what_does_not_nothing_is_tried():
+def test_sizes_between_fit_and_failure_are_not_tried():
     learned = SizeHistory()
     learned.record_failure(shape(512, 8), Plan(8), None, fragmented=False)
     learned.record_fit(shape(512, 8), Plan(4), None)
@@ -39,7 +39,7 @@ def test_between_what_fits_and_what_does_not_nothing_is_tried():
     assert learned.plan(shape(512, 3), RetryOptions(3), None) == Plan(3)
 
 
-def test_a_bigger_shape_is_planned_to_fit_before_it_ever_failed():
+def test_a_larger_shape_is_split_before_it_fails():
     learned = SizeHistory()
     need = lambda elements: 2 * GIB + elements * (GIB >> 10)  # noqa: E731
     for length in (256, 512, 1024):
@@ -65,7 +65,7 @@ def test_a_row_that_may_just_fit_is_tried():
     assert learned.plan(shape(1150, 1), RetryOptions(1), 1000) == Plan(1, recompute=True)
 
 
-def test_a_failure_teaches_other_shapes_only_for_as_little_room():
+def test_a_failure_limits_other_shapes_only_at_similar_memory():
     learned = SizeHistory()
     learned.record_failure(shape(1024, 4), Plan(4), 10 * GIB, fragmented=False)
     assert learned.plan(shape(2048, 4), RetryOptions(4), 10 * GIB).rows == 1
@@ -73,7 +73,7 @@ def test_a_failure_teaches_other_shapes_only_for_as_little_room():
     assert learned.plan(shape(512, 4), RetryOptions(4), 10 * GIB).rows == 4
 
 
-def test_a_failure_is_forgotten_when_there_is_more_room():
+def test_a_failed_size_is_retried_with_more_memory():
     learned = SizeHistory()
     learned.record_failure(shape(512, 8), Plan(8), 10 * GIB, fragmented=False)
     learned.record_fit(shape(512, 8), Plan(4), None)
@@ -81,7 +81,7 @@ def test_a_failure_is_forgotten_when_there_is_more_room():
     assert learned.plan(shape(512, 8), RetryOptions(8), 11 * GIB) == Plan(8)
 
 
-def test_only_fragmentation_is_tried_again_after_many_good_calls():
+def test_only_fragmentation_is_retried_after_many_successes():
     for fragmented, expected in ((True, 8), (False, 4)):
         learned = SizeHistory()
         learned.record_failure(shape(512, 8), Plan(8), 10 * GIB, fragmented=fragmented)
@@ -91,7 +91,7 @@ def test_only_fragmentation_is_tried_again_after_many_good_calls():
         assert learned.plan(shape(512, 8), RetryOptions(8), 10 * GIB) == Plan(expected)
 
 
-def test_a_try_that_failed_again_is_remembered_again():
+def test_a_repeated_failure_is_recorded_again():
     learned = SizeHistory()
     learned.record_failure(shape(512, 8), Plan(8), 10 * GIB, fragmented=True)
     for _ in range(RETRY_AFTER):
@@ -100,7 +100,7 @@ def test_a_try_that_failed_again_is_remembered_again():
     assert learned.plan(shape(512, 8), RetryOptions(8), 10 * GIB) == Plan(4)
 
 
-def test_the_newest_failure_counts_against_what_fitted_before():
+def test_the_newest_failure_overrides_earlier_fits():
     learned = SizeHistory()
     learned.record_fit(shape(512, 8), Plan(8), None)
     learned.record_failure(shape(512, 8), Plan(8), 3 * GIB, fragmented=False)
@@ -115,14 +115,14 @@ def test_without_splitting_the_mode_changes():
     assert learned.plan(shape(512, 8), RetryOptions(8, split=False), None) == Plan(8, recompute=True, offload=True)
 
 
-def test_when_nothing_fitted_the_last_means_are_the_plan():
+def test_the_last_mode_is_planned_if_all_failed():
     learned = SizeHistory()
     for plan in (Plan(1), Plan(1, recompute=True), Plan(1, recompute=True, offload=True)):
         learned.record_failure(shape(512, 1), plan, None, fragmented=False)
     assert learned.plan(shape(512, 1), RetryOptions(1), None) == Plan(1, recompute=True, offload=True)
 
 
-def test_a_plan_that_the_line_got_wrong_widens_the_margin():
+def test_a_wrong_prediction_widens_the_margin():
     learned = SizeHistory()
     learned.record_fit(shape(512, 8), Plan(8), 10 * GIB)
     before = learned.margin
@@ -133,7 +133,7 @@ def test_a_plan_that_the_line_got_wrong_widens_the_margin():
     assert learned.margin <= 0.15
 
 
-def test_what_was_learned_survives_as_json_and_plans_the_same():
+def test_history_round_trips_through_json():
     numbers = random.Random(7)
     learned = SizeHistory()
     for _ in range(300):
@@ -155,7 +155,7 @@ def test_what_was_learned_survives_as_json_and_plans_the_same():
         SizeHistory.from_json({"version": 0})
 
 
-def test_shapes_are_bounded_and_the_oldest_goes():
+def test_shapes_are_bounded_and_the_oldest_is_evicted():
     learned = SizeHistory()
     for length in range(MAX_SHAPES + 10):
         learned.record_fit(shape(length, 1), Plan(1), None)
@@ -164,7 +164,7 @@ def test_shapes_are_bounded_and_the_oldest_goes():
     assert (f"int64[*,{MAX_SHAPES + 9}]", ActivationMode.PLAIN) in learned.shapes
 
 
-def test_the_line_is_never_below_its_points():
+def test_the_model_is_never_below_its_points():
     numbers = random.Random(3)
     line = MemoryModel()
     assert line.need(5) is None
@@ -178,7 +178,7 @@ def test_the_line_is_never_below_its_points():
     assert len(line.points) <= 64
 
 
-def test_one_point_is_a_line_from_what_is_fixed():
+def test_one_point_gives_a_line_from_the_fixed_bytes():
     line = MemoryModel()
     line.add(100, 1000)
     assert line.need(200) == 2000
@@ -188,14 +188,14 @@ def test_one_point_is_a_line_from_what_is_fixed():
     assert line.max_elements(1400) == 500
 
 
-def test_a_line_that_begins_below_what_is_fixed_is_not_believed():
+def test_an_intercept_below_the_fixed_bytes_is_rejected():
     line = MemoryModel(fixed_bytes=500)
     line.add(100, 600)
     line.add(101, 700)  # Noise: the slope through both is 100 and begins far below.
     assert line.need(200) == int(500 + 200 * 200 / 101)
 
 
-def test_the_gradients_do_not_make_a_small_first_batch_look_dear():
+def test_gradients_do_not_inflate_a_small_first_batch():
     learned = SizeHistory()
     learned.set_fixed_bytes(int(2.7 * GIB))
     learned.record_fit(shape(256, 1), Plan(1), 3 * GIB)

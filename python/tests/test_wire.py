@@ -15,7 +15,7 @@ def said(line):
     return json.loads(line)
 
 
-def test_hello_has_what_is_known_and_nothing_else():
+def test_hello_has_only_known_fields():
     assert said(JobIdentity("4711").hello()) == {"type": "hello", "v": 1, "job": "4711"}
     full = JobIdentity("4711", 3, 16, 8, "GPU-5f2a1c7e")
     assert said(full.hello()) == {
@@ -29,7 +29,7 @@ def test_hello_has_what_is_known_and_nothing_else():
     }
 
 
-def test_hello_names_the_frameworks_that_were_imported():
+def test_hello_names_imported_frameworks():
     torch, odd = ModuleType("torch"), ModuleType("jax")
     torch.__version__ = "2.11.0+cu130"
     odd.__version__ = 7
@@ -39,7 +39,7 @@ def test_hello_names_the_frameworks_that_were_imported():
     assert "frameworks" not in said(JobIdentity("4711").hello({}))
 
 
-def test_a_name_is_cut_and_is_utf8():
+def test_names_are_truncated_and_valid_utf8():
     hello = said(JobIdentity("ü" * 300 + "x").hello())
     assert hello["job"] == "ü" * 128
     assert said(JobIdentity("a\ud800b\n").hello())["job"] == "a?b\n"
@@ -63,11 +63,11 @@ def test_a_name_is_cut_and_is_utf8():
         ("٣", None),
     ],
 )
-def test_whole_numbers(value, number):
+def test_unsigned_numbers(value, number):
     assert wire.unsigned(value, 32) == number
 
 
-def test_steps():
+def test_step_messages():
     assert said(wire.step_end(1200, 1.42, 65536, 2.31)) == {
         "type": "step_end",
         "step": 1200,
@@ -81,33 +81,33 @@ def test_steps():
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), object()])
-def test_a_loss_that_is_no_number_is_null_and_still_json(loss):
+def test_a_non_finite_loss_is_null(loss):
     line = wire.step_end(1, float("nan"), -5, loss)
     assert said(line) == {"type": "step_end", "step": 1, "loss": None}
     assert b"NaN" not in line
 
 
-def test_the_name_of_a_job():
+def test_default_job_name():
     assert wire.job_name({"SLURM_JOB_ID": "99", "RANK": "0"}, "train.py", 5, 4) == "99"
     assert wire.job_name({"RANK": "0"}, "/home/me/train.py", 5, 4) == "train.py-4", "torchrun's ranks are one job"
     assert wire.job_name({}, "train.py", 5, 4) == "train.py-5"
     assert wire.job_name({}, "", 5, 4) == "python-5"
 
 
-def test_the_socket():
+def test_socket_path():
     assert wire.socket_path({}) == "/run/farrier/agent.sock"
     assert wire.socket_path({"FARRIER_SOCKET": "/x"}) == "/x"
     assert wire.socket_path({"FARRIER_SOCKET": ""}) is None
 
 
-def test_lines_come_from_pieces():
+def test_lines_are_assembled_from_chunks():
     lines = LineReader()
     assert lines.feed(b"ab") == []
     assert lines.feed(b"c\nd\n\ne") == [b"abc", b"d", b""]
     assert lines.feed(b"\n") == [b"e"]
 
 
-def test_a_line_that_is_too_long_is_passed_over_and_not_kept():
+def test_overlong_lines_are_skipped_and_not_buffered():
     lines = LineReader()
     for _ in range(100):
         assert lines.feed(b"x" * 60_000) == []
@@ -118,7 +118,7 @@ def test_a_line_that_is_too_long_is_passed_over_and_not_kept():
     assert lines.feed(b"x" * wire.LINE_BYTES_MAX + b"\n") == [b"x" * wire.LINE_BYTES_MAX]
 
 
-def test_attempts_to_connect_are_ten_seconds_apart():
+def test_connection_attempts_are_ten_seconds_apart():
     reconnect = ReconnectPolicy()
     assert reconnect.due(0.0)
     reconnect.last_attempt_s = 5.0
@@ -132,7 +132,7 @@ def wanted_line(*keys, reason="Xid 95"):
     return json.dumps({"type": "checkpoint_wanted", "findings": keys, "reason": reason}).encode()
 
 
-def test_a_checkpoint_is_wanted_until_one_is_saved():
+def test_a_request_stays_until_a_checkpoint_is_saved():
     memory = ClientState()
     assert memory.checkpoint_wanted(0.0) is None
     assert "Xid 95" in memory.handle_line(wanted_line("17-1")).log_message
@@ -141,7 +141,7 @@ def test_a_checkpoint_is_wanted_until_one_is_saved():
     assert memory.checkpoint_wanted(0.0) is None
 
 
-def test_old_keys_are_answered_with_what_was_saved():
+def test_known_findings_resend_checkpoint_done():
     memory = ClientState()
     memory.handle_line(wanted_line("17-1"))
     heard = memory.handle_line(wanted_line("17-1"))
@@ -153,7 +153,7 @@ def test_old_keys_are_answered_with_what_was_saved():
     assert said(heard.resend) == {"type": "checkpoint_done", "step": 8}
 
 
-def test_one_new_key_among_old_ones_is_news():
+def test_one_new_finding_makes_a_new_request():
     memory = ClientState()
     memory.handle_line(wanted_line("17-1"))
     memory.checkpoint_done(8)
@@ -162,7 +162,7 @@ def test_one_new_key_among_old_ones_is_news():
     assert memory.checkpoint_wanted(0.0) == "rows pending"
 
 
-def test_a_wish_without_keys_is_a_wish():
+def test_a_request_without_findings_counts():
     memory = ClientState()
     memory.handle_line(b'{"type":"checkpoint_wanted"}')
     assert "no reason" in memory.checkpoint_wanted(0.0)
@@ -171,7 +171,7 @@ def test_a_wish_without_keys_is_a_wish():
     assert memory.checkpoint_wanted(0.0) == "a fault"
 
 
-def test_a_checkpoint_that_failed_is_asked_for_again_in_a_minute():
+def test_a_failed_checkpoint_is_requested_again_after_a_minute():
     memory = ClientState()
     memory.handle_line(wanted_line("17-1"))
     line = memory.checkpoint_failed("no space left on /ckpt", now_s=100.0)
@@ -188,7 +188,7 @@ def test_a_long_message_fits_a_line():
     assert len(line) < wire.LINE_BYTES_MAX
 
 
-def test_keys_do_not_grow_without_end():
+def test_remembered_findings_are_bounded():
     memory = ClientState()
     for turn in range(3 * wire.KEYS_MAX):
         memory.handle_line(wanted_line(f"{turn}-1"))
@@ -205,20 +205,20 @@ def test_errors_that_end_the_connection(code):
 
 
 @pytest.mark.parametrize("code", ["bad_line", "starting"])
-def test_errors_after_which_it_goes_on(code):
+def test_errors_that_keep_the_connection(code):
     heard = ClientState().handle_line(json.dumps({"type": "error", "code": code}).encode())
     assert not heard.close
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"17", b"[]", b"null", b"{", b"[" * 60_000, b"9" * 5000])
-def test_nonsense_is_counted_and_passed_over(raw):
+def test_invalid_lines_are_counted_and_ignored(raw):
     memory = ClientState()
     heard = memory.handle_line(raw)
     assert (heard.log_message, heard.close, heard.resend) == (None, False, None)
     assert memory.invalid_lines == 1
 
 
-def test_unknown_types_and_fields_are_passed_over():
+def test_unknown_types_and_fields_are_ignored():
     memory = ClientState()
     heard = memory.handle_line(b'{"type":"sing","song":1}')
     assert (heard.log_message, heard.close, memory.invalid_lines) == (None, False, 0)
@@ -226,7 +226,7 @@ def test_unknown_types_and_fields_are_passed_over():
     assert memory.welcomed
 
 
-def test_the_same_words_are_logged_once_and_all_words_are_bounded():
+def test_messages_are_logged_once_and_bounded():
     memory = ClientState()
     notice = b'{"type":"notice","message":"not on this node"}'
     assert "not on this node" in memory.handle_line(notice).log_message

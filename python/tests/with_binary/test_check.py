@@ -9,7 +9,7 @@ import farrier
 CAPTURED = Path(__file__).parents[3] / "docs/tour/node"
 
 
-def test_a_captured_node_that_is_wrong_is_blocked():
+def test_a_broken_captured_node_is_blocked():
     answer = farrier.check(root=CAPTURED)
     assert answer.verdict == "blocked"
     blocked = {finding.code for finding in answer.findings if finding.verdict == "blocked"}
@@ -20,13 +20,13 @@ def test_a_captured_node_that_is_wrong_is_blocked():
         farrier.check(root=CAPTURED, must="run")
 
 
-def test_this_node_has_an_answer():
+def test_this_node_has_a_result():
     answer = farrier.check()
     assert answer.findings
     assert not {"no-answer", "no-binary", "python-unknown"} & {finding.code for finding in answer.findings}
 
 
-def test_a_node_that_is_not_there_is_unknown_in_the_binary_s_words(tmp_path):
+def test_a_missing_node_is_unknown_with_the_binary_s_message(tmp_path):
     answer = farrier.check(root=tmp_path / "nowhere")
     assert answer.verdict == "unknown"
     assert "nowhere" in str(answer)

@@ -20,7 +20,7 @@ def one_rank(tmp_path):
     distributed.destroy_process_group()
 
 
-def test_the_losses_are_those_of_the_eager_run(one_rank):
+def test_losses_equal_the_eager_run(one_rank):
     model = build("tiny", device="cuda", dtype=torch.float32)
     twin = copy.deepcopy(model)
 

@@ -94,7 +94,7 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     assert run.report.recovered.get("split") == 1, "planned the second time: only fragments may have to be freed"
 
 
-def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
+def test_a_loss_that_is_not_a_mean_over_rows_is_not_split(model, cap):
     batch = random_batch(model, 8, 1024)
     base, need = whole(model, batch)[2:]
     cap(base + int(0.6 * need))
@@ -140,7 +140,7 @@ def test_offload_gives_the_same_gradients(model):
     assert "offload" in {mode.value for _, mode in run.learned.shapes}
 
 
-def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
+def test_a_step_that_does_not_fit_leaves_no_side_effects(model, cap):
     batch = random_batch(model, 2, 2048)
     whole(model, random_batch(model, 1, 64))  # cuBLAS keeps its workspace from here on.
     random_before = torch.cuda.get_rng_state()
@@ -176,7 +176,7 @@ def what_is_left(block=32 << 20):
     return taken
 
 
-def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
+def test_the_reserve_recovers_the_last_resort(model, cap):
     batch = random_batch(model, 1, 1024)
     expected = whole(model, batch)
     cap(expected[2] + 8 * GIB)
@@ -210,7 +210,7 @@ def test_half_precision_stays_close(cap):
     assert max(errors) < 0.15, errors
 
 
-def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
+def test_a_split_step_gets_no_graph_and_continues():
     model = build("tiny", device="cuda", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     batch = random_batch(model, 8, 64)
@@ -269,7 +269,7 @@ print(json.dumps({"expandable": choice.expandable, "kinds": kinds, "late": late,
 """
 
 
-def test_buffers_of_the_classic_pool_are_classic_and_the_rest_is_expandable():
+def test_the_classic_pool_is_classic_and_the_rest_expandable():
     environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
     done = subprocess.run(
         [sys.executable, "-c", ALLOCATOR],

@@ -31,7 +31,7 @@ def ends(rank):
     return [it for it in rank.everything() if it["type"] == "step_end"]
 
 
-def test_a_step_is_told_when_it_has_ended_and_the_host_did_not_wait(fake, monkeypatch):
+def test_a_completed_step_is_reported_without_blocking(fake, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
     step = made(100_000_000, tokens=64, graph=False)  # Some 50 ms of a GPU that is busy.
     batch = torch.ones(8, 64, device=DEVICE)
@@ -62,7 +62,7 @@ def test_a_step_is_told_when_it_has_ended_and_the_host_did_not_wait(fake, monkey
     assert last["seconds"] == pytest.approx(lasted_s / 10, rel=0.3), "the GPU's time, and not that of launching"
 
 
-def test_the_steps_of_a_graph_are_told(fake, monkeypatch):
+def test_graph_steps_are_reported(fake, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.01)
     step = made(1_000_000, policy=farrier.torch.Policy(min_speedup=0.0, profile=False))
     for _ in range(200):
@@ -75,7 +75,7 @@ def test_the_steps_of_a_graph_are_told(fake, monkeypatch):
     assert [it["step"] for it in told] == sorted({it["step"] for it in told})
 
 
-def test_a_step_that_is_told_costs_some_microseconds(fake):
+def test_reporting_costs_some_microseconds(fake):
     step = made(0, graph=False)
     batch = torch.ones(8, 64, device=DEVICE)
     step(batch)

@@ -106,7 +106,7 @@ def fell(losses_of_a_run):
     assert sum(losses_of_a_run[-4:]) < sum(losses_of_a_run[:4]) - 0.05, losses_of_a_run
 
 
-def test_the_losses_are_those_of_the_eager_run():
+def test_losses_equal_the_eager_run():
     eager, found, graphed = both(plain_step, list(batches(60)))
     same(eager, found)
     fell(eager)
@@ -156,7 +156,7 @@ def test_a_scheduler_and_an_assigned_rate_reach_the_graph():
     trained_alike(start, model, twin)
 
 
-def test_a_rate_that_is_assigned_at_every_step_from_the_first():
+def test_a_rate_assigned_at_every_step():
     def assign(i, _, optimizer):
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * min(1.0, (i + 1) / 30)
@@ -167,7 +167,7 @@ def test_a_rate_that_is_assigned_at_every_step_from_the_first():
     assert graphed.report.replays >= 30
 
 
-def test_what_is_frozen_or_evaluated_on_the_way_is_seen():
+def test_freezing_and_eval_mode_are_detected():
     def change(i, model, _):
         model.embedding.requires_grad_(i >= 15)
         model.blocks[0].train(i < 25)
@@ -179,7 +179,7 @@ def test_what_is_frozen_or_evaluated_on_the_way_is_seen():
     assert graphed.report.replays >= 25
 
 
-def test_weights_that_are_put_elsewhere_are_captured_anew():
+def test_moved_weights_are_recaptured():
     def move(i, model, _):
         if i == 20:
             for parameter in model.parameters():
@@ -218,7 +218,7 @@ def test_averaged_weights_inside_the_step():
     trained_alike(start, *averages)
 
 
-def test_pinned_memory_that_is_written_again_is_read_first():
+def test_reused_pinned_memory_is_read_first():
     staging = torch.empty(8, 16, pin_memory=True)
 
     def slow(model, optimizer):
@@ -299,7 +299,7 @@ def test_a_wrong_padding_value_is_found_before_it_trains():
     assert "differ" in graphed.report.reason.cause
 
 
-def test_a_number_of_python_that_changes_is_found():
+def test_a_changing_python_number_is_found():
     def schedule(model, optimizer):
         train = {"weight": 1.0}
 
@@ -374,7 +374,7 @@ def test_other_optimizers(kind, options):
     assert graphed.report.replays >= 20, graphed.report
 
 
-def test_sgd_with_dampening_runs_eagerly_and_says_why():
+def test_sgd_with_dampening_runs_eagerly_with_a_reason():
     options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
     eager, found, graphed = both(plain_step, list(batches(8)), kind=torch.optim.SGD, options=options)
     same(eager, found, 1e-5)
@@ -449,7 +449,7 @@ def not_forked(model, optimizer):
         (not_forked, "uses a stream outside the capture", "torch.ones(1024"),
     ],
 )
-def test_what_cannot_be_captured_is_explained_and_runs_eagerly(make, words, line):
+def test_an_uncapturable_step_is_explained_and_runs_eagerly(make, words, line):
     eager, found, graphed = both(make, list(batches(10)))
     same(eager, found, 1e-4)
     assert words in graphed.report.reason.cause
@@ -457,7 +457,7 @@ def test_what_cannot_be_captured_is_explained_and_runs_eagerly(make, words, line
         assert line in graphed.report.reason.location
 
 
-def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
+def test_another_thread_may_sync_during_the_dry_run():
     found = []
 
     def beside():
@@ -485,7 +485,7 @@ def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
-def test_a_layer_that_is_left_out_by_a_number_of_the_host_has_no_graph():
+def test_host_side_layer_dropping_has_no_graph():
     def make(model, optimizer):
         inner = plain_step(model, optimizer)
 
@@ -501,14 +501,14 @@ def test_a_layer_that_is_left_out_by_a_number_of_the_host_has_no_graph():
     assert "draws random numbers on the host (torch's generator of the CPU)" in graphed.report.reason.cause
 
 
-def test_shapes_that_never_come_back():
+def test_shapes_that_never_recur():
     stream = [batch for i in range(40) for batch in batches(1, length=20 + i, seed=i)]
     eager, found, graphed = both(plain_step, stream)
     same(eager, found, 1e-4)
     assert "none occurred twice" in graphed.report.reason.cause
 
 
-def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
+def test_an_interrupt_during_capture_leaves_a_usable_step():
     calls = {"count": 0}
 
     def interrupted(model, optimizer):
@@ -543,7 +543,7 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
     assert graphed.report.replays >= 5
 
 
-def test_an_error_of_the_step_itself_is_the_users():
+def test_an_error_in_the_step_is_raised():
     def failing(model, optimizer):
         def train(batch):
             raise KeyError("no such column")
@@ -575,7 +575,7 @@ print("trained on")
 """
 
 
-def test_a_cuda_error_inside_a_graph_ends_the_job_and_says_what_to_do():
+def test_a_cuda_error_inside_a_graph_ends_the_job_with_a_hint():
     script = LOSES_THE_CONTEXT.format(path=[entry for entry in (str(Path(__file__).parent), *sys.path) if entry])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert run.returncode != 0  # torch may abort at exit: it frees pinned memory and cannot.
@@ -584,7 +584,7 @@ def test_a_cuda_error_inside_a_graph_ends_the_job_and_says_what_to_do():
     assert "restart from the last checkpoint" in run.stderr
 
 
-def test_loading_a_checkpoint_makes_the_graphs_anew():
+def test_loading_a_checkpoint_recaptures_graphs():
     model = model_of()
     twin = copy.deepcopy(model)
     first, second = optimizer_of(model), optimizer_of(twin)
@@ -601,7 +601,7 @@ def test_loading_a_checkpoint_makes_the_graphs_anew():
     assert graphed.report.reason is None
 
 
-def test_running_statistics_are_counted_once():
+def test_running_statistics_are_updated_once():
     class Normed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -623,7 +623,7 @@ def test_running_statistics_are_counted_once():
     torch.testing.assert_close(twin.norm.running_var, model.norm.running_var, rtol=1e-3, atol=1e-4)
 
 
-def test_a_buffer_that_forward_replaces_is_told_and_right():
+def test_a_replaced_buffer_is_reported_and_correct():
     class Replacing(nn.Module):
         def __init__(self):
             super().__init__()
@@ -641,7 +641,7 @@ def test_a_buffer_that_forward_replaces_is_told_and_right():
     assert "replaces a buffer by another tensor (mean)" in graphed.report.reason.cause
 
 
-def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
+def test_a_gpu_bound_step_stays_eager_with_a_reason():
     def heavy(model, optimizer):
         inner = plain_step(model, optimizer)
         square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -658,7 +658,7 @@ def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
     assert "waits for the GPU" in graphed.report.reason.cause
 
 
-def test_a_step_that_waits_for_launches_is_measured_and_faster():
+def test_a_launch_bound_step_is_faster_as_a_graph():
     policy = Policy(warmups=3)
     _, _, graphed = both(plain_step, list(batches(60)), policy=policy)
     assert graphed.report.reason is None, graphed.report
@@ -666,7 +666,7 @@ def test_a_step_that_waits_for_launches_is_measured_and_faster():
     assert graphed.report.speedup > 1.5
 
 
-def test_a_scheduler_that_moves_momentum_too_has_no_graph_and_says_why():
+def test_a_momentum_scheduler_has_no_graph_with_a_reason():
     model = model_of()
     optimizer = optimizer_of(model)
     graphed = step(plain_step(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
@@ -757,7 +757,7 @@ def test_attention_with_grouped_queries_has_a_graph(compile):
 
 
 @pytest.mark.parametrize("name", ["layers.0.q.weight", "layers.0.kv.bias", "layers.5.norm.weight", "head.weight"])
-def test_a_gradient_of_the_graph_that_is_one_per_cent_too_large_is_found(name):
+def test_a_graph_gradient_off_by_one_per_cent_is_found(name):
     graphed = grouped_queries(name, count=6)
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS, graphed.report
     assert {each.name for each in graphed.report.last_comparison.mismatches} == {name}

@@ -63,7 +63,7 @@ def wants(rank, key="17-1", reason="gpu.xid Xid 95"):
     rank.send(type="checkpoint_wanted", findings=[key], reason=reason)
 
 
-def test_steps_phases_and_losses_are_told(fake, every_step):
+def test_steps_phases_and_losses_are_reported(fake, every_step):
     told = farrier.keras.Callback(tokens=512, job=Job("4711"))
     rank = fake.accept()
     history = model_of().fit(**data(), epochs=2, validation_split=0.25, callbacks=[told])
@@ -81,7 +81,7 @@ def test_steps_phases_and_losses_are_told(fake, every_step):
     assert told.step == 2 * per_epoch
 
 
-def test_quick_steps_are_not_waited_for(fake):
+def test_fast_steps_are_not_waited_for(fake):
     told = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     model_of().fit(**data(100), callbacks=[told])
@@ -91,13 +91,13 @@ def test_quick_steps_are_not_waited_for(fake):
     assert steps[-1] == 100, "the end of an epoch is told"
 
 
-def test_without_an_agent_the_training_is_the_same(socket_path):
+def test_training_is_the_same_without_an_agent(socket_path):
     plain = model_of().fit(**data(), epochs=2).history
     told = model_of().fit(**data(), epochs=2, callbacks=[farrier.keras.Callback()]).history
     assert told == plain
 
 
-def test_with_a_stuck_agent_the_training_is_the_same(fake, every_step):
+def test_training_is_the_same_with_a_hung_agent(fake, every_step):
     told = farrier.keras.Callback(job=Job("4711"))
     fake.accept()
     plain = model_of().fit(**data(), epochs=2).history
@@ -113,7 +113,7 @@ def test_several_steps_in_one_execution(fake, every_step):
     assert [it["step"] for it in of(rank.everything(), "step_end")] == steps
 
 
-def test_a_resumed_training_goes_on_counting(fake, every_step):
+def test_a_resumed_run_continues_the_step_count(fake, every_step):
     model = model_of()
     model.fit(**data(3))
     told = farrier.keras.Callback(job=Job("4711"))
@@ -125,7 +125,7 @@ def test_a_resumed_training_goes_on_counting(fake, every_step):
     assert [it["step"] for it in of(rank.everything(), "step_end")] == [101, 102]
 
 
-def test_a_checkpoint_that_is_wanted_is_saved_whole_and_answered(fake, every_step, tmp_path):
+def test_a_requested_checkpoint_is_saved_and_reported(fake, every_step, tmp_path):
     told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "ckpt" / "{step}.keras"))
     rank = fake.accept()
     wants(rank)
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_is_wanted_is_saved_whole_and_answered(fake, every_ste
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_checkpoint_in_the_middle_changes_nothing_of_the_training(fake, tmp_path):
+def test_saving_does_not_change_training(fake, tmp_path):
     plain = model_of()
     plain.fit(**data())
     saved = []
@@ -171,7 +171,7 @@ def test_a_checkpoint_in_the_middle_changes_nothing_of_the_training(fake, tmp_pa
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(fake, every_step):
+def test_a_failed_checkpoint_is_reported_and_training_continues(fake, every_step):
     def save(model, step):
         raise OSError("no space left on /ckpt")
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(fake, every_st
     assert of(said, "step_end")[-1]["step"] == 6
 
 
-def test_training_ends_after_the_checkpoint_where_that_is_asked(fake, every_step, tmp_path):
+def test_training_stops_after_a_requested_checkpoint(fake, every_step, tmp_path):
     told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "{step}.weights.h5"), stop_after_checkpoint=True)
     rank = fake.accept()
     wants(rank)
@@ -194,7 +194,7 @@ def test_training_ends_after_the_checkpoint_where_that_is_asked(fake, every_step
     assert len(list(tmp_path.glob("*.weights.h5"))) == 1
 
 
-def test_ranks_that_have_to_agree_are_asked_at_the_same_steps(fake, every_step):
+def test_agree_is_called_at_the_same_steps(fake, every_step):
     asked, saved = [], []
 
     def agree(mine):
@@ -208,7 +208,7 @@ def test_ranks_that_have_to_agree_are_asked_at_the_same_steps(fake, every_step):
     assert saved == [8]
 
 
-def test_it_saves_every_so_many_steps_over_epochs_and_at_the_end(fake):
+def test_periodic_saves_span_epochs_and_the_end(fake):
     saved = []
     told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=5)
     rank = fake.accept()
@@ -220,7 +220,7 @@ def test_it_saves_every_so_many_steps_over_epochs_and_at_the_end(fake):
     assert [it["step"] for it in of(rank.everything(), "checkpoint_done")] == saved
 
 
-def test_told_to_end_it_saves_the_last_step_and_may_be_used_again(fake):
+def test_request_stop_saves_the_last_step_and_allows_reuse(fake):
     saved = []
     told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=100)
     fake.accept()
@@ -238,7 +238,7 @@ def test_told_to_end_it_saves_the_last_step_and_may_be_used_again(fake):
     assert saved == [4, 10]
 
 
-def test_a_checkpoint_that_fails_at_the_end_is_not_called_saved(fake):
+def test_a_failed_final_checkpoint_is_not_counted_as_saved(fake):
     def save(model, step):
         if step == 6:
             raise OSError("no space left on /ckpt")
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_fails_at_the_end_is_not_called_saved(fake):
     assert len(of(rank.everything(), "checkpoint_failed")) == 1
 
 
-def test_ranks_that_have_to_agree_do_so_where_they_save_anyway(fake):
+def test_agree_is_called_at_periodic_saves_too(fake):
     asked, saved = [], []
 
     def agree(mine):
@@ -267,23 +267,23 @@ def test_ranks_that_have_to_agree_do_so_where_they_save_anyway(fake):
 
 
 @pytest.mark.parametrize("words", [{"save_every": 5}, {"save_every": 0, "save": "{step}.keras"}])
-def test_a_saving_that_cannot_be_is_refused(words):
+def test_invalid_save_settings_are_rejected(words):
     with pytest.raises(ValueError, match="save_every"):
         farrier.keras.Callback(**words)
 
 
-def test_without_a_gpu_none_is_named():
+def test_no_gpu_name_without_a_gpu():
     assert farrier.keras.gpu() is None
 
 
 @pytest.mark.parametrize("path", ["x/{step}.pt", "x/{epoch}.keras", "x/{step.keras", "x/{}.keras"])
-def test_a_path_that_is_none_is_refused_before_the_first_step(socket_path, path):
+def test_an_invalid_path_is_rejected_before_the_first_step(socket_path, path):
     told = farrier.keras.Callback(save=path)
     with pytest.raises(ValueError, match="x/"):
         model_of().fit(**data(), callbacks=[told])
 
 
-def test_rank_0_writes_and_the_others_know(fake, tmp_path):
+def test_only_rank_0_writes_and_reports(fake, tmp_path):
     from farrier.keras.checkpoint_writer import path_writer
 
     job = Job("4711", rank=1)
@@ -296,7 +296,7 @@ def test_rank_0_writes_and_the_others_know(fake, tmp_path):
     assert not list(tmp_path.glob("*.keras"))
 
 
-def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
+def test_a_failed_write_leaves_no_file(tmp_path):
     from farrier.keras.checkpoint_writer import save_atomically
 
     class Torn:
@@ -311,7 +311,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
     assert [(it.name, it.read_text()) for it in tmp_path.iterdir()] == [("5.keras", "whole")]
 
 
-def test_memory_that_ran_out_in_a_step_is_told_and_raised(fake):
+def test_out_of_memory_in_a_step_is_reported_and_raised(fake):
     told = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     model = model_of()
@@ -329,7 +329,7 @@ def test_memory_that_ran_out_in_a_step_is_told_and_raised(fake):
     assert of(rank.everything(), "oom") == [{"type": "oom", "bytes_wanted": 4194304}], "told once"
 
 
-def test_another_error_is_not_told(fake):
+def test_another_error_is_not_reported(fake):
     told = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     model = model_of()
@@ -344,7 +344,7 @@ def test_another_error_is_not_told(fake):
     assert not of(rank.everything(), "oom")
 
 
-def test_the_training_function_is_as_before_and_watched_once(socket_path):
+def test_the_train_function_is_wrapped_once_and_restored(socket_path):
     model = model_of()
     model.fit(**data(2))
     before = model.train_function
@@ -352,13 +352,13 @@ def test_the_training_function_is_as_before_and_watched_once(socket_path):
     assert model.train_function is before
 
 
-def test_it_does_not_hinder_what_keras_does_beside_the_training():
+def test_keras_keeps_handling_logs_asynchronously():
     """Keras handles logs beside the training only where no callback has its own end of a batch."""
     callbacks = keras.callbacks.CallbackList([farrier.keras.Callback()], model=model_of())
     assert callbacks._async_train == keras.callbacks.CallbackList([], model=model_of())._async_train
 
 
-def test_an_evaluation_apart_from_training(fake):
+def test_a_separate_evaluation(fake):
     told = farrier.keras.Callback(job=Job("4711"))
     rank = fake.accept()
     words = data()
@@ -367,7 +367,7 @@ def test_an_evaluation_apart_from_training(fake):
     assert [it["name"] for it in of(rank.everything(), "phase")] == ["evaluate"]
 
 
-def test_an_agent_that_dies_in_the_middle(fake, every_step, socket_path):
+def test_an_agent_that_dies_during_training(fake, every_step, socket_path):
     told = farrier.keras.Callback(job=Job("4711"))
     fake.accept()
 
@@ -382,7 +382,7 @@ def test_an_agent_that_dies_in_the_middle(fake, every_step, socket_path):
     assert isinstance(fake, Agent)
 
 
-def test_bfloat16_is_computed_with():
+def test_mixed_bfloat16_is_used():
     try:
         farrier.keras.configure(BACKEND, mixed_bfloat16=True)
         layer = keras.layers.Dense(2)

@@ -58,7 +58,7 @@ def whole(tmp_path_factory):
     return folder, found
 
 
-def test_a_killed_run_goes_on_to_the_same_losses(whole, tmp_path):
+def test_a_killed_run_resumes_to_the_same_losses(whole, tmp_path):
     first, code = losses(start(tmp_path), until=8)
     assert code == -signal.SIGKILL
     second, code = losses(start(tmp_path))
@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(whole, tmp_path):
     assert {**first, **second} == whole[1]
 
 
-def test_low_ranks_go_on_to_the_same_losses_without_the_frozen_weights(tmp_path):
+def test_lora_resumes_without_the_frozen_weights(tmp_path):
     program = ("-c", WITH_LOW_RANKS, EXAMPLE)
     undisturbed, code = losses(start(tmp_path, steps=7, program=program))
     assert code == 0
@@ -82,7 +82,7 @@ def test_low_ranks_go_on_to_the_same_losses_without_the_frozen_weights(tmp_path)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_the_last_step_first(tmp_path, number, code):
+def test_a_stop_signal_saves_the_last_step(tmp_path, number, code):
     run = start(tmp_path, steps=100_000)
     found, said = [], ""
     for line in run.stderr:
@@ -98,14 +98,14 @@ def test_asked_to_stop_it_saves_the_last_step_first(tmp_path, number, code):
     assert (tmp_path / f"step-{found[-1]:08d}.npz").exists()
 
 
-def test_checkpoints_of_another_run_are_refused(whole):
+def test_checkpoints_of_another_run_are_rejected(whole):
     run = start(whole[0], "--seed", "9")
     said = run.stderr.read()
     assert run.wait() == 1
     assert "pass another --checkpoints" in said
 
 
-def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
     data, moved = tmp_path / "tokens.bin", tmp_path / "elsewhere.bin"
     data.write_bytes(np.arange(200, dtype=np.uint16).tobytes())
     assert losses(start(tmp_path / "run", "--data", str(data), steps=2))[1] == 0
@@ -119,12 +119,12 @@ def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
     assert "pass another --checkpoints" in said
 
 
-def test_a_run_that_is_done_does_nothing_more(whole):
+def test_a_finished_run_does_nothing(whole):
     found, code = losses(start(whole[0]))
     assert (found, code) == ({}, 0)
 
 
-def test_a_last_step_that_cannot_be_saved_is_a_failure(tmp_path):
+def test_failing_to_save_the_last_step_is_an_error(tmp_path):
     (tmp_path / "step-00000002.part").mkdir()  # Where it would be written.
     run = start(tmp_path, steps=2)
     said = run.stderr.read()
@@ -132,7 +132,7 @@ def test_a_last_step_that_cannot_be_saved_is_a_failure(tmp_path):
     assert "the last step, 2, is not on disk" in said
 
 
-def test_a_token_that_the_model_has_not_is_refused(tmp_path):
+def test_an_out_of_range_token_is_rejected(tmp_path):
     (tmp_path / "tokens.bin").write_bytes(np.full(100, 512, dtype=np.uint16).tobytes())
     run = start(tmp_path, "--data", str(tmp_path / "tokens.bin"))
     said = run.stderr.read()
@@ -151,7 +151,7 @@ def test_a_token_that_the_model_has_not_is_refused(tmp_path):
         (("--backend", "openvino"), 2, "openvino"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_words(tmp_path, words, code, refusal):
+def test_invalid_arguments_are_rejected_with_a_message(tmp_path, words, code, refusal):
     run = start(tmp_path, *words)
     said = run.stderr.read()
     assert run.wait() == code

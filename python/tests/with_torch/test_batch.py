@@ -31,7 +31,7 @@ class Encoding(UserDict):
         (Encoding(ids=torch.ones(2)), ["ids"]),
     ],
 )
-def test_every_shape_of_batch_is_read_and_made_again(batch, names):
+def test_every_batch_structure_is_rebuilt(batch, names):
     assert list(tensors(batch)) == names
     doubled = rebuild(batch, lambda _, leaf: leaf * 2 if isinstance(leaf, torch.Tensor) else leaf)
     assert type(doubled) is type(batch)
@@ -39,7 +39,7 @@ def test_every_shape_of_batch_is_read_and_made_again(batch, names):
         assert torch.equal(tensors(doubled)[name], tensor * 2)
 
 
-def test_a_signature_tells_shapes_types_and_values_apart():
+def test_signatures_distinguish_shapes_dtypes_and_values():
     def of(**batch):
         return signature(batch)
 
@@ -51,7 +51,7 @@ def test_a_signature_tells_shapes_types_and_values_apart():
         of(odd=object())
 
 
-def test_padding_is_to_the_right_with_the_value_of_each():
+def test_padding_is_on_the_right_with_each_value():
     batch = {"ids": torch.ones(2, 70), "labels": torch.ones(2, 70), "weight": torch.ones(2)}
     made = pad_batch(batch, Lengths(pad={"ids": 0, "labels": -100}))
     assert made["ids"].shape == made["labels"].shape == (2, 72)
@@ -62,7 +62,7 @@ def test_padding_is_to_the_right_with_the_value_of_each():
     assert pad_batch(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]
 
 
-def test_a_tensor_with_the_length_and_no_value_is_refused():
+def test_a_tensor_without_a_padding_value_is_rejected():
     batch = {"ids": torch.ones(2, 70), "mask": torch.ones(2, 70)}
     with pytest.raises(ValueError, match=r"\['mask'\] have the length 70"):
         pad_batch(batch, Lengths(pad={"ids": 0}))

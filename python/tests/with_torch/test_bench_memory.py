@@ -19,7 +19,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Decoder:
     return build("tiny", device="cpu", dtype=torch.float32)
 
 
-def test_steps_without_memory_are_lost_and_their_tokens_do_not_count(model: Decoder) -> None:
+def test_steps_out_of_memory_are_lost_without_their_tokens(model: Decoder) -> None:
     shard = Shard("tiny", "default", 1.0, seed=3, steps=20)
     stream = shapes(20, 3)
     refused = {stream[0]: torch.OutOfMemoryError("CUDA out of memory."), stream[5]: DoesNotFit(["all"], **UNKNOWN)}
@@ -39,7 +39,7 @@ def test_steps_without_memory_are_lost_and_their_tokens_do_not_count(model: Deco
     assert found["reserved_gib"] == 3
 
 
-def test_a_loss_that_is_no_number_shows(model: Decoder) -> None:
+def test_a_non_finite_loss_shows(model: Decoder) -> None:
     found = run_stream(Shard("tiny", "default", 1.0, steps=2), model, lambda _: torch.tensor(float("nan")))
     assert not found["finite"]
 

@@ -12,7 +12,7 @@ from farrier.torch import Policy
 from farrier.torch.policy import StepTiming
 
 
-def test_the_profiled_step_is_one_that_was_not_compared(monkeypatch):
+def test_the_profiled_step_had_no_comparison(monkeypatch):
     report = SimpleNamespace(verified=6, verified_s=0.5)
     ran = []
 
@@ -31,7 +31,7 @@ def test_a_step_without_a_report_has_no_comparisons():
     assert train.comparisons(None) == (0, 0.0)
 
 
-def test_a_step_that_is_eager_for_good_compares_nothing_any_more():
+def test_an_eager_step_has_no_further_comparisons():
     schedule = SimpleNamespace(share=0.003)
     assert train.comparisons_share(SimpleNamespace(schedule=schedule, reason=None)) == 0.003
     assert train.comparisons_share(SimpleNamespace(schedule=schedule, reason="it differs")) == 0.0
@@ -51,7 +51,7 @@ def without_a_gpu(monkeypatch):
     monkeypatch.setattr(train, "profile_step", lambda run, *s: (run(), StepTiming(*s)))
 
 
-def test_a_shard_of_ours_counts_the_comparisons_in_its_timed_steps(monkeypatch):
+def test_a_shard_of_ours_counts_its_comparisons(monkeypatch):
     without_a_gpu(monkeypatch)
 
     def emulated_step(_, model, optimizer):
@@ -74,7 +74,7 @@ def test_a_shard_of_ours_counts_the_comparisons_in_its_timed_steps(monkeypatch):
     json.dumps(found)
 
 
-def test_a_shard_of_eager_has_none(monkeypatch):
+def test_an_eager_shard_has_no_comparisons(monkeypatch):
     without_a_gpu(monkeypatch)
     with emulation.emulated():
         found = train.measure(train.Shard("tiny", "eager", rows=2, length=16, warmups=2, groups=2, steps=2))

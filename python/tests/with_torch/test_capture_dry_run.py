@@ -49,7 +49,7 @@ def in_another_thread(act):
     return found[0]
 
 
-def test_what_waits_in_this_thread_is_an_error_with_its_line(mode):
+def test_a_sync_in_this_thread_is_an_error_with_its_line(mode):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The user's own filters do not hide it.
         with pytest.raises(RuntimeError, match="synchronizing") as caught, simulated_capture():
@@ -59,13 +59,13 @@ def test_what_waits_in_this_thread_is_an_error_with_its_line(mode):
     assert found.location.startswith("test_capture_dry_run.py:")
 
 
-def test_each_time_and_not_once_a_line(mode):
+def test_every_occurrence_is_reported(mode):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="synchronizing"), simulated_capture():
             wait_for_the_gpu(mode)
 
 
-def test_another_thread_may_wait_for_the_gpu(mode):
+def test_another_thread_may_sync(mode):
     before = mode[-1]
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -77,14 +77,14 @@ def test_another_thread_may_wait_for_the_gpu(mode):
     assert [SYNC_WARNING in str(each.message) for each in seen] == [True] * (before == 1) + [False]
 
 
-def test_only_this_thread_is_told_that_it_is_captured():
+def test_only_this_thread_looks_captured():
     with simulated_capture():
         assert torch.cuda.is_current_stream_capturing()
         assert in_another_thread(torch.cuda.is_current_stream_capturing) is False
     assert not torch.cuda.is_current_stream_capturing()
 
 
-def test_two_threads_that_rehearse_take_turns_and_put_everything_back(mode):
+def test_concurrent_dry_runs_take_turns_and_restore_state(mode):
     shown, asked = warnings.showwarning, torch.cuda.is_current_stream_capturing
     began = threading.Event()
 
@@ -103,7 +103,7 @@ def test_two_threads_that_rehearse_take_turns_and_put_everything_back(mode):
     assert (warnings.showwarning, torch.cuda.is_current_stream_capturing) == (shown, asked)
 
 
-def test_compiled_code_may_ask():
+def test_compiled_code_may_query_capture():
     compiled = torch.compile(lambda x: x + torch.cuda.is_current_stream_capturing(), backend="eager", fullgraph=True)
     with simulated_capture():
         assert float(compiled(torch.zeros(()))) == 1

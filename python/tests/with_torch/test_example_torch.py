@@ -16,7 +16,7 @@ from example_torch import LINE, ROOT, losses, start
 from farrier import agent
 
 
-def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
     whole, code = losses(start(tmp_path / "whole"))
     assert code == 0
     assert sorted(whole) == list(range(1, 25))
@@ -29,7 +29,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_first(tmp_path, number, code):
+def test_a_stop_signal_saves_first(tmp_path, number, code):
     run = start(tmp_path, "--save-every", "100000", steps=100_000)
     for line in run.stderr:
         if LINE.search(line):
@@ -43,7 +43,7 @@ def test_asked_to_stop_it_saves_first(tmp_path, number, code):
     assert "Traceback" not in rest
 
 
-def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
     data, moved = tmp_path / "tokens.bin", tmp_path / "elsewhere.bin"
     data.write_bytes(struct.pack("<200H", *range(200)))
     losses(start(tmp_path / "run", "--data", str(data), steps=5))
@@ -58,7 +58,7 @@ def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
     assert "pass another --checkpoints" in said
 
 
-def test_who_must_check_ends_in_words(tmp_path, monkeypatch):
+def test_must_check_stops_with_a_message(tmp_path, monkeypatch):
     monkeypatch.setenv("FARRIER_BIN", "/nonexistent/farrier")
     run = start(tmp_path, "--must-check")
     said = run.stderr.read()
@@ -67,7 +67,7 @@ def test_who_must_check_ends_in_words(tmp_path, monkeypatch):
     assert "Traceback" not in said
 
 
-def test_checkpoints_of_another_run_are_refused(tmp_path):
+def test_checkpoints_of_another_run_are_rejected(tmp_path):
     losses(start(tmp_path, steps=5))
     run = start(tmp_path, "--seed", "9", steps=5)
     said = run.stderr.read()
@@ -79,7 +79,7 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     assert "--steps 5, now 6: the remaining schedule differs" in said
 
 
-def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
+def test_an_unreadable_checkpoint_is_skipped(tmp_path):
     losses(start(tmp_path, steps=10))
     first, second = sorted(tmp_path.glob("step-*.pt"))
     second.write_bytes(second.read_bytes()[:1000])
@@ -106,14 +106,14 @@ def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
         (["--device", "gpu"], "invalid choice: 'gpu'"),
     ],
 )
-def test_words_that_cannot_be_are_refused(tmp_path, words, why):
+def test_invalid_arguments_are_rejected(tmp_path, words, why):
     run = start(tmp_path, *words)
     said = run.stderr.read()
     assert run.wait() == 2
     assert why in said
 
 
-def test_several_ranks_are_refused(tmp_path, monkeypatch):
+def test_several_ranks_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     run = start(tmp_path)
     assert "trains on one GPU" in run.stderr.read()
@@ -121,14 +121,14 @@ def test_several_ranks_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["191m", "7b-lora"])
-def test_a_large_model_on_the_cpu_is_refused_in_words(tmp_path, word):
+def test_a_large_model_on_the_cpu_is_rejected(tmp_path, word):
     run = start(tmp_path, "--model", word)
     said = run.stderr.read()
     assert run.wait() == 1
     assert "needs a GPU" in said
 
 
-def test_tokens_that_the_model_does_not_have_are_refused_in_words(tmp_path):
+def test_out_of_range_tokens_are_rejected(tmp_path):
     data = tmp_path / "tokens.bin"
     data.write_bytes(struct.pack("<64H", *range(60), 511, 512, 40_000, 7))
     run = start(tmp_path / "run", "--data", str(data))
@@ -153,7 +153,7 @@ def example(monkeypatch):
     return words
 
 
-def test_the_guard_and_the_script_are_one_job_to_the_agent(example, fake, tmp_path):
+def test_guard_and_script_share_one_job(example, fake, tmp_path):
     module = example(tmp_path)
     assert module.train(module.arguments(), torch.device("cpu")) == 0
     rank = fake.accept()
@@ -165,7 +165,7 @@ def test_the_guard_and_the_script_are_one_job_to_the_agent(example, fake, tmp_pa
     assert agent.job().sent == len(said) - 1
 
 
-def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(example, fake, tmp_path, monkeypatch, caplog):
+def test_a_failed_checkpoint_is_reported_and_training_continues(example, fake, tmp_path, monkeypatch, caplog):
     module = example(tmp_path, "--save-every", "1")
     save = module.Checkpoints.save
 
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(example, fake,
     assert "the last step, 4, is not on disk" in caplog.text
 
 
-def test_asked_to_stop_when_all_is_done_it_ends(example, socket_path, tmp_path, monkeypatch, caplog):
+def test_a_stop_signal_after_the_last_step_exits_normally(example, socket_path, tmp_path, monkeypatch, caplog):
     module = example(tmp_path)
     assert module.train(module.arguments(), torch.device("cpu")) == 0
     monkeypatch.setattr(signal, "signal", lambda number, handler: callable(handler) and handler(number, None))
@@ -196,7 +196,7 @@ def test_asked_to_stop_when_all_is_done_it_ends(example, socket_path, tmp_path, 
     assert "asked to stop: ended after step 3 of 3" in caplog.text
 
 
-def test_on_the_cpu_no_memory_is_pinned(example, socket_path, tmp_path, monkeypatch):
+def test_no_memory_is_pinned_on_the_cpu(example, socket_path, tmp_path, monkeypatch):
     module = example(tmp_path)
 
     def refuse(_):
@@ -210,7 +210,7 @@ def test_on_the_cpu_no_memory_is_pinned(example, socket_path, tmp_path, monkeypa
     assert module.train(module.arguments(), torch.device("cpu")) == 0
 
 
-def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_path):
+def test_learned_sizes_are_checkpointed(example, socket_path, tmp_path):
     module = example(tmp_path)
     module.train(module.arguments(), torch.device("cpu"))
     resumed = module.Run(module.arguments(), torch.device("cpu"))
@@ -218,7 +218,7 @@ def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_pat
     assert [seen.safe_rows for seen in resumed.forward_backward.learned.shapes.values()] == [2]
 
 
-def test_a_line_of_the_log_is_not_glued_to_the_bar(tmp_path):
+def test_log_lines_overwrite_the_progress_bar(tmp_path):
     """On a terminal: whatever is logged begins by clearing the line that the bar is on."""
     leader, follower = pty.openpty()
     run = start(tmp_path, steps=5, stderr=follower)

@@ -28,7 +28,7 @@ def taken(**tensors):
     return held
 
 
-def test_equal_gradients_are_the_same_and_counted():
+def test_equal_gradients_pass_and_are_counted():
     a, b = torch.randn(3, 4), torch.randn(5)
     found = compare(taken(a=a, b=b), [("a", a), ("b", b)], 1.5, 1.5)
     assert found.passed
@@ -36,7 +36,7 @@ def test_equal_gradients_are_the_same_and_counted():
     assert found.max_distance == 0.0
 
 
-def test_one_wrong_element_of_many_is_found_beyond_the_first_piece():
+def test_one_wrong_element_beyond_the_first_chunk_is_found():
     a = torch.ones(CHUNK_ELEMENTS + 10)
     b = a.clone()
     b[-1] = 100.0
@@ -45,7 +45,7 @@ def test_one_wrong_element_of_many_is_found_beyond_the_first_piece():
     assert found.max_distance_name == "a"
 
 
-def test_nan_is_never_the_same():
+def test_nan_never_matches():
     a = torch.ones(4)
     assert not compare(taken(a=a), [("a", a * float("nan"))], 1.0, 1.0).passed
     assert not compare(taken(a=a), [("a", a)], 1.0, float("nan")).passed
@@ -57,19 +57,19 @@ def test_a_missing_gradient_is_named_on_either_side():
     assert "b has a gradient in the graph but not" in str(compare(taken(), [("b", a)], 1.0, 1.0))
 
 
-def test_a_wrong_loss_is_wrong_with_right_gradients():
+def test_a_wrong_loss_fails_with_correct_gradients():
     a = torch.ones(4)
     found = compare(taken(a=a), [("a", a)], 2.0, 2.5)
     assert "the loss is 2.5, eagerly 2" in str(found)
 
 
-def test_rounding_is_allowed_by_type():
+def test_rounding_is_allowed_by_dtype():
     a = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     assert compare(taken(a=a.bfloat16()), [("a", (a * 1.002).bfloat16())], 1.0, 1.0).passed
     assert not compare(taken(a=a.double()), [("a", a.double() * 1.0001)], 1.0, 1.0).passed
 
 
-def test_what_overflows_alike_is_the_same_and_elsewhere_is_not():
+def test_equal_overflows_match_and_others_do_not():
     inf, nan = float("inf"), float("nan")
     a = torch.tensor([1.0, inf, -inf, nan, 2.0])
     assert compare(taken(a=a), [("a", a.clone())], inf, inf).passed
@@ -83,13 +83,13 @@ def test_what_overflows_alike_is_the_same_and_elsewhere_is_not():
     assert "differs" in str(compare(taken(a=a), [("a", b)])), "the finite rest counts"
 
 
-def test_gradients_whose_square_is_too_large_are_still_compared():
+def test_gradients_with_overflowing_squares_are_compared():
     a = torch.full((4,), 1e30)
     assert compare(taken(a=a), [("a", a.clone())]).passed
     assert not compare(taken(a=a), [("a", a * 2)]).passed
 
 
-def test_a_graph_is_held_to_one_rounding_and_padding_to_eight_of_the_coarsest_type():
+def test_tolerances_of_graphs_and_padding():
     a = torch.randn(1000)
     near = [("a", a * (1 + 4e-3))]
     assert not compare(taken(a=a), near).passed
@@ -129,7 +129,7 @@ def test_a_small_gradient_that_is_missing_is_found():
     assert "b is" in str(found)
 
 
-def test_the_loss_is_held_to_the_coarsest_of_the_types():
+def test_the_loss_tolerance_follows_the_coarsest_dtype():
     a, b = torch.ones(2), torch.ones(2).bfloat16()
     pairs = taken(a=a, b=b), [("a", a), ("b", b)]
     assert compare(*pairs, 1.0, 1.003).passed

@@ -76,7 +76,7 @@ def test_split_is_exact(net, batch, memory, reduction, rows, ignored, fits):
 
 @pytest.mark.parametrize("block", [0, 1, 3])
 @pytest.mark.parametrize("fits", [1, 3])
-def test_out_of_memory_in_the_middle_of_backward_leaves_no_trace(net, batch, memory, block, fits):
+def test_out_of_memory_during_backward_leaves_no_side_effects(net, batch, memory, block, fits):
     model, given = net(refuses=block), batch(rows=7)
     expected = whole(model, given)
     memory.backward_limit = fits * 20
@@ -86,7 +86,7 @@ def test_out_of_memory_in_the_middle_of_backward_leaves_no_trace(net, batch, mem
     assert run.report.recovered == {"split": 1}
 
 
-def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
+def test_recompute_is_exact_and_temporary(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit = ROW // 2
@@ -146,7 +146,7 @@ class Told:
         self.phases.append(name)
 
 
-def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory):
+def test_the_reserve_is_the_last_resort_and_requests_a_checkpoint(net, batch, memory):
     model, given, asked, told, reserve = net(), batch(rows=2), [], Told(), MemoryReserve(memory)
     expected = whole(model, given)
     memory.limit = 50
@@ -164,7 +164,7 @@ def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory
     assert reserve.is_held, "taken again when there is room"
 
 
-def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memory):
+def test_every_failure_is_reported_and_sink_errors_are_ignored(net, batch, memory):
     model, given, told = net(), batch(), Told()
     memory.limit = 3 * ROW
     run = guard(model, memory, events=told)
@@ -184,7 +184,7 @@ def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memo
     check(model, guard(model, memory, events=Broken())(given), expected)
 
 
-def test_the_node_s_agent_is_told_unless_somebody_else_shall_be(net, batch, memory, fake):
+def test_events_go_to_the_agent_by_default(net, batch, memory, fake):
     memory.limit = 3 * ROW
     run = guard(net(), memory)
     run(batch())
@@ -204,7 +204,7 @@ def state_of(model):
 
 
 @pytest.mark.parametrize("accumulated", [False, True])
-def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accumulated):
+def test_a_step_that_does_not_fit_leaves_no_side_effects(net, batch, memory, accumulated):
     model, given = net(dropout=0.3, batchnorm=True), batch()
     if accumulated:
         squares(model, batch(seed=5)).backward()
@@ -235,7 +235,7 @@ def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accum
     assert memory.live == 0, "nothing holds the failed attempts"
 
 
-def test_gradients_gathered_before_are_added_to_in_place(net, batch, memory):
+def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):
     model, first, second = net(), batch(seed=2), batch(seed=3)
     twice = copy.deepcopy(model)
     for given in (first, second):
@@ -256,7 +256,7 @@ def test_gradients_gathered_before_are_added_to_in_place(net, batch, memory):
             torch.testing.assert_close(parameter.grad, other.grad, **EXACT)
 
 
-def test_pieces_without_terms_are_passed_over(net, batch, memory):
+def test_micro_batches_without_terms_are_skipped(net, batch, memory):
     model, given = net(), batch(rows=6)
     given["keep"][2:] = False
     expected = whole(model, given)
@@ -266,7 +266,7 @@ def test_pieces_without_terms_are_passed_over(net, batch, memory):
     assert run.report.split_calls == 1
 
 
-def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
+def test_a_batch_without_terms_returns_the_plain_loss(net, batch, memory):
     model, given = net(), batch(rows=4)
     given["keep"][:] = False
     memory.limit = 2 * ROW
@@ -282,14 +282,12 @@ def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
         (lambda b: float("nan"), "it must return an integer"),
     ],
 )
-def test_counts_that_make_no_mean_are_refused_at_the_first_batch_and_not_when_memory_runs_out(
-    net, batch, memory, count, words
-):
+def test_invalid_counts_are_rejected_at_the_first_batch(net, batch, memory, count, words):
     with pytest.raises((TypeError, ValueError), match=re.escape(words)):
         guard(net(), memory, count=count)(batch())
 
 
-def test_a_count_that_is_broken_later_is_told_and_its_batch_is_not_split(net, batch, memory):
+def test_a_count_that_breaks_later_prevents_the_split(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit = 3 * ROW
@@ -304,14 +302,14 @@ def test_a_count_that_is_broken_later_is_told_and_its_batch_is_not_split(net, ba
     assert any("it must return an integer number of terms" in note for note in run.report.notes)
 
 
-def test_rows_are_counted_where_nothing_else_is_said(net, batch, memory):
+def test_rows_are_counted_by_default(net, batch, memory):
     model, given = net(), batch(rows=7)
     expected = whole(model, given)
     memory.limit = 3 * ROW
     check(model, guard(model, memory, count=None)(given), expected)
 
 
-def test_a_retry_draws_the_same_numbers_as_a_plan_that_fitted_at_once(net, batch, memory):
+def test_a_retry_draws_the_same_random_numbers(net, batch, memory):
     model, given = net(dropout=0.5), batch()
     memory.limit = 3 * ROW
     run = guard(model, memory)
@@ -356,7 +354,7 @@ def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, 
         torch.testing.assert_close(mine, theirs, **EXACT, msg=name)
 
 
-def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, batch, memory):
+def test_batchnorm_is_split_on_request_or_in_eval_mode(net, batch, memory):
     model = net(batchnorm=True)
     memory.limit = 4 * ROW
     run = guard(model, memory, split_batchnorm=True)
@@ -373,7 +371,7 @@ def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, bat
     assert frozen.report.recovered == {"split": 1}
 
 
-def test_buffers_count_every_row_once_however_often_it_is_tried(net, batch, memory):
+def test_buffers_count_every_row_once_despite_retries(net, batch, memory):
     model = net()
     memory.limit = 2 * ROW
     run = guard(model, memory)
@@ -399,7 +397,7 @@ def test_a_scaler_scales_gradients_and_not_the_loss(net, batch, memory, make):
     assert run.report.split_calls == 1
 
 
-def test_other_errors_are_not_ours(net, batch, memory):
+def test_other_errors_are_raised(net, batch, memory):
     model, given, calls = net(), batch(), []
     squares(model, given).backward()
     held = [parameter.grad for parameter in model.parameters()]
@@ -415,7 +413,7 @@ def test_other_errors_are_not_ours(net, batch, memory):
     assert all(p.grad is before for p, before in zip(model.parameters(), held, strict=True))
 
 
-def test_a_loss_of_many_elements_is_refused(net, batch, memory):
+def test_a_loss_of_many_elements_is_rejected(net, batch, memory):
     model = net()
     with pytest.raises(TypeError, match=r"shape \(8, 5\)"):
         farrier.torch.guard(lambda b: model(b["x"]), model=model, meter=memory)(batch())
@@ -437,7 +435,7 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
     assert resumed.report.split_calls == 2
 
 
-def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
+def test_the_size_that_ran_is_recorded(net, batch, memory):
     """Seven rows planned at five run as four and three: nobody has seen five fit, nor fail."""
     run = guard(net(), memory)
     shape, _ = run._inspect(batch(rows=7))
@@ -448,7 +446,7 @@ def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
     assert run.learned.lines[ActivationMode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
 
 
-def test_memory_that_says_nothing_is_retried_once_then_split(net, batch, memory):
+def test_unknown_memory_is_retried_once_then_split(net, batch, memory):
     model, given = net(), batch()
     expected = whole(model, given)
     memory.limit, memory.says_bytes = 4 * ROW, False
@@ -473,7 +471,7 @@ def test_fragmentation_is_cured_by_freeing(net, batch, memory):
     assert run.report.recovered == {"free": 1}
 
 
-def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
+def test_batch_leaves_accumulate_gradients_once(memory, net, batch):
     model, given = net(), batch()
     given["x"].requires_grad_()
     reference = {**given, "x": given["x"].detach().clone().requires_grad_()}
@@ -485,7 +483,7 @@ def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
     torch.testing.assert_close(given["x"].grad, reference["x"].grad, **EXACT)
 
 
-def test_modules_that_come_later_are_seen(net, batch, memory):
+def test_modules_added_later_are_found(net, batch, memory):
     model, given = net(layers=2), batch()
     run = guard(model, memory)
     run(given)
@@ -498,7 +496,7 @@ def test_modules_that_come_later_are_seen(net, batch, memory):
     assert run.report.recovered == {"split": 1}
 
 
-def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
+def test_ambiguous_batches_are_not_split_with_a_note(net, memory, batch):
     model, odd = net(), (batch()["x"], torch.ones(3))
     memory.limit = ROW
 
@@ -518,7 +516,7 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
 
 
 @pytest.mark.parametrize(("fits", "how"), [(3, "micro-batches of 3 rows"), (0.5, "micro-batches of 6 rows, recompute")])
-def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch, fits, how):
+def test_a_split_batch_is_not_captured(net, batch, memory, monkeypatch, fits, how):
     model, seen = net(), []
 
     def count_of(given):
@@ -540,7 +538,7 @@ def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch
     assert explain_error(caught.value).shape_specific
 
 
-def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
+def test_an_unsplit_batch_is_captured(net, batch, memory, monkeypatch):
     model, given = net(), batch(rows=6)
     expected = whole(model, given)
     memory.limit = 6 * ROW
@@ -553,7 +551,7 @@ def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
     assert run.report.calls == 1, "a capture is no step"
 
 
-def test_settings_that_make_no_sense_are_refused(net):
+def test_invalid_settings_are_rejected(net):
     with pytest.raises(ValueError, match="reduction is 'max'"):
         farrier.torch.guard(lambda b: b, model=net(), reduction="max")
     with pytest.raises(ValueError, match="ddp_sync is 'never'"):
@@ -576,19 +574,19 @@ def test_settings_that_make_no_sense_are_refused(net):
         (nn.Linear(1, 1).parameters(), "model contains a `Parameter`"),
     ],
 )
-def test_what_is_no_model_is_refused_by_its_name(model, found):
+def test_an_invalid_model_is_rejected_by_name(model, found):
     with pytest.raises(TypeError, match=found) as caught:
         farrier.torch.guard(lambda batch: batch, model=model)
     assert "pass the trained nn.Module" in str(caught.value)
 
 
-def test_a_loss_in_the_place_of_its_function_is_refused():
+def test_a_loss_instead_of_a_function_is_rejected():
     with pytest.raises(TypeError, match="loss_fn is a `Tensor`: pass a function, loss_fn\\(batch\\) -> loss"):
         farrier.torch.guard(torch.zeros(()), model=nn.Linear(1, 1))
 
 
 @pytest.mark.parametrize("given", ["the loss", "detached"])
-def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, memory, given):
+def test_a_loss_fn_that_runs_backward_is_rejected(net, batch, memory, given):
     model = net()
     earlier = [torch.ones_like(parameter) for parameter in model.parameters()]
     for parameter, gradient in zip(model.parameters(), earlier, strict=True):
@@ -606,7 +604,7 @@ def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, 
         assert bool((gradient == 1).all())
 
 
-def test_a_loss_without_a_graph_is_told_so(net, batch, memory):
+def test_a_detached_loss_is_rejected(net, batch, memory):
     model = net()
     run = farrier.torch.guard(lambda b: squares(model, b).detach(), model=model, meter=memory)
     with pytest.raises(ValueError, match="a loss without gradients: it was detached"):
@@ -614,7 +612,7 @@ def test_a_loss_without_a_graph_is_told_so(net, batch, memory):
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(8, 3), (32, 5)])
-def test_what_did_not_fit_in_the_proof_is_not_tried_again(net, batch, memory, rows, fits):
+def test_sizes_that_failed_in_the_check_are_not_retried(net, batch, memory, rows, fits):
     model, given = net(), batch(rows=rows)
     expected = whole(model, given)
     memory.limit, tried = fits * ROW, []

@@ -39,7 +39,7 @@ def guard(fits=10**9, **more):
         ({"learned": {"version": 1}}, "learned"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(wrong, said):
+def test_wrong_arguments_are_rejected_at_once(wrong, said):
     with pytest.raises((TypeError, ValueError), match=said):
         guard(**wrong)
 
@@ -64,12 +64,12 @@ def cut_unevenly(batch, sizes):
         ({"rows": lambda batch: batch["x"].shape}, "rows returned a `Size`"),
     ],
 )
-def test_a_function_that_does_not_work_is_told_at_the_first_step_and_not_when_memory_runs_out(wrong, said):
+def test_a_broken_function_is_reported_at_the_first_step(wrong, said):
     with pytest.raises((TypeError, ValueError), match=said):
         guard(**wrong)(rows())
 
 
-def test_functions_that_work_are_tried_once():
+def test_working_functions_are_called_once():
     asked = []
     run = guard(count=lambda batch: asked.append(len(batch["x"])) or len(batch["x"]))
     for _ in range(3):
@@ -77,13 +77,13 @@ def test_functions_that_work_are_tried_once():
     assert asked == [7, 4, 3, 7], "the batch, two pieces and the batch that they add up to, and no more"
 
 
-def test_a_batch_that_cannot_be_split_tries_what_can_be_tried():
+def test_an_unsplittable_batch_checks_what_it_can():
     run = guard(count=lambda batch: len(batch["x"]))
     run(rows(1))
     assert run.report.calls == 1
 
 
-def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
+def test_another_error_after_out_of_memory_counts_as_lost():
     model = nn.Linear(6, 1)
     fates = [KeyError("mask"), torch.OutOfMemoryError("CUDA out of memory."), KeyError("mask")]
 
@@ -103,7 +103,7 @@ def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
     assert repr(run).endswith("3 calls, 1 out-of-memory, 1 lost>"), repr(run)
 
 
-def test_how_a_shape_runs_from_now_on_is_a_warning_once(caplog):
+def test_recovery_is_warned_once_per_shape(caplog):
     caplog.set_level(logging.WARNING, "farrier.torch")
     run = guard(fits=2)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_how_a_shape_runs_from_now_on_is_a_warning_once(caplog):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_sum_that_was_called_a_mean_is_told_by_its_name(reduction):
+def test_a_sum_declared_as_mean_is_named(reduction):
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
 
     def loss_fn(batch):

@@ -247,7 +247,7 @@ def test_buffers_are_broadcast_at_each_step_as_without_the_guard():
         assert flag == their_flag
 
 
-def test_parameters_that_no_forward_uses_hold_nobody_up():
+def test_unused_parameters_do_not_block():
     found, waiting = run_ranks(["unused"])
     assert not waiting
     assert len(found) == 2, found
@@ -256,7 +256,7 @@ def test_parameters_that_no_forward_uses_hold_nobody_up():
             torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), theirs, rtol=0, atol=1e-12)
 
 
-def test_parameters_that_ddp_ignores_are_left_alone():
+def test_parameters_ignored_by_ddp_are_left_alone():
     found, waiting = run_ranks(["ignored"])
     assert not waiting
     made = {rank: turns[0] for rank, _way, _ooms, turns in found}
@@ -271,7 +271,7 @@ def test_parameters_that_ddp_ignores_are_left_alone():
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def test_a_forward_that_communicates_is_refused(monkeypatch):
+def test_a_forward_that_communicates_is_rejected(monkeypatch):
     from farrier.torch import guard
 
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
@@ -282,7 +282,7 @@ def test_a_forward_that_communicates_is_refused(monkeypatch):
         guard(lambda batch: model(batch).mean(), model=model)
 
 
-def test_a_hook_for_buffers_is_not_passed_over_in_silence():
+def test_a_buffer_hook_is_rejected():
     from farrier.torch.ddp import broadcast_buffers_once
 
     with (
@@ -292,14 +292,14 @@ def test_a_hook_for_buffers_is_not_passed_over_in_silence():
         pass
 
 
-def test_a_communication_hook_is_not_passed_over_in_silence():
+def test_a_communication_hook_is_rejected():
     from farrier.torch.ddp import average_gradients
 
     with pytest.raises(TypeError, match='ddp_sync="last"'):
         average_gradients(SimpleNamespace(_comm_hooks=[print]))
 
 
-def test_out_of_memory_within_the_reduction_ends_in_a_clear_error():
+def test_out_of_memory_during_reduction_is_a_clear_error():
     found, _ = run_ranks([("last", "backward", False)])
     ended = {rank: (name, text) for rank, _way, name, text in found}
     assert ended[0][0] == "OutOfStep"

@@ -94,7 +94,7 @@ MIXING = nn.BatchNorm1d(6, track_running_stats=False)
     ],
     ids=["contrastive", "balanced", "terms without count", "square mask", "ignored", "ignored late", "batchnorm"],
 )
-def test_a_loss_whose_rows_are_not_independent_is_not_split(loss_fn, model, batch, why, fits):
+def test_a_loss_with_dependent_rows_is_not_split(loss_fn, model, batch, why, fits):
     model = copy.deepcopy(model)
     with pytest.raises(farrier.torch.DoesNotFit, match=why):
         guard(loss_fn, model, fits)(batch)
@@ -138,7 +138,7 @@ def test_a_loss_of_independent_rows_is_split(loss_fn, batch, more, fits):
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_rounding_of_half_precision_is_no_reason_and_hides_none(autocast, seed):
+def test_half_precision_rounding_neither_fails_nor_hides_errors(autocast, seed):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 5))
     model = model if autocast else model.bfloat16()
@@ -158,7 +158,7 @@ def test_rounding_of_half_precision_is_no_reason_and_hides_none(autocast, seed):
         guard(half(contrastive), model, 4)(batch)
 
 
-def test_it_is_proved_at_the_first_steps_in_pieces_and_seldom_later():
+def test_checks_run_early_and_then_rarely():
     model, seen = perceptron(), []
 
     def count_of(model, batch):
@@ -175,7 +175,7 @@ def test_it_is_proved_at_the_first_steps_in_pieces_and_seldom_later():
     assert seen == [*proof, 4, 4, 4, 4, *proof, *[4] * 8, *proof, 4, 4], "at steps 2, 4 and 8"
 
 
-def test_a_run_that_never_splits_proves_nothing():
+def test_no_check_without_a_split():
     seen = []
 
     def count_of(model, batch):
@@ -189,7 +189,7 @@ def test_a_run_that_never_splits_proves_nothing():
 
 
 @pytest.mark.parametrize("loss_fn", [squares, contrastive])
-def test_dropout_does_not_hide_what_is_wrong_nor_forbid_what_is_right(loss_fn):
+def test_dropout_neither_hides_errors_nor_causes_refusals(loss_fn):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 5))
     run = guard(loss_fn, model, 4)
@@ -204,7 +204,7 @@ def test_dropout_does_not_hide_what_is_wrong_nor_forbid_what_is_right(loss_fn):
     assert all(module.training for module in model.modules())
 
 
-def test_a_loss_that_is_random_by_itself_is_split_and_said_not_to_be_checked():
+def test_a_random_loss_is_split_unchecked():
     model = perceptron()
     run = guard(lambda m, b: (squares(m, b) * torch.rand(len(b["x"]), 1)).mean(), model, 4)
     run(rows())
@@ -212,7 +212,7 @@ def test_a_loss_that_is_random_by_itself_is_split_and_said_not_to_be_checked():
     assert any("split unchecked" in note for note in run.report.notes)
 
 
-def test_without_room_for_two_rows_the_losses_alone_are_compared():
+def test_only_losses_are_compared_without_memory_for_gradients():
     batch = {"x": numbers(8, 6), "y": numbers(8, 5)}
     with pytest.raises(farrier.torch.DoesNotFit, match="give different losses than the whole batch"):
         guard(contrastive, nn.Linear(6, 5), 1)(batch)
@@ -221,7 +221,7 @@ def test_without_room_for_two_rows_the_losses_alone_are_compared():
     assert run.report.split_calls == 1
 
 
-def test_rows_that_say_nothing_prove_nothing():
+def test_rows_without_gradients_are_inconclusive():
     run = guard(contrastive, nn.Linear(6, 5), 4)
     silent = {"x": torch.zeros(8, 6), "y": torch.full((8, 5), torch.nan)}
     assert run(silent).isnan()
@@ -242,12 +242,12 @@ def narrow(loss_fn, model):
     return farrier.torch.guard(limited, model=model, meter=UnknownMeter(), recompute_modules=[])
 
 
-def test_no_room_to_check_and_no_way_to_tell_the_rows_is_not_split():
+def test_ambiguous_rows_without_memory_to_check_are_not_split():
     with pytest.raises(farrier.torch.DoesNotFit, match="the row dimension of 8 x 8 is ambiguous"):
         narrow(masked, nn.Linear(6, 6))(MASK)
 
 
-def test_no_room_at_all_to_check_is_said():
+def test_no_memory_to_check_is_noted():
     run = narrow(squares, perceptron())
     run(rows())
     assert run.report.split_calls == 1
@@ -255,7 +255,7 @@ def test_no_room_at_all_to_check_is_said():
 
 
 @pytest.mark.parametrize("batchnorm", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, track_running_stats=False)])
-def test_batchnorm_that_shall_be_split_is_checked_for_all_else(batchnorm):
+def test_requested_batchnorm_splits_are_checked_otherwise(batchnorm):
     model = nn.Sequential(nn.Linear(6, 6), copy.deepcopy(batchnorm), nn.Linear(6, 1))
     run = guard(squares, model, 4, split_batchnorm=True)
     run(rows())
@@ -273,7 +273,7 @@ def test_tracked_statistics_of_instance_norm_are_not_split():
     assert run.report.split_calls == 1
 
 
-def test_hooks_on_parameters_see_the_gradient_of_the_whole_batch_or_none():
+def test_parameter_hooks_see_whole_batch_gradients_or_none():
     model = perceptron()
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
@@ -299,7 +299,7 @@ def optimizer_in_backward(model):
 
 
 @pytest.mark.parametrize("more", [{}, {"recompute_modules": None}])
-def test_an_optimizer_in_backward_is_not_tried_twice(more):
+def test_an_optimizer_in_backward_is_not_retried(more):
     model, seen = perceptron(), []
     optimizer_in_backward(model)
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -315,7 +315,7 @@ def test_an_optimizer_in_backward_is_not_tried_twice(more):
     assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
 
 
-def test_an_optimizer_in_backward_is_not_split_by_what_was_learned():
+def test_an_optimizer_in_backward_is_not_split_by_learned_sizes():
     learnt = guard(squares, perceptron(), 4)
     learnt(rows())
     model, seen = perceptron(), []
@@ -330,7 +330,7 @@ def test_an_optimizer_in_backward_is_not_split_by_what_was_learned():
     assert seen == [8], "whole, and the activations on the host"
 
 
-def test_a_parameter_that_is_not_in_model_is_named():
+def test_a_parameter_outside_model_is_named():
     model, temperature = perceptron(), nn.Parameter(torch.ones(3, 1))
     run = farrier.torch.guard(lambda b: squares(model, b) * temperature.sum(), model=model, meter=UnknownMeter())
     with pytest.raises(ValueError, match=r"parameters outside `model`, of shape \(3, 1\)"):
@@ -364,7 +364,7 @@ def uneven(lengths, fits):
 
 @pytest.mark.parametrize("fits", [8, 7, 4])
 @pytest.mark.parametrize("lengths", [[64, 64, *range(60, 4, -4)], [64] * 4 + [8] * 12], ids=["sorted", "packed"])
-def test_rows_side_by_side_that_are_alike_do_not_hide_a_forgotten_count(lengths, fits):
+def test_similar_neighbouring_rows_do_not_hide_a_missing_count(lengths, fits):
     model, loss, given = uneven(lengths, fits)
     with pytest.raises(farrier.torch.DoesNotFit, match="pass count="):
         farrier.torch.guard(loss, model=model)(given)
@@ -373,7 +373,7 @@ def test_rows_side_by_side_that_are_alike_do_not_hide_a_forgotten_count(lengths,
     assert run.report.split_calls == 1
 
 
-def test_what_one_batch_hides_a_later_one_shows():
+def test_a_later_check_finds_what_an_earlier_one_missed():
     model, loss, given = uneven([8] * 16, fits=4)
     run = farrier.torch.guard(loss, model=model)
     run(given)

@@ -11,7 +11,7 @@ import farrier.torch
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_losses_norms_and_rates_are_the_trainers_own(tmp_path, accumulation):
+def test_losses_norms_and_rates_match_the_trainer(tmp_path, accumulation):
     plain, _ = losses(tmp_path, False, accumulation)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*optimizer.step.*")  # Schedulers miss nothing.
@@ -21,7 +21,7 @@ def test_losses_norms_and_rates_are_the_trainers_own(tmp_path, accumulation):
 
 
 @pytest.mark.parametrize("more", [{}, {"model_init": small_model}])
-def test_a_second_training_is_the_trainers_own(tmp_path, more):
+def test_a_second_run_matches_the_trainer(tmp_path, more):
     found = []
     for whole in (False, True):
         trainer = make(tmp_path, whole, 2, steps=4, **more)
@@ -47,7 +47,7 @@ class BreaksOff(transformers.TrainerCallback):
             raise KeyboardInterrupt
 
 
-def test_micro_batches_of_a_broken_training_wait_no_more(tmp_path):
+def test_micro_batches_of_an_aborted_run_are_dropped(tmp_path):
     trainer = make(tmp_path, True, 3, steps=5, callbacks=[BreaksOff()])
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
@@ -59,7 +59,7 @@ def test_micro_batches_of_a_broken_training_wait_no_more(tmp_path):
     assert seen == [3] * 5
 
 
-def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
+def test_a_float16_trainer_is_left_unchanged(tmp_path, caplog):
     class Scaled:
         distributed_type = "NO"
         scaler = object()
@@ -76,6 +76,6 @@ def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
     assert "use bf16=True" in caplog.text
 
 
-def test_what_is_no_trainer_is_refused():
+def test_an_invalid_trainer_is_rejected():
     with pytest.raises(TypeError, match=r"trainer is None: pass a transformers\.Trainer"):
         farrier.torch.trainer(None)

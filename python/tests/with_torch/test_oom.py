@@ -20,7 +20,7 @@ REAL = (
 )
 
 
-def test_torchs_own_error_says_how_much():
+def test_torch_errors_state_the_amount():
     failure = parse_oom(torch.OutOfMemoryError(REAL))
     assert failure.requested_bytes == 3 * 2**29
     assert failure.allocated_bytes == int(27.25 * 2**30)
@@ -37,7 +37,7 @@ def test_torchs_own_error_says_how_much():
         "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
     ],
 )
-def test_other_words_for_it(message):
+def test_other_out_of_memory_messages(message):
     failure = parse_oom(RuntimeError(message))
     assert failure is not None
     assert "\n" not in failure.message
@@ -59,7 +59,7 @@ def test_other_words_for_it(message):
     ],
     ids=lambda error: str(error)[:20],
 )
-def test_all_else_is_not(error):
+def test_other_errors_are_not_out_of_memory(error):
     assert parse_oom(error) is None
 
 
@@ -67,7 +67,7 @@ class Held:
     pass
 
 
-def test_an_error_lets_go_of_its_frames_and_of_those_before():
+def test_frames_of_errors_and_causes_are_cleared():
     watched = []
 
     def inner():
@@ -96,7 +96,7 @@ def test_an_error_lets_go_of_its_frames_and_of_those_before():
         gc.enable()
 
 
-def test_a_failed_attempt_is_gone_before_the_next(net, batch):
+def test_a_failed_attempt_is_freed_before_the_next(net, batch):
     """Also where the error itself is kept, as a logger may do."""
     model, watched, kept = net(), [], []
 
@@ -121,7 +121,7 @@ def test_a_failed_attempt_is_gone_before_the_next(net, batch):
     assert run.report.ooms >= 2
 
 
-def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monkeypatch):
+def test_no_collection_inside_a_step_pool(monkeypatch):
     collected = []
 
     def refuse():
@@ -139,7 +139,7 @@ def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monk
     assert len(collected) == 1
 
 
-def test_ballast_is_taken_and_released():
+def test_the_reserve_is_acquired_and_released():
     reserve = MemoryReserve(1000, "cpu")
     assert reserve.is_held
     reserve.release()
@@ -150,7 +150,7 @@ def test_ballast_is_taken_and_released():
         MemoryReserve(0, "cpu")
 
 
-def test_a_ballast_that_does_not_fit_says_so(monkeypatch):
+def test_a_reserve_that_does_not_fit_raises(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 

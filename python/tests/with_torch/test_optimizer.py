@@ -60,7 +60,7 @@ def test_a_closed_gate_changes_nothing_and_an_open_one_trains(kind):
     assert not torch.equal(before[0]["weight"], model.weight)
 
 
-def test_made_state_is_the_state_of_a_first_step():
+def test_initial_state_equals_that_of_a_first_step():
     model, optimizer = trained()
     twin, twins = trained()
     make_capturable(optimizer)
@@ -74,7 +74,7 @@ def test_made_state_is_the_state_of_a_first_step():
     assert float(optimizer.state[model.weight]["step"]) == 1.0
 
 
-def test_rates_stay_the_users_and_are_brought_to_where_graphs_read_them():
+def test_rates_stay_the_users_and_are_copied_to_the_device():
     _, optimizer = trained()
     make_capturable(optimizer)
     rates, group = LearningRates([optimizer]), optimizer.param_groups[0]
@@ -93,7 +93,7 @@ def test_rates_stay_the_users_and_are_brought_to_where_graphs_read_them():
 
 
 @pytest.mark.parametrize("how", [lambda group: group["lr"].fill_(1.0), lambda group: group.update(lr=1.0)])
-def test_a_step_that_sets_its_rate_is_told_off(how):
+def test_a_step_that_sets_its_rate_is_rejected(how):
     _, optimizer = trained()
     rates, group = LearningRates([optimizer]), optimizer.param_groups[0]
     with pytest.raises(GraphsDisabled, match="sets the learning rate itself"), rates.on_device():
@@ -103,7 +103,7 @@ def test_a_step_that_sets_its_rate_is_told_off(how):
         assert float(group["lr"]) == pytest.approx(1e-2)
 
 
-def test_what_a_graph_bakes_in_is_seen_to_change():
+def test_changed_constants_are_detected():
     _, optimizer = trained()
     make_capturable(optimizer)
     before = captured_constants([optimizer])
@@ -113,13 +113,13 @@ def test_what_a_graph_bakes_in_is_seen_to_change():
     assert captured_constants([optimizer]) != before
 
 
-def test_an_optimizer_that_counts_on_the_host_is_refused():
+def test_an_optimizer_that_counts_on_the_host_is_rejected():
     _, optimizer = trained(torch.optim.Adagrad)
     with pytest.raises(UnsupportedOptimizer, match="Adagrad has no `capturable`"):
         make_capturable(optimizer)
 
 
-def test_a_scalers_flag_is_joined_with_the_gate():
+def test_a_scalers_flag_is_combined_with_the_gate():
     model, optimizer = trained()
     make_capturable(optimizer)
     watch = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
@@ -136,7 +136,7 @@ def test_a_scalers_flag_is_joined_with_the_gate():
 
 
 @pytest.mark.parametrize("more", [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
-def test_momenta_of_sgd_begin_at_nought_whatever_lay_there(more):
+def test_sgd_momenta_start_at_zero(more):
     junk = [torch.full((3, 4), 1e3) for _ in range(50)] + [torch.full((3,), 1e3) for _ in range(50)]
     del junk
     model, optimizer = trained(torch.optim.SGD, **more)
@@ -152,7 +152,7 @@ def test_momenta_of_sgd_begin_at_nought_whatever_lay_there(more):
     torch.testing.assert_close(model.weight, twin.weight)
 
 
-def test_a_parameter_that_joins_later_gets_its_momentum():
+def test_a_parameter_added_later_gets_a_momentum():
     model, optimizer = trained(torch.optim.SGD, momentum=0.9)
     make_capturable(optimizer)
     OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
@@ -165,14 +165,14 @@ def test_a_parameter_that_joins_later_gets_its_momentum():
     assert torch.equal(optimizer.state[model.bias]["momentum_buffer"], model.bias.grad)
 
 
-def test_dampening_is_refused_before_anything_is_changed():
+def test_dampening_is_rejected_before_any_change():
     _, optimizer = trained(torch.optim.SGD, momentum=0.9, dampening=0.5)
     with pytest.raises(UnsupportedOptimizer, match="dampening"):
         make_capturable(optimizer)
     assert not optimizer.param_groups[0]["fused"]
 
 
-def test_groups_without_parameters_are_passed_over():
+def test_empty_groups_are_skipped():
     model = nn.Linear(4, 3)
     optimizer = torch.optim.AdamW([{"params": []}, {"params": list(model.parameters())}])
     make_capturable(optimizer)

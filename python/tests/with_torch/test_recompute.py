@@ -37,7 +37,7 @@ class Two(nn.Module):
         return x
 
 
-def test_the_blocks_are_the_longest_list_of_modules_with_parts():
+def test_blocks_are_the_longest_list_of_nested_modules():
     model = Two()
     assert find_blocks([model]) == list(model.blocks)
     assert find_blocks([nn.Linear(2, 2)]) == []
@@ -84,7 +84,7 @@ def test_weights_are_not_offloaded():
 
 
 @pytest.mark.parametrize("large_bytes", [1, 1 << 30])
-def test_a_graph_that_was_never_run_backward_is_gone_all_the_same(memory, net, batch, large_bytes):
+def test_a_graph_without_backward_is_freed(memory, net, batch, large_bytes):
     model = net()
     with offloading([model], large_bytes=large_bytes, device_type="cpu"):
         made = model(batch()["x"])
@@ -95,7 +95,7 @@ def test_a_graph_that_was_never_run_backward_is_gone_all_the_same(memory, net, b
 
 
 @pytest.mark.parametrize("how", ["in place", "wrapped", "block by block"])
-def test_a_compiled_model_runs_eagerly_while_it_recomputes(how):
+def test_a_compiled_model_recomputes_eagerly(how):
     torch.manual_seed(0)
     model, runs = Two(), []
     plain = copy.deepcopy(model)

@@ -34,7 +34,7 @@ def trained(**more):
     return farrier.torch.step(train, model=model, optimizer=optimizer, **more)
 
 
-def test_the_first_step_those_of_later_seconds_and_the_last_are_told(fake, monkeypatch):
+def test_the_first_one_per_second_and_the_last_step_are_reported(fake, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.05)
     step = trained(tokens=64, first_step=100, job=Job("4711"))
     rank = fake.accept()
@@ -56,7 +56,7 @@ def test_the_first_step_those_of_later_seconds_and_the_last_are_told(fake, monke
     assert not more, "no step twice"
 
 
-def test_a_short_run_is_told_to_its_end(fake):
+def test_a_short_run_is_reported_to_its_end(fake):
     step = trained(job=Job("4711"))
     for _ in range(5):
         step(torch.ones(2, 3))
@@ -64,7 +64,7 @@ def test_a_short_run_is_told_to_its_end(fake):
     assert [it["step"] for it in of(fake.accept().everything(), "step_end")] == [1, 5]
 
 
-def test_a_checkpoint_in_between_is_no_time_of_a_step(fake, monkeypatch):
+def test_a_checkpoint_is_not_step_time(fake, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
     step = trained()
     for pause in (None, None, "saves", None):
@@ -76,7 +76,7 @@ def test_a_checkpoint_in_between_is_no_time_of_a_step(fake, monkeypatch):
     assert ["seconds" in it for it in told] == [False, True, False, True]
 
 
-def test_a_wish_for_a_checkpoint_is_heard(fake, monkeypatch):
+def test_a_checkpoint_request_is_received(fake, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
     step = trained()
     assert step.job is agent.job()
@@ -125,7 +125,7 @@ def on_a_gpu(**more):
     return told
 
 
-def test_a_step_is_told_when_the_gpu_has_come_to_its_end(fake, gpu, monkeypatch):
+def test_a_step_is_reported_once_the_gpu_completed_it(fake, gpu, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
     told = on_a_gpu()
     rank = fake.accept()
@@ -145,7 +145,7 @@ def test_a_step_is_told_when_the_gpu_has_come_to_its_end(fake, gpu, monkeypatch)
     assert of(rank.everything(), "step_end") == [{"type": "step_end", "step": 7, "seconds": 1.0 / 6}], "the GPU's own time"
 
 
-def test_the_last_step_is_waited_for_and_told(fake, gpu, monkeypatch):
+def test_the_last_step_is_waited_for_and_reported(fake, gpu, monkeypatch):
     told = on_a_gpu()
     rank = fake.accept()
     gpu.done_s = 1.0
@@ -160,7 +160,7 @@ def test_the_last_step_is_waited_for_and_told(fake, gpu, monkeypatch):
     assert not of(rank.everything(), "step_end"), "no step twice"
 
 
-def test_graphs_that_are_given_up_are_no_end_of_the_steps(fake):
+def test_steps_are_reported_after_graphs_are_disabled(fake):
     with emulation.emulated():
         model = emulation.perceptron()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -179,7 +179,7 @@ def test_graphs_that_are_given_up_are_no_end_of_the_steps(fake):
         assert [it["step"] for it in of(rank.everything(), "step_end")] == [6]
 
 
-def test_a_loss_that_is_a_number_is_told_and_one_on_a_gpu_is_not_read(socket_path):
+def test_a_host_loss_is_reported_and_a_gpu_loss_is_not_read(socket_path):
     assert reporter._host_loss(torch.empty((), device="meta")) is None
     assert reporter._host_loss((torch.zeros(()), torch.zeros(()))) is None
     assert reporter._host_loss(torch.zeros(2)) is None
@@ -187,7 +187,7 @@ def test_a_loss_that_is_a_number_is_told_and_one_on_a_gpu_is_not_read(socket_pat
     assert reporter._host_loss(2) == 2.0
 
 
-def test_a_gpu_that_failed_ends_the_telling_and_not_the_step(fake, gpu, monkeypatch):
+def test_a_failed_gpu_ends_reporting_and_not_the_step(fake, gpu, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
     told = on_a_gpu()
     gpu.broken = True
@@ -200,7 +200,7 @@ def test_a_gpu_that_failed_ends_the_telling_and_not_the_step(fake, gpu, monkeypa
 
 
 @pytest.event.parametrize("waits", [False, True])
-def test_a_step_costs_next_to_nothing(fake, gpu, waits):
+def test_reporting_a_step_is_cheap(fake, gpu, waits):
     """Below 3 µs a step, with a mark that is waited for and without; the best of some rounds, as others work here, too."""
     gpu.done_s = 1e9
     told = on_a_gpu()
@@ -218,7 +218,7 @@ def test_a_step_costs_next_to_nothing(fake, gpu, waits):
     assert len(of(fake.accept().everything(), "step_end")) <= 2
 
 
-def test_without_an_agent_nothing_is_different(socket_path):
+def test_nothing_changes_without_an_agent(socket_path):
     step = trained()
     for _ in range(3):
         step(torch.ones(2, 3))

@@ -45,7 +45,7 @@ def rows(first, last):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_build_is_cut(batch, read):
+def test_every_batch_structure_is_split(batch, read):
     assert row_count(batch) == 7
     split_batch = split_rows(batch, [3, 2, 2])
     assert all(type(micro_batch) is type(batch) for micro_batch in split_batch)
@@ -54,7 +54,7 @@ def test_every_build_is_cut(batch, read):
     assert read(split_batch[0]).data_ptr() == read(batch).data_ptr(), "a view"
 
 
-def test_what_has_no_rows_is_passed_whole():
+def test_values_without_rows_are_passed_whole():
     batch = {
         "x": rows(0, 4),
         "y": torch.ones(4),
@@ -69,7 +69,7 @@ def test_what_has_no_rows_is_passed_whole():
         assert (micro_batch["n"], micro_batch["mode"]) == (None, "train")
 
 
-def test_a_list_with_a_value_for_each_row_goes_with_its_rows():
+def test_a_list_with_one_value_per_row_is_split():
     batch = {"x": rows(0, 3), "texts": ["a", "b", "c"], "sizes": (1, 2, 3), "names": ["one", "two"]}
     first, second = split_rows(batch, [2, 1])
     assert (first["texts"], second["texts"]) == (["a", "b"], ["c"])
@@ -77,7 +77,7 @@ def test_a_list_with_a_value_for_each_row_goes_with_its_rows():
     assert first["names"] == second["names"] == ["one", "two"]
 
 
-def test_numpy_rows_are_cut():
+def test_numpy_rows_are_split():
     first, second = split_rows({"x": rows(0, 3), "n": numpy.arange(3)}, [1, 2])
     assert first["n"].tolist() == [0]
     assert second["n"].tolist() == [1, 2]
@@ -93,7 +93,7 @@ def test_numpy_rows_are_cut():
     ],
     ids=["tie", "samples", "nothing", "scalar"],
 )
-def test_guessing_is_refused(batch):
+def test_ambiguous_rows_are_rejected(batch):
     with pytest.raises(NotSplittable, match="give `split=` and `rows=`"):
         row_count(batch)
 
@@ -107,7 +107,7 @@ def test_the_key_is_everything_but_the_rows():
     assert batch_shape(longer, 6).key != batch_shape(large, 6).key
 
 
-def test_leaves_with_gradients_are_found():
+def test_gradient_leaves_are_found():
     leaf = torch.ones(3, requires_grad=True)
     assert gradient_leaves({"a": [leaf, leaf * 2], "b": torch.ones(3)}) == [leaf]
 
@@ -118,7 +118,7 @@ def nested(layout, rows):
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 @pytest.mark.parametrize("more", [{}, {"rows": lambda batch: len(batch["y"])}])
-def test_a_nested_tensor_is_not_cut_and_the_step_runs(layout, more):
+def test_a_nested_tensor_is_not_split_and_the_step_runs(layout, more):
     model, failures = nn.Linear(3, 1), []
     given = {"x": nested(layout, [torch.ones(2, 3), torch.ones(4, 3)]), "y": torch.ones(2, 1)}
 
@@ -137,6 +137,6 @@ def test_a_nested_tensor_is_not_cut_and_the_step_runs(layout, more):
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_labels_that_are_ignored_are_seen_in_a_nested_tensor(layout):
+def test_ignored_labels_in_a_nested_tensor_are_found(layout):
     assert _has_ignored_labels(nested(layout, [torch.tensor([1, -100]), torch.tensor([2])]))
     assert not _has_ignored_labels(nested(layout, [torch.tensor([1, 2]), torch.tensor([2])]))

@@ -56,7 +56,7 @@ def test_plain_training():
     assert float(optimizers[1].state[models[1][0].weight]["step"]) == 40
 
 
-def test_a_rate_that_is_assigned_at_every_step_from_the_first():
+def test_a_rate_assigned_at_every_step():
     def assign(i, _, optimizer):
         for group in optimizer.param_groups:
             group["lr"] = 3e-2 * min(1.0, (i + 1) / 20)
@@ -83,7 +83,7 @@ def test_a_scheduler_keeps_its_precision():
     assert graphed.report.replays >= 30
 
 
-def test_a_scheduler_inside_the_step_has_no_graph_and_is_stepped_once_a_batch():
+def test_a_scheduler_inside_the_step_has_no_graph_and_steps_once():
     def scheduled(model, optimizer):
         inner = plain(model, optimizer)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
@@ -132,7 +132,7 @@ def later(values, value, at=20):
     return change
 
 
-def test_noise_that_grows_with_training_is_measured_again_and_is_no_difference():
+def test_growing_noise_is_measured_again_and_passes():
     amplitude = {"now": 1e-4}
     _, _, graphed = both(60, make=noisy(amplitude), each=later(amplitude, 1e-3))
     assert graphed.report.reason is None
@@ -140,26 +140,26 @@ def test_noise_that_grows_with_training_is_measured_again_and_is_no_difference()
     assert graphed.report.replays > 50
 
 
-def test_noise_does_not_hide_a_graph_that_is_wrong():
+def test_noise_does_not_hide_a_wrong_graph():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-4}, graph=graph), each=later(graph, 1.01))
     assert "differ after" in graphed.report.reason.cause
 
 
-def test_a_graph_that_adds_in_another_order_than_two_eager_runs_happened_to_is_no_difference():
+def test_another_summation_order_passes_in_a_noisy_step():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-5}, graph=graph), each=later(graph, 1.002))
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.last_comparison.max_distance > 4 * graphed.report.noise, "further apart than eager runs are"
 
 
-def test_the_same_of_a_step_without_noise_is_a_difference():
+def test_another_summation_order_fails_in_a_step_without_noise():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 0.0}, graph=graph), each=later(graph, 1.002))
     assert "differ after" in graphed.report.reason.cause
 
 
-def test_noise_that_grows_does_not_hide_a_graph_that_is_wrong():
+def test_growing_noise_does_not_hide_a_wrong_graph():
     amplitude, graph = {"now": 1e-4}, {"now": 1.0}
 
     def change(i, *_):
@@ -172,7 +172,7 @@ def test_noise_that_grows_does_not_hide_a_graph_that_is_wrong():
 
 
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
-def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch):
+def test_reused_pinned_memory_is_waited_for(buffers, monkeypatch):
     """So many buffers in turn; None: memory of its own for each batch."""
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     model = perceptron()
@@ -195,7 +195,7 @@ def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch)
         assert len(waits) >= 57 - buffers
 
 
-def test_memory_that_was_freed_is_not_memory_that_came_back(monkeypatch):
+def test_freed_pinned_memory_is_not_reuse(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     seen = PinnedReuseDetector()
     for _ in range(500):
@@ -222,7 +222,7 @@ def test_sgd_with_momentum(more):
     assert graphed.report.replays >= 30
 
 
-def test_sgd_with_dampening_runs_eagerly_and_says_why():
+def test_sgd_with_dampening_runs_eagerly_with_a_reason():
     def sgd(model):
         dirty(model)
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, dampening=0.5)
@@ -245,7 +245,7 @@ def sgd_with_momentum(model):
 
 
 @pytest.mark.parametrize("optimizer", [adamw, sgd_with_momentum])
-def test_unfreezing_is_a_capture_and_no_difference(optimizer):
+def test_unfreezing_recaptures_and_passes(optimizer):
     models, _, graphed = both(optimizer=optimizer, each=unfreeze)
     assert_trained_alike(*models)
     assert graphed.report.reason is None
@@ -253,7 +253,7 @@ def test_unfreezing_is_a_capture_and_no_difference(optimizer):
     assert graphed.report.replays >= 25
 
 
-def test_unfreezing_after_graphs_were_given_up():
+def test_unfreezing_after_graphs_are_disabled():
     def silent(model, optimizer):
         inner = plain(model, optimizer)
 
@@ -267,7 +267,7 @@ def test_unfreezing_after_graphs_were_given_up():
     assert "returns no tensor" in graphed.report.reason.cause
 
 
-def test_a_scaler_skips_overflows_after_graphs_were_given_up():
+def test_a_scaler_skips_overflows_after_graphs_are_disabled():
     def gentle(model):
         return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
@@ -281,7 +281,7 @@ def test_a_scaler_skips_overflows_after_graphs_were_given_up():
     assert "waits for the GPU" in graphed.report.reason.cause
 
 
-def test_modes_that_alternate_have_a_graph_each():
+def test_alternating_modes_have_a_graph_each():
     def alternate(i, model, _):
         model[0].requires_grad_(i % 2 == 0)
         model[2].train(i % 3 > 0)
@@ -319,7 +319,7 @@ class LayerDrop(nn.Module):
         (lambda: numpy.random.random(), "numpy.random"),
     ],
 )
-def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(drawn, name):
+def test_host_random_decisions_have_no_graph_and_train_alike(drawn, name):
     def seed(i, *_):
         random.seed(i)
         numpy.random.seed(i)
@@ -331,7 +331,7 @@ def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(d
     assert "pass the value in the batch" in graphed.report.reason.remedy
 
 
-def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
+def test_a_thread_that_draws_briefly_does_not_prevent_graphs():
     rehearsals = []
 
     def make(model, optimizer):
@@ -354,7 +354,7 @@ def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
     assert graphed.report.replays == 37
 
 
-def test_one_module_in_evaluation_is_seen():
+def test_one_module_in_eval_mode_is_detected():
     def quieten(i, model, _):
         model[2].train(i < 20)
 
@@ -364,7 +364,7 @@ def test_one_module_in_evaluation_is_seen():
 
 
 @pytest.mark.parametrize("how", ["data", "parameter"])
-def test_weights_that_are_put_elsewhere_are_a_capture(how):
+def test_moved_weights_are_recaptured(how):
     def move(i, model, optimizer):
         if i != 20:
             return
@@ -411,7 +411,7 @@ def test_an_added_group_trains_at_its_own_rate():
     assert graphed.report.captures == 2
 
 
-def test_an_empty_group_is_passed_over():
+def test_an_empty_group_is_skipped():
     def with_empty(model):
         return torch.optim.AdamW([{"params": [], "weight_decay": 0.0}, {"params": list(model.parameters())}], lr=3e-2)
 
@@ -435,7 +435,7 @@ class Renamed(torch.optim.AdamW):
     """Torch's own step."""
 
 
-def test_a_step_of_its_own_is_not_gated():
+def test_an_overridden_step_is_not_gated():
     models, _, graphed = both(optimizer=lambda model: Cautious(model.parameters(), lr=1e-2))
     assert_trained_alike(*models)
     assert "Cautious overrides step()" in graphed.report.reason.cause
@@ -462,7 +462,7 @@ def averaging(averages):
     return make
 
 
-def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
+def test_averaged_weights_in_extra_state_are_averaged_once_per_batch():
     averages = []
     model = perceptron()
     twin = copy.deepcopy(model)
@@ -476,7 +476,7 @@ def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
     assert graphed.report.replays >= 30
 
 
-def test_hooks_of_the_user_on_the_optimizer_see_steps_and_not_the_making_of_state():
+def test_user_step_hooks_do_not_see_state_creation():
     calls = {}
 
     def hooked(model):
@@ -494,7 +494,7 @@ def test_hooks_of_the_user_on_the_optimizer_see_steps_and_not_the_making_of_stat
     assert graphed.report.replays == 1
 
 
-def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
+def test_an_average_in_a_hook_and_extra_state_follows_the_steps():
     def run(graph):
         model = perceptron()
         optimizer, average = adamw(model), AveragedModel(model)
@@ -511,7 +511,7 @@ def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
     torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
 
 
-def test_tensors_can_be_named_too():
+def test_extra_state_may_be_tensors():
     seen = [torch.zeros(()), torch.zeros(())]
 
     def make(model, optimizer):
@@ -540,7 +540,7 @@ class Replacing(nn.Sequential):
         return super().forward(x)
 
 
-def test_a_buffer_that_forward_replaces_is_told_and_right():
+def test_a_replaced_buffer_is_reported_and_correct():
     models, _, graphed = both(model=Replacing(*perceptron()))
     assert_trained_alike(*models)
     assert "replaces a buffer by another tensor (mean)" in graphed.report.reason.cause
@@ -574,14 +574,14 @@ def two_scalers(init_scale):
     return [torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=10) for _ in range(2)]
 
 
-def test_a_rehearsal_that_fails_leaves_the_scaler_as_it_was():
+def test_a_failed_dry_run_leaves_the_scaler_unchanged():
     scalers = two_scalers(4.0)
     models, _, graphed = both(make=scaled(scalers, item=True), scaler=scalers[1])
     assert_trained_alike(*models)
     assert "waits for the GPU" in graphed.report.reason.cause
 
 
-def test_steps_that_overflow_are_skipped_alike():
+def test_overflowing_steps_are_skipped_alike():
     scalers = two_scalers(2.0**127)  # The gradients are not finite in float32 until it was halved a few times.
     models, _, graphed = both(make=scaled(scalers, times=64.0), scaler=scalers[1])
     assert_trained_alike(*models)
@@ -594,7 +594,7 @@ def in_turn(shapes):
     return lambda i: 1 + i % shapes
 
 
-def test_more_shapes_than_graphs_do_not_chase_each_other_away():
+def test_more_shapes_than_graphs_do_not_thrash():
     policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=8, break_even_replays=32)
     models, _, graphed = both(policy=policy, stream=list(batches(240, rows=in_turn(12))))
     assert_trained_alike(*models)
@@ -602,7 +602,7 @@ def test_more_shapes_than_graphs_do_not_chase_each_other_away():
     assert graphed.report.replays >= 120
 
 
-def test_a_graph_that_has_paid_goes_for_another_shape():
+def test_a_paid_off_graph_is_evicted_for_another_shape():
     policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=2, break_even_replays=4)
     models, _, graphed = both(policy=policy, stream=list(batches(120, rows=in_turn(5))))
     assert_trained_alike(*models)
@@ -611,7 +611,7 @@ def test_a_graph_that_has_paid_goes_for_another_shape():
     assert Arena.now.graphs == 2
 
 
-def test_a_graph_that_nobody_needs_any_more_goes_unpaid():
+def test_an_idle_graph_is_evicted_before_it_paid_off():
     policy = Policy(warmups=2, min_speedup=0.0, profile=False, max_graphs=1, break_even_replays=8)
     models, _, graphed = both(policy=policy, stream=list(batches(60, rows=lambda i: 3 if i < 6 else 5)))
     assert_trained_alike(*models)
@@ -619,7 +619,7 @@ def test_a_graph_that_nobody_needs_any_more_goes_unpaid():
     assert graphed.report.replays >= 40
 
 
-def test_a_batch_beyond_the_longest_runs_eagerly_and_graphs_go_on():
+def test_a_batch_beyond_longest_runs_eagerly_and_graphs_stay():
     def rows(i):
         return 40 if i == 20 else 5 + i % 3
 
@@ -642,7 +642,7 @@ def test_a_batch_beyond_the_longest_runs_eagerly_and_graphs_go_on():
     assert graphed.report.replays == 36
 
 
-def test_the_padded_batch_is_rehearsed():
+def test_the_padded_batch_is_dry_run():
     seen = []
 
     def make(model, optimizer):
@@ -713,7 +713,7 @@ def ragged(kind):
 
 @pytest.mark.parametrize("kind", ["strided", "jagged", "sparse"])
 @pytest.mark.parametrize("lengths", [None, Lengths(pad={"y": 0}, dim=0)])
-def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
+def test_a_batch_without_a_fixed_shape_runs_eagerly_with_a_reason(kind, lengths):
     def make(model, optimizer):
         def train(batch):
             optimizer.zero_grad(set_to_none=True)
@@ -731,7 +731,7 @@ def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
     assert "the batch has no fixed structure" in graphed.report.reason.cause
 
 
-def test_changes_are_forgiven_once_a_graph_has_paid():
+def test_changes_are_reset_once_a_graph_paid_off():
     def seldom(i, _, optimizer):
         optimizer.param_groups[0]["weight_decay"] = 0.01 * (i // 12)
 
@@ -742,7 +742,7 @@ def test_changes_are_forgiven_once_a_graph_has_paid():
     assert graphed.report.captures == 6
 
 
-def test_a_number_that_changes_at_every_step_has_no_graph():
+def test_a_constant_that_always_changes_has_no_graph():
     def always(i, _, optimizer):
         optimizer.param_groups[0]["weight_decay"] = 0.01 * i
 
@@ -751,7 +751,7 @@ def test_a_number_that_changes_at_every_step_has_no_graph():
     assert "weight_decay of group 0 of the optimizer changed 9 times" in graphed.report.reason.cause
 
 
-def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
+def test_a_failed_capture_is_reported_and_trains_the_batch_once():
     model = perceptron()
     twin = copy.deepcopy(model)
     first, second = adamw(model), adamw(twin)
@@ -768,7 +768,7 @@ def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
     assert Arena.now.graphs == 0
 
 
-def test_what_is_read_at_every_call_is_quick():
+def test_reading_the_capture_key_is_fast():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2)) for _ in range(167)))
     baked = CaptureKey(model, [])
     assert len(list(model.parameters())) == 1002
@@ -780,7 +780,7 @@ def test_what_is_read_at_every_call_is_quick():
     assert min(took) < 1e-3
 
 
-def test_comparisons_are_as_often_as_they_cost_and_the_report_says_so(monkeypatch):
+def test_comparison_interval_follows_cost_and_is_reported(monkeypatch):
     took_s = {"compared": 0.080, "replay": 0.0054}
 
     def time_step(run):
@@ -803,7 +803,7 @@ def test_comparisons_are_as_often_as_they_cost_and_the_report_says_so(monkeypatc
     assert graphed.report.verified == 11, "1,000 after the last early one"
 
 
-def test_a_number_given_is_taken_as_it_is():
+def test_the_users_interval_is_used_as_given():
     _, _, graphed = both(60, policy=Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=7))
     assert graphed.report.replays == 57
     assert graphed.report.verified == 3 + 57 // 7, "1, 2, 4 and each seventh"

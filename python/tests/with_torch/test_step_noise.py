@@ -105,7 +105,7 @@ def run(spoil=lambda model: None, count=40, since=0, share=1.0, seed=0, dtype=to
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gradients_that_are_added_up_in_any_order_have_a_graph(seed):
+def test_atomically_summed_gradients_have_a_graph(seed):
     graphed = run(seed=seed, count=60)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays > 50
@@ -117,7 +117,7 @@ def test_gradients_that_are_added_up_in_any_order_have_a_graph(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_that_is_seldom_is_no_difference(seed):
+def test_rare_noise_passes(seed):
     """Two eager runs are mostly equal, and then a replay is not."""
     graphed = run(seed=seed, share=0.2, count=80)
     assert graphed.report.reason is None, graphed.report
@@ -129,7 +129,7 @@ def test_bfloat16_weights():
     assert graphed.report.reason is None, graphed.report
 
 
-def test_a_comparison_of_a_noisy_step_needs_one_eager_run_once_its_noise_is_known():
+def test_known_noise_needs_one_eager_run_per_comparison():
     graphed = run(count=60)
     report = graphed.report
     assert report.last_comparison.eager_runs == 1
@@ -191,7 +191,7 @@ ERRORS = {
 @pytest.mark.parametrize("since", [0, 34])  # The 34th is the one of the 32nd replay, which is compared.
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_wrong_gradient_of_the_graph_is_found(error, name, since):
+def test_a_wrong_graph_gradient_is_found(error, name, since):
     make, kinds = ERRORS[error]
     graphed = run(make(name), since=since)
     report = graphed.report
@@ -205,7 +205,7 @@ def test_a_wrong_gradient_of_the_graph_is_found(error, name, since):
 
 
 @pytest.mark.parametrize("name", ["noisy", "quiet.weight"])
-def test_a_gradient_that_is_not_written_any_more_is_found(name):
+def test_a_stale_gradient_is_found(name):
     graphed = run(stale(name))
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS
     assert name in graphed.report.reason.cause
@@ -214,7 +214,7 @@ def test_a_gradient_that_is_not_written_any_more_is_found(name):
 @pytest.mark.parametrize("factor", [1.01, 0.99])
 @pytest.mark.parametrize("share", [0.0, 0.2])
 @pytest.mark.parametrize("name", TENSORS)
-def test_one_per_cent_is_found_with_no_noise_and_with_noise_that_is_seldom(name, share, factor):
+def test_one_per_cent_is_found_without_and_with_rare_noise(name, share, factor):
     graphed = run(scaled(name, factor), share=share)
     assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS
     assert {each.name for each in graphed.report.last_comparison.mismatches} == {name}
@@ -233,7 +233,7 @@ def jumping(model, optimizer, amplitude):
 
 
 @pytest.mark.parametrize(("amplitude", "code"), [(0.01, ReasonCode.NOISE_TOO_LARGE), (0.3, ReasonCode.EAGER_RUNS_DIFFER)])
-def test_noise_that_hides_one_per_cent_has_no_graph_and_a_reason_of_its_own(amplitude, code):
+def test_noise_that_hides_one_per_cent_disables_graphs(amplitude, code):
     torch.manual_seed(0)
     model = Noisy()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -265,7 +265,7 @@ class Deep(nn.Module):
 @pytest.mark.parametrize(
     ("scaled", "same"), [(None, True), ("first.noisy", False), ("rest.2.weight", False), ("all", False)]
 )
-def test_gradients_whose_clipped_norm_rounds_to_one_of_two_neighbours(scaled, same):
+def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
     """All of them then are up to 2**-7 apart in two runs."""
     torch.manual_seed(0)
     AnyOrder.order.manual_seed(5)

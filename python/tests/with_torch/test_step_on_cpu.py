@@ -9,7 +9,7 @@ from farrier.torch import step
 from farrier.torch.step_timing import union_length
 
 
-def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
+def test_without_a_gpu_the_step_runs_eagerly_with_a_reason(caplog):
     caplog.set_level(logging.INFO, "farrier.torch")
     model = build("tiny", device="cpu", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -37,7 +37,7 @@ def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
     assert run.report.steps == 6
 
 
-def test_the_sizes_say_what_the_models_are():
+def test_sizes_match_the_models():
     model = build("tiny", device="cpu", dtype=torch.float32)
     assert sum(p.numel() for p in model.parameters()) == size("tiny").parameters
     assert [round(s.parameters / 1e6) for s in SIZES.values()] == [0, 191, 1364, 6747]
@@ -45,7 +45,7 @@ def test_the_sizes_say_what_the_models_are():
         size("13b")
 
 
-def test_only_the_low_rank_weights_of_a_lora_are_trained():
+def test_only_low_rank_weights_are_trained():
     from farrier.bench.model import Decoder
     from farrier.bench.sizes import Size
 
@@ -79,14 +79,14 @@ def test_overlapping_spans_count_once():
         ({"policy": "careful"}, "policy is a `str`: pass a farrier.torch.Policy"),
     ],
 )
-def test_wrong_arguments_are_refused_by_their_names(wrong, said):
+def test_wrong_arguments_are_rejected_by_name(wrong, said):
     model = torch.nn.Linear(1, 1)
     given = {"fn": len, "model": model, "optimizer": torch.optim.SGD(model.parameters()), **wrong}
     with pytest.raises((TypeError, ValueError), match=said):
         step(given.pop("fn"), **given)
 
 
-def test_a_step_that_ran_out_of_memory_is_no_step_and_is_told_of_the_guard():
+def test_an_out_of_memory_step_is_not_counted_and_hints_at_the_guard():
     model = torch.nn.Linear(1, 1)
 
     def train(batch):

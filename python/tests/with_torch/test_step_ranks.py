@@ -150,7 +150,7 @@ def found():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_ranks_train_as_eagerly(found, case):
+def test_both_ranks_train_like_eager(found, case):
     for rank in range(2):
         eager, graphed = (torch.tensor(each) for each in found[case, rank][:2])
         torch.testing.assert_close(graphed, eager, rtol=1e-3, atol=1e-4)
@@ -172,7 +172,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_ranks_say_why(found, case):
+def test_both_ranks_give_a_reason(found, case):
     for rank in range(2):
         captures, replays, _, reason = found[case, rank][2]
         expected_captures, replayed, words = SAID[case][rank]
