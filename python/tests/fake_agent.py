@@ -52,8 +52,8 @@ class Rank:
     def raw(self, data):
         self.connection.sendall(data)
 
-    def send(self, **words):
-        self.raw(json.dumps(words).encode() + b"\n")
+    def send(self, **fields):
+        self.raw(json.dumps(fields).encode() + b"\n")
 
     def assert_silent(self):
         self.connection.settimeout(0)

@@ -291,10 +291,10 @@ def test_a_restarted_agent_gets_the_saved_checkpoint(fake, socket_path):
     job.checkpoint_done(8)
     fake.die()
     job.step_end(9)
-    anew = Agent(socket_path)
+    restarted = Agent(socket_path)
     ten_seconds_later(job)
     job.step_end(10)
-    rank = anew.accept()
+    rank = restarted.accept()
     assert [rank.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
     rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
@@ -303,7 +303,7 @@ def test_a_restarted_agent_gets_the_saved_checkpoint(fake, socket_path):
     rank.send(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
     job.poll()
     assert job.checkpoint_wanted == "another"
-    anew.server.close()
+    restarted.server.close()
 
 
 def test_a_refused_hello_is_not_retried(fake, caplog):

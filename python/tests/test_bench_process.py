@@ -30,14 +30,14 @@ def test_any_change_alters_the_digest():
 
 
 def test_process_age():
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", "import time; time.sleep(0.3); from farrier.bench.process import age_s; print(age_s())"],
         env=ENVIRONMENT,
         check=True,
         capture_output=True,
         text=True,
     )
-    assert 0.29 <= float(said.stdout) < 600
+    assert 0.29 <= float(output.stdout) < 600
     before = process.age_s()
     time.sleep(0.05)
     assert 0.02 <= process.age_s() - before < 600

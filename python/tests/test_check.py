@@ -45,25 +45,25 @@ def no_frameworks(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def printing(answer, code=0):
-    return f"cat <<'END'\n{json.dumps(answer)}\nEND\nexit {code}"
+def printing(result, code=0):
+    return f"cat <<'END'\n{json.dumps(result)}\nEND\nexit {code}"
 
 
 def test_a_result_is_parsed(fake, no_frameworks):
     fake(printing(ANSWER))
-    answer = farrier.check()
-    assert answer.verdict == "caveat"
-    assert answer.can_run
-    assert [it.code for it in answer.findings] == ["gpu-known", "packages-not-held"]
-    assert answer.remedies[0] == binary.Remedy("hold them", "apt-mark hold x")
-    assert answer.notices == ("an advisory",)
-    text = str(answer)
+    result = farrier.check()
+    assert result.verdict == "caveat"
+    assert result.can_run
+    assert [finding.code for finding in result.findings] == ["gpu-known", "packages-not-held"]
+    assert result.remedies[0] == binary.Remedy("hold them", "apt-mark hold x")
+    assert result.notices == ("an advisory",)
+    text = str(result)
     assert text.startswith("CAVEAT: this node")
     assert "caveat: not held [packages-not-held]" in text
     assert "8 GPUs" not in text, "what is good is not in the log"
     assert "$ apt-mark hold x" in text
     assert "1 advisories" in text
-    assert farrier.check(must="run") == answer
+    assert farrier.check(must="run") == result
 
 
 def test_the_binary_checks_this_python(fake, tmp_path, no_frameworks):
@@ -78,19 +78,19 @@ def test_the_binary_checks_this_python(fake, tmp_path, no_frameworks):
 def test_only_must_run_raises(fake, no_frameworks, verdict):
     item = {"code": "c", "subject": "s", "verdict": verdict, "text": "the driver is too old", "source": "x"}
     fake(printing({"verdict": verdict, "items": [item]}, code=1))
-    answer = farrier.check()
-    assert not answer.can_run
+    result = farrier.check()
+    assert not result.can_run
     with pytest.raises(farrier.CannotRun, match="the driver is too old") as caught:
         farrier.check(must="run")
-    assert caught.value.result == answer
+    assert caught.value.result == result
 
 
 def test_a_machine_without_a_gpu_is_blocked_and_explained(fake, no_frameworks):
     item = {"code": "no-nvidia-gpu", "subject": "GPUs", "verdict": "blocked", "text": "no NVIDIA GPU", "source": "x"}
     fake(printing({"verdict": "blocked", "items": [item]}, code=1))
-    answer = farrier.check()
-    assert not answer.can_run
-    lines = str(answer).splitlines()
+    result = farrier.check()
+    assert not result.can_run
+    lines = str(result).splitlines()
     assert lines[:2] == ["BLOCKED: this node for no framework (none imported)", "blocked: no NVIDIA GPU [no-nvidia-gpu]"]
     assert "expected on a machine without a GPU" in lines[2]
     with pytest.raises(farrier.CannotRun, match="CUDA code does not"):
@@ -98,13 +98,13 @@ def test_a_machine_without_a_gpu_is_blocked_and_explained(fake, no_frameworks):
 
 
 def unanswered(code, *parts):
-    answer = farrier.check()
-    assert answer.verdict == "unknown"
-    assert not answer.can_run
-    assert answer.findings[0].code == code
-    assert "the node may be fine or not" in str(answer)
+    result = farrier.check()
+    assert result.verdict == "unknown"
+    assert not result.can_run
+    assert result.findings[0].code == code
+    assert "the node may be fine or not" in str(result)
     for part in parts:
-        assert part in answer.findings[0].text
+        assert part in result.findings[0].text
     with pytest.raises(farrier.CannotRun):
         farrier.check(must="run")
 
@@ -168,10 +168,10 @@ def test_a_program_that_cannot_be_started(fake, tmp_path):
 def test_a_hanging_binary_is_killed(fake):
     fake("exec sleep 600")
     began = time.monotonic()
-    answer = farrier.check(timeout_s=0.2)
+    result = farrier.check(timeout_s=0.2)
     assert time.monotonic() - began < 300, "it was not waited for to its end"
-    assert "did not finish within 0.2 s" in str(answer)
-    assert answer.verdict == "unknown"
+    assert "did not finish within 0.2 s" in str(result)
+    assert result.verdict == "unknown"
 
 
 def test_an_invalid_must_is_rejected():
@@ -199,7 +199,9 @@ def test_frameworks_are_named_as_the_binary_expects():
 
 
 def judged(*subjects, verdict="ok"):
-    return binary.CheckResult("ok", tuple(binary.Finding("cuda-native", verdict, "t", subject=it) for it in subjects))
+    return binary.CheckResult(
+        "ok", tuple(binary.Finding("cuda-native", verdict, "t", subject=finding) for finding in subjects)
+    )
 
 
 def test_an_unjudged_framework_is_unknown():

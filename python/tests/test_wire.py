@@ -9,16 +9,16 @@ from farrier import wire
 from farrier.wire import ClientState, JobIdentity, LineReader, ReconnectPolicy
 
 
-def said(line):
+def decoded(line):
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     return json.loads(line)
 
 
 def test_hello_has_only_known_fields():
-    assert said(JobIdentity("4711").hello()) == {"type": "hello", "v": 1, "job": "4711"}
+    assert decoded(JobIdentity("4711").hello()) == {"type": "hello", "v": 1, "job": "4711"}
     full = JobIdentity("4711", 3, 16, 8, "GPU-5f2a1c7e")
-    assert said(full.hello()) == {
+    assert decoded(full.hello()) == {
         "type": "hello",
         "v": 1,
         "job": "4711",
@@ -35,14 +35,14 @@ def test_hello_names_imported_frameworks():
     odd.__version__ = 7
     found = wire.frameworks({"torch": torch, "jax": odd, "keras": ModuleType("keras"), "numpy": torch})
     assert found == {"torch": "2.11.0+cu130"}
-    assert said(JobIdentity("4711").hello(found))["frameworks"] == found
-    assert "frameworks" not in said(JobIdentity("4711").hello({}))
+    assert decoded(JobIdentity("4711").hello(found))["frameworks"] == found
+    assert "frameworks" not in decoded(JobIdentity("4711").hello({}))
 
 
 def test_names_are_truncated_and_valid_utf8():
-    hello = said(JobIdentity("ü" * 300 + "x").hello())
+    hello = decoded(JobIdentity("ü" * 300 + "x").hello())
     assert hello["job"] == "ü" * 128
-    assert said(JobIdentity("a\ud800b\n").hello())["job"] == "a?b\n"
+    assert decoded(JobIdentity("a\ud800b\n").hello())["job"] == "a?b\n"
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_unsigned_numbers(value, number):
 
 
 def test_step_messages():
-    assert said(wire.step_end(1200, 1.42, 65536, 2.31)) == {
+    assert decoded(wire.step_end(1200, 1.42, 65536, 2.31)) == {
         "type": "step_end",
         "step": 1200,
         "seconds": 1.42,
         "tokens": 65536,
         "loss": 2.31,
     }
-    assert said(wire.step_end(2**64 - 1, None, None, None)) == {"type": "step_end", "step": 2**64 - 1}
+    assert decoded(wire.step_end(2**64 - 1, None, None, None)) == {"type": "step_end", "step": 2**64 - 1}
     assert wire.step_end(2**64, 1.0, 1, 1.0) is None
     assert wire.step_end("soon", 1.0, 1, 1.0) is None
 
@@ -83,7 +83,7 @@ def test_step_messages():
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), object()])
 def test_a_non_finite_loss_is_null(loss):
     line = wire.step_end(1, float("nan"), -5, loss)
-    assert said(line) == {"type": "step_end", "step": 1, "loss": None}
+    assert decoded(line) == {"type": "step_end", "step": 1, "loss": None}
     assert b"NaN" not in line
 
 
@@ -133,54 +133,54 @@ def wanted_line(*keys, reason="Xid 95"):
 
 
 def test_a_request_stays_until_a_checkpoint_is_saved():
-    memory = ClientState()
-    assert memory.checkpoint_wanted(0.0) is None
-    assert "Xid 95" in memory.handle_line(wanted_line("17-1")).log_message
-    assert memory.checkpoint_wanted(0.0) == "Xid 95"
-    assert said(memory.checkpoint_done(1200)) == {"type": "checkpoint_done", "step": 1200}
-    assert memory.checkpoint_wanted(0.0) is None
+    state = ClientState()
+    assert state.checkpoint_wanted(0.0) is None
+    assert "Xid 95" in state.handle_line(wanted_line("17-1")).log_message
+    assert state.checkpoint_wanted(0.0) == "Xid 95"
+    assert decoded(state.checkpoint_done(1200)) == {"type": "checkpoint_done", "step": 1200}
+    assert state.checkpoint_wanted(0.0) is None
 
 
 def test_known_findings_resend_checkpoint_done():
-    memory = ClientState()
-    memory.handle_line(wanted_line("17-1"))
-    heard = memory.handle_line(wanted_line("17-1"))
-    assert heard.resend is None, "nothing is saved yet: it stays wanted"
-    assert memory.checkpoint_wanted(0.0) == "Xid 95"
-    memory.checkpoint_done(8)
-    heard = memory.handle_line(wanted_line("17-1"))
-    assert memory.checkpoint_wanted(0.0) is None
-    assert said(heard.resend) == {"type": "checkpoint_done", "step": 8}
+    state = ClientState()
+    state.handle_line(wanted_line("17-1"))
+    outcome = state.handle_line(wanted_line("17-1"))
+    assert outcome.resend is None, "nothing is saved yet: it stays wanted"
+    assert state.checkpoint_wanted(0.0) == "Xid 95"
+    state.checkpoint_done(8)
+    outcome = state.handle_line(wanted_line("17-1"))
+    assert state.checkpoint_wanted(0.0) is None
+    assert decoded(outcome.resend) == {"type": "checkpoint_done", "step": 8}
 
 
 def test_one_new_finding_makes_a_new_request():
-    memory = ClientState()
-    memory.handle_line(wanted_line("17-1"))
-    memory.checkpoint_done(8)
-    heard = memory.handle_line(wanted_line("17-1", "18-2", reason="rows pending"))
-    assert heard.resend is None
-    assert memory.checkpoint_wanted(0.0) == "rows pending"
+    state = ClientState()
+    state.handle_line(wanted_line("17-1"))
+    state.checkpoint_done(8)
+    outcome = state.handle_line(wanted_line("17-1", "18-2", reason="rows pending"))
+    assert outcome.resend is None
+    assert state.checkpoint_wanted(0.0) == "rows pending"
 
 
 def test_a_request_without_findings_counts():
-    memory = ClientState()
-    memory.handle_line(b'{"type":"checkpoint_wanted"}')
-    assert "no reason" in memory.checkpoint_wanted(0.0)
-    memory.checkpoint_done(None)
-    memory.handle_line(b'{"type":"checkpoint_wanted","findings":"17-1","reason":"a fault"}')
-    assert memory.checkpoint_wanted(0.0) == "a fault"
+    state = ClientState()
+    state.handle_line(b'{"type":"checkpoint_wanted"}')
+    assert "no reason" in state.checkpoint_wanted(0.0)
+    state.checkpoint_done(None)
+    state.handle_line(b'{"type":"checkpoint_wanted","findings":"17-1","reason":"a fault"}')
+    assert state.checkpoint_wanted(0.0) == "a fault"
 
 
 def test_a_failed_checkpoint_is_requested_again_after_a_minute():
-    memory = ClientState()
-    memory.handle_line(wanted_line("17-1"))
-    line = memory.checkpoint_failed("no space left on /ckpt", now_s=100.0)
-    assert said(line) == {"type": "checkpoint_failed", "message": "no space left on /ckpt"}
-    assert memory.checkpoint_wanted(159.0) is None
-    assert memory.checkpoint_wanted(160.0) == "Xid 95"
-    memory.checkpoint_failed("again", now_s=160.0)
-    memory.handle_line(wanted_line("19-3", reason="worse"))
-    assert memory.checkpoint_wanted(161.0) == "worse", "a new fault does not wait"
+    state = ClientState()
+    state.handle_line(wanted_line("17-1"))
+    line = state.checkpoint_failed("no space left on /ckpt", now_s=100.0)
+    assert decoded(line) == {"type": "checkpoint_failed", "message": "no space left on /ckpt"}
+    assert state.checkpoint_wanted(159.0) is None
+    assert state.checkpoint_wanted(160.0) == "Xid 95"
+    state.checkpoint_failed("again", now_s=160.0)
+    state.handle_line(wanted_line("19-3", reason="worse"))
+    assert state.checkpoint_wanted(161.0) == "worse", "a new fault does not wait"
 
 
 def test_a_long_message_fits_a_line():
@@ -189,47 +189,47 @@ def test_a_long_message_fits_a_line():
 
 
 def test_remembered_findings_are_bounded():
-    memory = ClientState()
+    state = ClientState()
     for turn in range(3 * wire.KEYS_MAX):
-        memory.handle_line(wanted_line(f"{turn}-1"))
-    assert len(memory._seen_findings) == wire.KEYS_MAX
+        state.handle_line(wanted_line(f"{turn}-1"))
+    assert len(state._seen_findings) == wire.KEYS_MAX
 
 
 @pytest.mark.parametrize("code", ["bad_hello", "bad_lines", "long_line", "too_fast", "full", "unheard_of", None])
 def test_errors_that_end_the_connection(code):
-    memory = ClientState()
-    heard = memory.handle_line(json.dumps({"type": "error", "code": code, "message": "m"}).encode())
-    assert heard.close
-    assert "m" in heard.log_message
-    assert memory.reconnect.refused == (code == "bad_hello")
+    state = ClientState()
+    outcome = state.handle_line(json.dumps({"type": "error", "code": code, "message": "m"}).encode())
+    assert outcome.close
+    assert "m" in outcome.log_message
+    assert state.reconnect.refused == (code == "bad_hello")
 
 
 @pytest.mark.parametrize("code", ["bad_line", "starting"])
 def test_errors_that_keep_the_connection(code):
-    heard = ClientState().handle_line(json.dumps({"type": "error", "code": code}).encode())
-    assert not heard.close
+    outcome = ClientState().handle_line(json.dumps({"type": "error", "code": code}).encode())
+    assert not outcome.close
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"17", b"[]", b"null", b"{", b"[" * 60_000, b"9" * 5000])
 def test_invalid_lines_are_counted_and_ignored(raw):
-    memory = ClientState()
-    heard = memory.handle_line(raw)
-    assert (heard.log_message, heard.close, heard.resend) == (None, False, None)
-    assert memory.invalid_lines == 1
+    state = ClientState()
+    outcome = state.handle_line(raw)
+    assert (outcome.log_message, outcome.close, outcome.resend) == (None, False, None)
+    assert state.invalid_lines == 1
 
 
 def test_unknown_types_and_fields_are_ignored():
-    memory = ClientState()
-    heard = memory.handle_line(b'{"type":"sing","song":1}')
-    assert (heard.log_message, heard.close, memory.invalid_lines) == (None, False, 0)
-    memory.handle_line(b'{"type":"welcome","v":1,"more":[]}')
-    assert memory.welcomed
+    state = ClientState()
+    outcome = state.handle_line(b'{"type":"sing","song":1}')
+    assert (outcome.log_message, outcome.close, state.invalid_lines) == (None, False, 0)
+    state.handle_line(b'{"type":"welcome","v":1,"more":[]}')
+    assert state.welcomed
 
 
 def test_messages_are_logged_once_and_bounded():
-    memory = ClientState()
+    state = ClientState()
     notice = b'{"type":"notice","message":"not on this node"}'
-    assert "not on this node" in memory.handle_line(notice).log_message
-    assert memory.handle_line(notice).log_message is None
-    told = [memory.handle_line(json.dumps({"type": "notice", "message": n}).encode()).log_message for n in range(1000)]
-    assert sum(t is not None for t in told) == wire.LOGGED_MAX - 1
+    assert "not on this node" in state.handle_line(notice).log_message
+    assert state.handle_line(notice).log_message is None
+    messages = [state.handle_line(json.dumps({"type": "notice", "message": n}).encode()).log_message for n in range(1000)]
+    assert sum(t is not None for t in messages) == wire.LOGGED_MAX - 1

@@ -28,7 +28,7 @@ def made(sleep_cycles, **more):
 
 
 def ends(rank):
-    return [it for it in rank.everything() if it["type"] == "step_end"]
+    return [message for message in rank.everything() if message["type"] == "step_end"]
 
 
 def test_a_completed_step_is_reported_without_blocking(fake, monkeypatch):
@@ -54,7 +54,7 @@ def test_a_completed_step_is_reported_without_blocking(fake, monkeypatch):
     torch.cuda.synchronize()
     lasted_s = time.perf_counter() - began
     assert launched_s < lasted_s / 3, "the host was done long before the GPU"
-    assert all(it["step"] <= 3 for it in before), "launched is not ended"
+    assert all(message["step"] <= 3 for message in before), "launched is not ended"
     step.close()
     last = ends(rank)[-1]
     assert last["step"] == 12
@@ -69,27 +69,27 @@ def test_graph_steps_are_reported(fake, monkeypatch):
         step(torch.ones(8, 64, device=DEVICE))
     assert step.graphed, step.report
     step.close()  # The GPU is some steps behind, and the last is told all the same.
-    told = ends(fake.accept())
-    assert told[-1]["step"] == 200
-    assert len(told) > 3
-    assert [it["step"] for it in told] == sorted({it["step"] for it in told})
+    step_reporter = ends(fake.accept())
+    assert step_reporter[-1]["step"] == 200
+    assert len(step_reporter) > 3
+    assert [message["step"] for message in step_reporter] == sorted({message["step"] for message in step_reporter})
 
 
 def test_reporting_costs_some_microseconds(fake):
     step = made(0, graph=False)
     batch = torch.ones(8, 64, device=DEVICE)
     step(batch)
-    told = step._reporter
+    step_reporter = step._reporter
     torch.cuda._sleep(2_000_000_000)  # A mark that is not passed is asked at each step.
-    told._due_s = 0.0
-    told.step_launched(None)
-    assert told._pending is not None
+    step_reporter._due_s = 0.0
+    step_reporter.step_launched(None)
+    assert step_reporter._pending is not None
     began = time.perf_counter()
     for _ in range(1000):
-        told.step_begin()
-        told.step_launched(None)
+        step_reporter.step_begin()
+        step_reporter.step_launched(None)
     each_s = (time.perf_counter() - began) / 1000
     print(f"a step that waits for its mark: {1e6 * each_s:.2f} µs")
-    assert told._pending is not None, "the GPU was still busy"
+    assert step_reporter._pending is not None, "the GPU was still busy"
     assert each_s < 5e-6
     torch.cuda.synchronize()

@@ -21,8 +21,8 @@ def start():
     return jnp.zeros(4), jnp.asarray(np.random.default_rng(0).normal(size=(8, 4)))
 
 
-def of(said, kind):
-    return [it for it in said if it["type"] == kind]
+def of_type(messages, kind):
+    return [message for message in messages if message["type"] == kind]
 
 
 def test_steps_are_reported_and_results_unchanged(fake):
@@ -36,14 +36,14 @@ def test_steps_are_reported_and_results_unchanged(fake):
         plain, loss = train(plain, batch)
         losses.append(float(loss))
     np.testing.assert_array_equal(weights, plain)
-    said = rank.everything()
-    steps = of(said, "step_end")
-    assert [it["step"] for it in steps] == [1, 2, 3, 4, 5]
-    assert [it["loss"] for it in steps] == losses
+    messages = rank.everything()
+    steps = of_type(messages, "step_end")
+    assert [message["step"] for message in steps] == [1, 2, 3, 4, 5]
+    assert [message["loss"] for message in steps] == losses
     assert "seconds" not in steps[0], "the first step compiles"
-    assert all(it["seconds"] > 0 for it in steps[1:])
-    assert {it["tokens"] for it in steps} == {32}
-    assert [it["name"] for it in of(said, "phase")] == ["compile", "train"]
+    assert all(message["seconds"] > 0 for message in steps[1:])
+    assert {message["tokens"] for message in steps} == {32}
+    assert [message["name"] for message in of_type(messages, "phase")] == ["compile", "train"]
 
 
 def test_not_every_step_is_waited_for(socket_path, monkeypatch):
@@ -68,9 +68,9 @@ def test_step_time_is_that_of_the_work(fake):
     x = jnp.zeros(2)
     for _ in range(20):
         x = step(x)
-    seconds = [it["seconds"] for it in of(rank.everything(), "step_end") if "seconds" in it]
+    seconds = [message["seconds"] for message in of_type(rank.everything(), "step_end") if "seconds" in message]
     assert seconds
-    assert all(0.02 <= it < 0.5 for it in seconds), seconds
+    assert all(0.02 <= message < 0.5 for message in seconds), seconds
 
 
 def test_out_of_memory_is_reported_and_raised(fake):
@@ -78,7 +78,7 @@ def test_out_of_memory_is_reported_and_raised(fake):
     rank = fake.accept()
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         step(jnp.zeros(()))
-    assert len(of(rank.everything(), "oom")) == 1
+    assert len(of_type(rank.everything(), "oom")) == 1
 
 
 def test_another_error_is_only_raised(fake):
@@ -86,7 +86,7 @@ def test_another_error_is_only_raised(fake):
     rank = fake.accept()
     with pytest.raises(TypeError):
         step(jnp.zeros((2, 3)), jnp.zeros((2, 3)))
-    assert not of(rank.everything(), "oom")
+    assert not of_type(rank.everything(), "oom")
 
 
 def test_a_checkpoint_is_requested_and_reported(fake):
@@ -100,9 +100,9 @@ def test_a_checkpoint_is_requested_and_reported(fake):
     step.checkpoint_failed(OSError("no space left"))
     assert step.checkpoint_wanted is None, "for a minute"
     step.checkpoint_done()
-    said = rank.everything()
-    assert of(said, "checkpoint_failed")[0]["message"] == "no space left"
-    assert of(said, "checkpoint_done") == [{"type": "checkpoint_done", "step": 102}]
+    messages = rank.everything()
+    assert of_type(messages, "checkpoint_failed")[0]["message"] == "no space left"
+    assert of_type(messages, "checkpoint_done") == [{"type": "checkpoint_done", "step": 102}]
 
 
 def big(shape=(1024, 512)):

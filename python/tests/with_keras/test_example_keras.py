@@ -28,11 +28,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def start(folder, *more, steps=12, program=(EXAMPLE,)):
-    words = [sys.executable, *program, "--device", "cpu", "--dropout", "0.1", "--warmup", "4"]
-    words += ["--steps", str(steps), "--rows", "2", "--length", "16", "--log-every", "1", "--save-every", "5"]
-    words += ["--checkpoints", str(folder), *more]
+    arguments = [sys.executable, *program, "--device", "cpu", "--dropout", "0.1", "--warmup", "4"]
+    arguments += ["--steps", str(steps), "--rows", "2", "--length", "16", "--log-every", "1", "--save-every", "5"]
+    arguments += ["--checkpoints", str(folder), *more]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "FARRIER_SOCKET": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def losses(run, until=None):
@@ -84,25 +84,25 @@ def test_lora_resumes_without_the_frozen_weights(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stop_signal_saves_the_last_step(tmp_path, number, code):
     run = start(tmp_path, steps=100_000)
-    found, said = [], ""
+    found, output = [], ""
     for line in run.stderr:
-        said += line
+        output += line
         match = LINE.search(line)
         found += [int(match[1])] if match else []
         if match and found == [1]:
             run.send_signal(number)
     assert run.wait() == code
-    assert f"asked to stop: ended after step {found[-1]} of 100000" in said
-    assert "Traceback" not in said
+    assert f"asked to stop: ended after step {found[-1]} of 100000" in output
+    assert "Traceback" not in output
     assert len(found) < 1000
     assert (tmp_path / f"step-{found[-1]:08d}.npz").exists()
 
 
 def test_checkpoints_of_another_run_are_rejected(whole):
     run = start(whole[0], "--seed", "9")
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "pass another --checkpoints" in said
+    assert "pass another --checkpoints" in output
 
 
 def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
@@ -113,10 +113,10 @@ def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
     assert losses(start(tmp_path / "run", "--data", str(moved), steps=2)) == ({}, 0)
     moved.write_bytes(np.arange(200, 0, -1, dtype=np.uint16).tobytes())
     run = start(tmp_path / "run", "--data", str(moved), steps=3)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "is from a run with --data 400 bytes, sha256 of both ends" in said
-    assert "pass another --checkpoints" in said
+    assert "is from a run with --data 400 bytes, sha256 of both ends" in output
+    assert "pass another --checkpoints" in output
 
 
 def test_a_finished_run_does_nothing(whole):
@@ -127,21 +127,21 @@ def test_a_finished_run_does_nothing(whole):
 def test_failing_to_save_the_last_step_is_an_error(tmp_path):
     (tmp_path / "step-00000002.part").mkdir()  # Where it would be written.
     run = start(tmp_path, steps=2)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "the last step, 2, is not on disk" in said
+    assert "the last step, 2, is not on disk" in output
 
 
 def test_an_out_of_range_token_is_rejected(tmp_path):
     (tmp_path / "tokens.bin").write_bytes(np.full(100, 512, dtype=np.uint16).tobytes())
     run = start(tmp_path, "--data", str(tmp_path / "tokens.bin"))
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() != 0
-    assert "the data contains token 512, but the model has only 512" in said
+    assert "the data contains token 512, but the model has only 512" in output
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "refusal"),
+    ("arguments", "code", "refusal"),
     [
         (("--model", "7b-lora"), 1, "7b-lora needs a GPU"),
         (("--steps", "0"), 2, "--steps must be 1 or more"),
@@ -151,9 +151,9 @@ def test_an_out_of_range_token_is_rejected(tmp_path):
         (("--backend", "openvino"), 2, "openvino"),
     ],
 )
-def test_invalid_arguments_are_rejected_with_a_message(tmp_path, words, code, refusal):
-    run = start(tmp_path, *words)
-    said = run.stderr.read()
+def test_invalid_arguments_are_rejected_with_a_message(tmp_path, arguments, code, refusal):
+    run = start(tmp_path, *arguments)
+    output = run.stderr.read()
     assert run.wait() == code
-    assert refusal in said
-    assert "Traceback" not in said
+    assert refusal in output
+    assert "Traceback" not in output

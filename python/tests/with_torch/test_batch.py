@@ -40,15 +40,15 @@ def test_every_batch_structure_is_rebuilt(batch, names):
 
 
 def test_signatures_distinguish_shapes_dtypes_and_values():
-    def of(**batch):
+    def signature_of(**batch):
         return signature(batch)
 
-    assert of(a=torch.ones(2)) == of(a=torch.zeros(2))
-    assert of(a=torch.ones(2)) != of(a=torch.ones(3))
-    assert of(a=torch.ones(2)) != of(a=torch.ones(2, dtype=torch.int64))
-    assert of(a=torch.ones(2), flag=True) != of(a=torch.ones(2), flag=False)
+    assert signature_of(a=torch.ones(2)) == signature_of(a=torch.zeros(2))
+    assert signature_of(a=torch.ones(2)) != signature_of(a=torch.ones(3))
+    assert signature_of(a=torch.ones(2)) != signature_of(a=torch.ones(2, dtype=torch.int64))
+    assert signature_of(a=torch.ones(2), flag=True) != signature_of(a=torch.ones(2), flag=False)
     with pytest.raises(TypeError, match="`odd` of the batch is a object"):
-        of(odd=object())
+        signature_of(odd=object())
 
 
 def test_padding_is_on_the_right_with_each_value():

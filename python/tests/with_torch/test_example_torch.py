@@ -52,31 +52,31 @@ def test_other_data_is_rejected_but_moved_data_is_not(tmp_path):
     assert (sorted(found), code) == ([6], 0)
     moved.write_bytes(struct.pack("<200H", *reversed(range(200))))
     run = start(tmp_path / "run", "--data", str(moved), steps=7)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "is from a run with --data 400 bytes, sha256 of both ends" in said
-    assert "pass another --checkpoints" in said
+    assert "is from a run with --data 400 bytes, sha256 of both ends" in output
+    assert "pass another --checkpoints" in output
 
 
 def test_must_check_stops_with_a_message(tmp_path, monkeypatch):
     monkeypatch.setenv("FARRIER_BIN", "/nonexistent/farrier")
     run = start(tmp_path, "--must-check")
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "--must-check: UNKNOWN" in said
-    assert "Traceback" not in said
+    assert "--must-check: UNKNOWN" in output
+    assert "Traceback" not in output
 
 
 def test_checkpoints_of_another_run_are_rejected(tmp_path):
     losses(start(tmp_path, steps=5))
     run = start(tmp_path, "--seed", "9", steps=5)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "is from a run with --seed 1, now 9: pass another --checkpoints" in said
+    assert "is from a run with --seed 1, now 9: pass another --checkpoints" in output
     run = start(tmp_path, steps=6)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 0
-    assert "--steps 5, now 6: the remaining schedule differs" in said
+    assert "--steps 5, now 6: the remaining schedule differs" in output
 
 
 def test_an_unreadable_checkpoint_is_skipped(tmp_path):
@@ -88,14 +88,14 @@ def test_an_unreadable_checkpoint_is_skipped(tmp_path):
     for path in tmp_path.glob("step-*.pt"):
         path.write_bytes(b"nothing")
     run = start(tmp_path, steps=10)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert f"no readable checkpoint in {tmp_path}" in said
-    assert first.name in said
+    assert f"no readable checkpoint in {tmp_path}" in output
+    assert first.name in output
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (["--rows", "0"], "--rows must be 1 or more"),
         (["--save-every", "0"], "--save-every must be 1 or more"),
@@ -106,11 +106,11 @@ def test_an_unreadable_checkpoint_is_skipped(tmp_path):
         (["--device", "gpu"], "invalid choice: 'gpu'"),
     ],
 )
-def test_invalid_arguments_are_rejected(tmp_path, words, why):
-    run = start(tmp_path, *words)
-    said = run.stderr.read()
+def test_invalid_arguments_are_rejected(tmp_path, arguments, why):
+    run = start(tmp_path, *arguments)
+    output = run.stderr.read()
     assert run.wait() == 2
-    assert why in said
+    assert why in output
 
 
 def test_several_ranks_are_rejected(tmp_path, monkeypatch):
@@ -123,18 +123,18 @@ def test_several_ranks_are_rejected(tmp_path, monkeypatch):
 @pytest.mark.parametrize("word", ["191m", "7b-lora"])
 def test_a_large_model_on_the_cpu_is_rejected(tmp_path, word):
     run = start(tmp_path, "--model", word)
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "needs a GPU" in said
+    assert "needs a GPU" in output
 
 
 def test_out_of_range_tokens_are_rejected(tmp_path):
     data = tmp_path / "tokens.bin"
     data.write_bytes(struct.pack("<64H", *range(60), 511, 512, 40_000, 7))
     run = start(tmp_path / "run", "--data", str(data))
-    said = run.stderr.read()
+    output = run.stderr.read()
     assert run.wait() == 1
-    assert "the data contains token 40000, but the model has only 512" in said
+    assert "the data contains token 40000, but the model has only 512" in output
 
 
 @pytest.fixture
@@ -145,12 +145,12 @@ def example(monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def words(folder, *more):
+    def arguments(folder, *more):
         small = ["--device", "cpu", "--rows", "2", "--length", "16", "--steps", "3", "--checkpoints", str(folder)]
         monkeypatch.setattr(sys, "argv", ["train_torch.py", *small, *more])
         return module
 
-    return words
+    return arguments
 
 
 def test_guard_and_script_share_one_job(example, fake, tmp_path):
@@ -158,11 +158,11 @@ def test_guard_and_script_share_one_job(example, fake, tmp_path):
     assert module.train(module.arguments(), torch.device("cpu")) == 0
     rank = fake.accept()
     module.Run(module.arguments(), torch.device("cpu")).forward_backward.events.oom(7)
-    said = [line["type"] for line in rank.everything()]
-    assert said[0] == "hello"
-    assert said.count("step_end") == 2, "the first and the last: the step itself tells, about once a second"
-    assert said[-1] == "oom", "on the same connection"
-    assert agent.job().sent == len(said) - 1
+    output = [line["type"] for line in rank.everything()]
+    assert output[0] == "hello"
+    assert output.count("step_end") == 2, "the first and the last: the step itself tells, about once a second"
+    assert output[-1] == "oom", "on the same connection"
+    assert agent.job().sent == len(output) - 1
 
 
 def test_a_failed_checkpoint_is_reported_and_training_continues(example, fake, tmp_path, monkeypatch, caplog):
@@ -177,9 +177,9 @@ def test_a_failed_checkpoint_is_reported_and_training_continues(example, fake, t
     monkeypatch.setattr(module.Checkpoints, "save", full)
     failing = {2}
     assert module.train(module.arguments(), torch.device("cpu")) == 0
-    said = fake.accept().everything()
-    assert [it["message"] for it in said if it["type"] == "checkpoint_failed"] == ["OSError: no space left on device"]
-    assert [it["step"] for it in said if it["type"] == "checkpoint_done"] == [1, 3]
+    output = fake.accept().everything()
+    assert [it["message"] for it in output if it["type"] == "checkpoint_failed"] == ["OSError: no space left on device"]
+    assert [it["step"] for it in output if it["type"] == "checkpoint_done"] == [1, 3]
     failing = {4}
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--steps", "4"])
     assert module.train(module.arguments(), torch.device("cpu")) == 1
@@ -223,12 +223,12 @@ def test_log_lines_overwrite_the_progress_bar(tmp_path):
     leader, follower = pty.openpty()
     run = start(tmp_path, steps=5, stderr=follower)
     os.close(follower)
-    said = b""
+    output = b""
     with contextlib.suppress(OSError):  # The other end is closed.
         while more := os.read(leader, 4096):
-            said += more
+            output += more
     assert run.wait() == 0
-    assert b"5/5 loss" in said
-    at = said.index(b"saved ")
-    line = said[:at].rpartition(b"\r")[2]
+    assert b"5/5 loss" in output
+    at = output.index(b"saved ")
+    line = output[:at].rpartition(b"\r")[2]
     assert line.startswith(b"\x1b[K20"), line

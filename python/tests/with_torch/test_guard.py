@@ -135,7 +135,7 @@ class MemoryReserve:
         self.memory.limit -= self.size_bytes
 
 
-class Told:
+class EventRecorder:
     def __init__(self):
         self.ooms, self.phases = [], []
 
@@ -147,15 +147,15 @@ class Told:
 
 
 def test_the_reserve_is_the_last_resort_and_requests_a_checkpoint(net, batch, memory):
-    model, given, asked, told, reserve = net(), batch(rows=2), [], Told(), MemoryReserve(memory)
+    model, given, requests, recorder, reserve = net(), batch(rows=2), [], EventRecorder(), MemoryReserve(memory)
     expected = whole(model, given)
     memory.limit = 50
-    run = guard(model, memory, reserve=reserve, request_checkpoint=asked.append, events=told)
+    run = guard(model, memory, reserve=reserve, request_checkpoint=requests.append, events=recorder)
     check(model, run(given), expected)
     assert run.report.recovered == {"reserve": 1}
-    assert len(asked) == 1
-    assert "reserve" in asked[0]
-    assert told.phases == ["low-memory"]
+    assert len(requests) == 1
+    assert "reserve" in requests[0]
+    assert recorder.phases == ["low-memory"]
     assert not reserve.is_held
     memory.limit = 10**6
     for _ in range(guarded.REACQUIRE_AFTER_CALLS):
@@ -165,13 +165,13 @@ def test_the_reserve_is_the_last_resort_and_requests_a_checkpoint(net, batch, me
 
 
 def test_every_failure_is_reported_and_sink_errors_are_ignored(net, batch, memory):
-    model, given, told = net(), batch(), Told()
+    model, given, recorder = net(), batch(), EventRecorder()
     memory.limit = 3 * ROW
-    run = guard(model, memory, events=told)
+    run = guard(model, memory, events=recorder)
     run(given)
-    assert len(told.ooms) == run.report.ooms > 0
-    assert told.ooms[0][0] == 8 * 20
-    assert told.ooms[0][1]["rows"] == 8
+    assert len(recorder.ooms) == run.report.ooms > 0
+    assert recorder.ooms[0][0] == 8 * 20
+    assert recorder.ooms[0][1]["rows"] == 8
 
     class Broken:
         def oom(self, *_, **__):

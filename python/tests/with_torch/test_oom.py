@@ -41,8 +41,10 @@ def test_other_out_of_memory_messages(message):
     failure = parse_oom(RuntimeError(message))
     assert failure is not None
     assert "\n" not in failure.message
-    told = oom.detect(RuntimeError(message))
-    assert (told is None) == ("DefaultCPUAllocator" in message), "the agent hears of the GPU's memory, by the same words"
+    detected = oom.detect(RuntimeError(message))
+    assert (detected is None) == ("DefaultCPUAllocator" in message), (
+        "the agent hears of the GPU's memory, by the same words"
+    )
 
 
 @pytest.mark.parametrize(

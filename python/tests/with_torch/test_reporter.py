@@ -16,8 +16,8 @@ from farrier.torch.reporter import StepReporter
 UUID = "5f2a1c7e-0000-0000-0000-000000000000"
 
 
-def of(said, kind):
-    return [it for it in said if it["type"] == kind]
+def of_type(messages, kind):
+    return [message for message in messages if message["type"] == kind]
 
 
 def trained(**more):
@@ -46,9 +46,9 @@ def test_the_first_one_per_second_and_the_last_step_are_reported(fake, monkeypat
     lasted = time.perf_counter() - began
     step.close()
     step.close()
-    said = rank.everything()
-    assert [it["name"] for it in of(said, "phase")] == ["train"]
-    first, second, *more = of(said, "step_end")
+    messages = rank.everything()
+    assert [message["name"] for message in of_type(messages, "phase")] == ["train"]
+    first, second, *more = of_type(messages, "step_end")
     assert (first["step"], first["loss"], first["tokens"]) == (101, losses[0], 64)
     assert "seconds" not in first, "what the first step took is none of a step's"
     assert second["step"] == 103
@@ -61,7 +61,7 @@ def test_a_short_run_is_reported_to_its_end(fake):
     for _ in range(5):
         step(torch.ones(2, 3))
     step.close()
-    assert [it["step"] for it in of(fake.accept().everything(), "step_end")] == [1, 5]
+    assert [message["step"] for message in of_type(fake.accept().everything(), "step_end")] == [1, 5]
 
 
 def test_a_checkpoint_is_not_step_time(fake, monkeypatch):
@@ -72,8 +72,8 @@ def test_a_checkpoint_is_not_step_time(fake, monkeypatch):
             time.sleep(0.05)
             step.job.checkpoint_done(2)
         step(torch.ones(2, 3))
-    told = of(fake.accept().everything(), "step_end")
-    assert ["seconds" in it for it in told] == [False, True, False, True]
+    step_reporter = of_type(fake.accept().everything(), "step_end")
+    assert ["seconds" in message for message in step_reporter] == [False, True, False, True]
 
 
 def test_a_checkpoint_request_is_received(fake, monkeypatch):
@@ -120,44 +120,46 @@ def gpu(monkeypatch):
 
 
 def on_a_gpu(**more):
-    told = StepReporter(None, device=torch.device("cuda", 0), **{"tokens": None, "first_step": 0, **more})
-    told.step_begin()
-    return told
+    step_reporter = StepReporter(None, device=torch.device("cuda", 0), **{"tokens": None, "first_step": 0, **more})
+    step_reporter.step_begin()
+    return step_reporter
 
 
 def test_a_step_is_reported_once_the_gpu_completed_it(fake, gpu, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
-    told = on_a_gpu()
+    step_reporter = on_a_gpu()
     rank = fake.accept()
     loss = torch.empty((), device="meta")
     for _ in range(5):
-        told.step_launched(loss)
-    said = rank.everything()
-    assert said[0]["gpu"] == UUID
-    assert not of(said, "step_end"), "launched, and not ended"
+        step_reporter.step_launched(loss)
+    messages = rank.everything()
+    assert messages[0]["gpu"] == UUID
+    assert not of_type(messages, "step_end"), "launched, and not ended"
     assert gpu.marks == 1
     gpu.done_s = 1.0
-    told.step_launched(loss)  # The first mark was passed.
-    told.step_launched(loss)  # Leaves the second, which was not.
-    assert of(rank.everything(), "step_end") == [{"type": "step_end", "step": 1}], "and no loss: to read it is to wait"
+    step_reporter.step_launched(loss)  # The first mark was passed.
+    step_reporter.step_launched(loss)  # Leaves the second, which was not.
+    assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 1}], "and no loss: to read it is to wait"
     gpu.done_s = 2.0
-    told.step_launched(loss)
-    assert of(rank.everything(), "step_end") == [{"type": "step_end", "step": 7, "seconds": 1.0 / 6}], "the GPU's own time"
+    step_reporter.step_launched(loss)
+    assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 7, "seconds": 1.0 / 6}], (
+        "the GPU's own time"
+    )
 
 
 def test_the_last_step_is_waited_for_and_reported(fake, gpu, monkeypatch):
-    told = on_a_gpu()
+    step_reporter = on_a_gpu()
     rank = fake.accept()
     gpu.done_s = 1.0
-    told.step_launched(None)
-    monkeypatch.setattr(told, "_due_s", 0.0)
+    step_reporter.step_launched(None)
+    monkeypatch.setattr(step_reporter, "_due_s", 0.0)
     for _ in range(9):
-        told.step_launched(None)  # The GPU is behind: the second mark is not passed.
-    assert [it["step"] for it in of(rank.everything(), "step_end")] == [1]
-    told.flush()
-    assert of(rank.everything(), "step_end") == [{"type": "step_end", "step": 10, "seconds": 2.0 / 9}]
-    told.flush()
-    assert not of(rank.everything(), "step_end"), "no step twice"
+        step_reporter.step_launched(None)  # The GPU is behind: the second mark is not passed.
+    assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [1]
+    step_reporter.flush()
+    assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 10, "seconds": 2.0 / 9}]
+    step_reporter.flush()
+    assert not of_type(rank.everything(), "step_end"), "no step twice"
 
 
 def test_steps_are_reported_after_graphs_are_disabled(fake):
@@ -174,9 +176,9 @@ def test_steps_are_reported_after_graphs_are_disabled(fake):
             step(batch)
         rank = fake.accept()
         assert "no memory" in step.report.reason.cause
-        assert [it["step"] for it in of(rank.everything(), "step_end")] == [1], "within a second"
+        assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [1], "within a second"
         step.close()
-        assert [it["step"] for it in of(rank.everything(), "step_end")] == [6]
+        assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [6]
 
 
 def test_a_host_loss_is_reported_and_a_gpu_loss_is_not_read(socket_path):
@@ -189,33 +191,33 @@ def test_a_host_loss_is_reported_and_a_gpu_loss_is_not_read(socket_path):
 
 def test_a_failed_gpu_ends_reporting_and_not_the_step(fake, gpu, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
-    told = on_a_gpu()
+    step_reporter = on_a_gpu()
     gpu.broken = True
     for _ in range(3):
-        told.step_launched(None)
-    told.flush()
-    assert not of(fake.accept().everything(), "step_end")
+        step_reporter.step_launched(None)
+    step_reporter.flush()
+    assert not of_type(fake.accept().everything(), "step_end")
     assert gpu.marks <= 2, "not at every step"
-    assert told.count == 3
+    assert step_reporter.count == 3
 
 
 @pytest.event.parametrize("waits", [False, True])
 def test_reporting_a_step_is_cheap(fake, gpu, waits):
     """Below 3 µs a step, with a mark that is waited for and without; the best of some rounds, as others work here, too."""
     gpu.done_s = 1e9
-    told = on_a_gpu()
-    told.step_launched(None)
+    step_reporter = on_a_gpu()
+    step_reporter.step_launched(None)
     if waits:
-        gpu.done_s, told._due_s = -1.0, 0.0
+        gpu.done_s, step_reporter._due_s = -1.0, 0.0
     best = 1.0
     for _ in range(20):
         began = time.process_time()
         for _ in range(2000):
-            told.step_begin()
-            told.step_launched(None)
+            step_reporter.step_begin()
+            step_reporter.step_launched(None)
         best = min(best, (time.process_time() - began) / 2000)
     assert best < 3e-6
-    assert len(of(fake.accept().everything(), "step_end")) <= 2
+    assert len(of_type(fake.accept().everything(), "step_end")) <= 2
 
 
 def test_nothing_changes_without_an_agent(socket_path):

@@ -86,13 +86,13 @@ def run_case(case, rank, graph):
         run(random_batch(case, rank, i))
     graph_runner.time_step = time_step
     report = run.report if graph else None
-    said = (
+    summary = (
         None
         if report is None
         else (report.captures, report.replays, report.verified, report.reason and report.reason.cause)
     )
     state = torch.cat([p.detach().flatten() for p in (*model.parameters(), *model.buffers())])
-    return state.tolist(), said
+    return state.tolist(), summary
 
 
 def tamper(run):
