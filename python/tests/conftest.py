@@ -21,7 +21,7 @@ from fake_agent import Agent  # noqa: E402
 
 from farrier import agent, wire  # noqa: E402
 
-# Steps are told to the agent: not to that of the machine on which the tests run.
+# Keep test steps away from the agent of the machine that runs the tests.
 os.environ["FARRIER_SOCKET"] = ""
 
 FRAMEWORKS = ("torch", "keras", "jax")

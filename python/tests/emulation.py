@@ -1,10 +1,11 @@
-"""Graphs without a GPU: what `farrier.torch.step` decides, on a CPU.
+"""Emulates CUDA graphs on a CPU, to test the decisions of `farrier.torch.step`.
 
-A "graph" here is the step function run again with all that a CUDA graph bakes in put back for the time of a replay: where
-tensors lie, what is trained, which modules are in training, the objects the optimizers read their rates from, and the gate.
-As on a GPU the capture itself runs nothing. What is drawn on the host is baked in, too: a replay sees torch's generator of
-the CPU and Python's as the capture did, and does not move them. Dropout draws from a generator of "the device", as on a
-GPU, which replays do move.
+A "graph" here is the step function run again, with everything that a CUDA graph captures restored
+during a replay: tensor addresses, frozen parameters, training modes, the objects that the
+optimizers read their rates from, and the gate. As on a GPU, the capture itself runs nothing. Host
+random numbers are captured too: a replay sees torch's CPU generator and Python's as the capture
+did, and does not advance them. Dropout draws from a "device" generator, as on a GPU, which replays
+do advance.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from farrier.torch.batch import rebuild
 
 FAST = Policy(warmups=2, min_speedup=0.0, profile=False, verify_every=50)
 
-#: What a GPU draws from.
+#: The RNG of the emulated GPU.
 DEVICE = torch.Generator()
 
 
 def dropout(x, p=0.5, training=True, inplace=False):
-    """Torch's, but from the generator of the device."""
+    """Torch's dropout, drawing from the device generator."""
     return x * (torch.rand(x.shape, generator=DEVICE) >= p) / (1 - p) if training and p else x
 
 
@@ -106,13 +107,13 @@ class CapturedStep:
 
 @contextlib.contextmanager
 def emulated():
-    """Inside, `step` takes the CPU for a GPU."""
+    """Makes `step` treat the CPU as a GPU inside."""
     cuda = {
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,
         "get_rng_state": lambda *_: DEVICE.get_state(),
         "set_rng_state": lambda state, *_: DEVICE.set_state(state) and None,
-        "manual_seed_all": lambda seed: DEVICE.manual_seed(seed) and None,  # By torch.manual_seed.
+        "manual_seed_all": lambda seed: DEVICE.manual_seed(seed) and None,  # Called by torch.manual_seed.
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": lambda _: None,
         "is_current_stream_capturing": lambda: False,
@@ -149,7 +150,7 @@ def plain(model, optimizer):
 
 
 def batches(count, rows=lambda _: 6, kinds=3, seed=0):
-    """So many batches, of which `kinds` are different, so that training shows."""
+    """That many batches, of which `kinds` are distinct, so that training progress shows."""
     for i in range(count):
         numbers = torch.Generator().manual_seed(1000 * seed + i % kinds)
         x = torch.randn(rows(i), 4, generator=numbers)
@@ -161,6 +162,6 @@ def weights(model):
 
 
 def assert_trained_alike(eager, graphed, losses=None):
-    """The same weights in the end, and not those of the beginning."""
+    """Same final weights, and different from the initial ones."""
     torch.testing.assert_close(weights(graphed), weights(eager), rtol=1e-4, atol=1e-6)
     assert not torch.allclose(weights(eager), weights(perceptron()), rtol=1e-2, atol=1e-2)

@@ -1,4 +1,4 @@
-"""A socket that does what a test says, in place of the node's agent."""
+"""A scripted socket in place of the node's agent."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Agent:
 
 
 class Rank:
-    """A connection as the agent sees it."""
+    """A connection as seen by the agent."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -66,7 +66,7 @@ class Rank:
         self.connection.close()
 
     def everything(self):
-        """All that was said until now."""
+        """All messages received so far."""
         self.connection.settimeout(0)
         raw = b""
         try:

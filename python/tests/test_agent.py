@@ -192,7 +192,7 @@ def test_an_agent_that_never_stops_sending_does_not_delay_a_step(fake, line):
     longest_s = 0.0
     try:
         for _ in range(20):
-            # Work of this thread: how long it lasts depends on what else runs.
+            # CPU time of this thread; wall time depends on other processes.
             began = time.thread_time()
             job.poll()
             longest_s = max(longest_s, time.thread_time() - began)
@@ -220,7 +220,7 @@ def test_an_agent_that_never_reads_does_not_block_and_gets_whole_lines(fake):
             job.step_end(step, seconds=1.0, tokens=4096, loss=2.5)
     assert job.dropped > 1000
     assert job.sent + job.dropped == 10_000
-    # It wakes up: what it finds are whole lines, with a gap where the dropped ones were.
+    # The agent wakes up and finds whole lines, with a gap where messages were dropped.
     rank.reset_connection.settimeout(0.05)
     raw = b""
     try:
@@ -243,7 +243,7 @@ def test_the_rest_of_a_line_is_sent_first(fake):
     rank = fake.accept()
     hello = rank.file.readline()
     assert b"hello" in hello
-    # Whole lines are all or nothing for the kernel at this size, so a part is what this pretends.
+    # At this size the kernel takes whole lines or nothing, so simulate a partial send.
     line = wire.encode("phase", name="train")
     job._socket.send(line[:9])
     job._rest = line[9:]
@@ -265,7 +265,7 @@ def test_an_agent_that_dies_mid_line(fake):
     job.step_end(10)
     again = fake.accept()
     assert again.receive()["type"] == "hello"
-    assert again.receive() == {"type": "step_end", "step": 10}, "nothing that was dropped is sent again"
+    assert again.receive() == {"type": "step_end", "step": 10}, "dropped messages are not resent"
     again.send(type="welcome", v=1)
     job.poll()
     assert job.connected
@@ -298,7 +298,7 @@ def test_a_restarted_agent_gets_the_saved_checkpoint(fake, socket_path):
     assert [rank.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
     rank.send(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
-    assert job.checkpoint_wanted is None, "the finding is old, and its checkpoint is on disk"
+    assert job.checkpoint_wanted is None, "the finding is known and its checkpoint is on disk"
     assert rank.receive() == {"type": "checkpoint_done", "step": 8}
     rank.send(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
     job.poll()
@@ -325,7 +325,7 @@ def test_the_last_message_is_read_after_a_failed_send(fake):
     rank = fake.accept()
     rank.send(type="error", code="bad_hello", message="no")
     rank.reset_connection.shutdown(socket.SHUT_RD)
-    # Not by way of `poll` or `step_end`, which read before they send.
+    # Not through `poll` or `step_end`, which read before they send.
     job._send(b"x\n")
     assert job._state.reconnect.refused
 
@@ -362,7 +362,7 @@ def test_a_busy_listen_queue_does_not_block(socket_path):
         except BlockingIOError:
             break
         waiting.append(other)
-    # A connection that is waited for would last until somebody takes it, and nobody does.
+    # A blocking connect would wait until the listener accepts, which it never does.
     job = Job("j")
     job.step_end(1)
     assert job.dropped == 1
@@ -382,7 +382,7 @@ def test_a_child_after_a_fork_has_its_own_connection(fake):
     assert [own.receive()["type"] for _ in range(2)] == ["hello", "step_end"]
     rank.assert_silent()
     job.step_end(1)
-    assert rank.receive() == {"type": "step_end", "step": 1}, "the parent's goes on"
+    assert rank.receive() == {"type": "step_end", "step": 1}, "the parent's connection continues"
 
 
 def test_a_forked_child_does_not_share_buffer_or_lock(fake):
@@ -398,7 +398,7 @@ def test_a_forked_child_does_not_share_buffer_or_lock(fake):
     own = fake.accept()
     assert [own.receive()["type"] for _ in range(2)] == ["hello", "phase"]
     job.phase("train")
-    assert job.dropped == 1, "who comes while another call is under way is dropped, and does not wait"
+    assert job.dropped == 1, "a call during another one is dropped without waiting"
     job._lock.release()
 
 
@@ -429,17 +429,17 @@ def test_a_closed_job_reconnects_with_the_next_message(fake):
 def test_close_waits_for_a_thread_that_is_sending(fake, monkeypatch):
     job = Job("j")
     closing = threading.Thread(target=job.close)
-    with job._lock:  # As in the middle of a message.
+    with job._lock:  # As during a message.
         closing.start()
         closing.join(0.05)
-        assert job._socket is not None, "the other thread is speaking"
+        assert job._socket is not None, "the other thread is sending"
     closing.join()
     assert job._socket is None
     ten_seconds_later(job)
     job.phase("train")
     monkeypatch.setattr(agent, "_CLOSE_WAIT_S", 0.01)
     with job._lock:
-        job.close()  # As from a signal handler: it must not wait for itself.
+        job.close()  # As from a signal handler: it must not deadlock.
     assert job._socket is not None
 
 

@@ -41,7 +41,7 @@ def test_user_settings_take_precedence(settings, expandable):
     assert choice.variables == {NEW: settings}
     assert choice.expandable is expandable
     assert "the user's" in choice.reasons[-1]
-    assert (choice.warning is not None) is expandable, "only what cannot be had is warned of"
+    assert (choice.warning is not None) is expandable, "only a real conflict is warned about"
 
 
 def test_a_conflict_with_existing_expandable_segments_is_warned():

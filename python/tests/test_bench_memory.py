@@ -1,4 +1,4 @@
-"""The stream of shapes and the choice of an allocator, without torch's help."""
+"""The stream of shapes and the choice of an allocator, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`farrier.check()` with binaries that answer and binaries that do not."""
+"""`farrier.check()` with working and broken binaries."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_a_result_is_parsed(fake, no_frameworks):
     text = str(result)
     assert text.startswith("CAVEAT: this node")
     assert "caveat: not held [packages-not-held]" in text
-    assert "8 GPUs" not in text, "what is good is not in the log"
+    assert "8 GPUs" not in text, "good findings are not in the log"
     assert "$ apt-mark hold x" in text
     assert "1 advisories" in text
     assert farrier.check(must="run") == result
@@ -169,7 +169,7 @@ def test_a_hanging_binary_is_killed(fake):
     fake("exec sleep 600")
     began = time.monotonic()
     result = farrier.check(timeout_s=0.2)
-    assert time.monotonic() - began < 300, "it was not waited for to its end"
+    assert time.monotonic() - began < 300, "the check did not wait for it to end"
     assert "did not finish within 0.2 s" in str(result)
     assert result.verdict == "unknown"
 
@@ -226,7 +226,7 @@ def test_a_blocked_node_names_foreign_imports_and_stays_blocked():
     assert "it was not judged [running-not-judged]" in str(none)
     other = blocked(binary.Finding("cuda-native", "ok", "t", subject="torch==2.10.0"))
     assert (other.verdict, other.findings[-1].code) == ("blocked", "running-not-judged")
-    assert len(blocked().findings) == 1, "without a GPU no framework is judged, and it may be the right one"
+    assert len(blocked().findings) == 1, "without a GPU no framework is judged, so it may be the right one"
 
 
 def test_importing_farrier_imports_no_framework():

@@ -1,4 +1,4 @@
-"""Who a job is: its GPU, what it says of itself, and that a process has one."""
+"""Identity of a job: its GPU, its repr, and one job per process."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The decision about a graph by noisy runs, over many seeds: how often it is wrong in either way."""
+"""Verdicts on graphs from noisy runs, over many seeds: rates of false passes and false
+rejections.
+"""
 
 import math
 import random
@@ -54,7 +56,7 @@ class Runs:
 
 
 SEEDS = 2000
-#: What was seen on an H200: quiet tensors, matrices of the first layers, and the worst bias of 256 elements.
+#: Seen on an H200: quiet tensors, matrices of the first layers, and the worst bias of 256 elements.
 SEEN = [(0.0, 0.0), (1e-5, 1e-3), (1e-4, 7e-3), (4e-4, 7e-3)]
 
 
@@ -118,7 +120,7 @@ def test_pooled_noise_history_needs_no_further_runs():
         found = runs.compare_until_decided(prior)
         prior = found.noise_history or prior
     assert runs.eager_runs == 1
-    # Larger noise than was learned is measured and not blamed.
+    # Noise larger than in the history is measured and not blamed.
     grown = Runs(0, deviation=3e-4, noise=4e-2)
     found = grown.compare_until_decided(prior)
     assert found.passed

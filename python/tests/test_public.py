@@ -1,4 +1,4 @@
-"""What a person sees who asks a module for its names."""
+"""The names that a module lists."""
 
 import os
 import subprocess

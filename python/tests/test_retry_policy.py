@@ -26,7 +26,7 @@ def all_attempts(options, fitting=None):
     while (step := next_attempt(plan, options, retry_same=not steps, expected_fitting_rows=fitting)) is not None:
         steps.append(step)
         plan = step.plan
-        assert len(steps) < 50, "the ladder has no end"
+        assert len(steps) < 50, "the retry policy does not end"
     return steps
 
 
@@ -117,9 +117,9 @@ def test_a_true_peak_is_not_retried_but_an_unknown_one_is():
     assert worth_retrying(None, 10, 100, 0)
     assert worth_retrying(5, None, 100, 0)
     assert worth_retrying(5, 10, None, 0)
-    assert worth_retrying(5, 90, 100, 0), "room enough, in pieces"
+    assert worth_retrying(5, 90, 100, 0), "enough memory, but fragmented"
     assert not worth_retrying(20, 90, 100, 0)
-    assert worth_retrying(20, 90, 100, 20), "as much garbage as was wanted"
+    assert worth_retrying(20, 90, 100, 20), "as much garbage as requested"
     assert not worth_retrying(20, 90, 100, None)
 
 

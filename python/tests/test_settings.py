@@ -75,7 +75,7 @@ def test_unsupported_settings_are_rejected(words, complaint):
 def bare(monkeypatch, tmp_path):
     """An environment without settings, in which no framework is imported."""
     for name in ("KERAS_BACKEND", "TF_GPU_ALLOCATOR", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"):
-        monkeypatch.setenv(name, "x")  # So that what is set by the test goes with it.
+        monkeypatch.setenv(name, "x")  # So that monkeypatch removes what the test sets.
         monkeypatch.delenv(name)
     for name in ("keras", "tensorflow", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)

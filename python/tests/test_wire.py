@@ -1,4 +1,4 @@
-"""The words of docs/job-socket.md, without a socket."""
+"""The protocol of docs/job-socket.md, without a socket."""
 
 import json
 from types import ModuleType
@@ -145,7 +145,7 @@ def test_known_findings_resend_checkpoint_done():
     state = ClientState()
     state.handle_line(wanted_line("17-1"))
     outcome = state.handle_line(wanted_line("17-1"))
-    assert outcome.resend is None, "nothing is saved yet: it stays wanted"
+    assert outcome.resend is None, "nothing is saved yet: the request stays"
     assert state.checkpoint_wanted(0.0) == "Xid 95"
     state.checkpoint_done(8)
     outcome = state.handle_line(wanted_line("17-1"))

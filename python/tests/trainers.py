@@ -1,4 +1,4 @@
-"""A small Trainer, as it is and with whole steps."""
+"""A small Trainer, plain and with whole updates."""
 
 import torch
 import transformers

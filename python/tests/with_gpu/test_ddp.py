@@ -1,4 +1,4 @@
-"""A step under DistributedDataParallel as a graph: one rank is enough to capture NCCL's kernels."""
+"""A step under DistributedDataParallel as a graph. One rank is enough to capture NCCL kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The guard on a real GPU: real out-of-memory under a cap, the same gradients, and nothing held afterwards."""
+"""The guard on a real GPU: real out-of-memory under a cap, the same gradients, and nothing kept
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def guard(model, **more):
 
 def whole(model, batch):
     """Loss, gradients on the host, and how many bytes the step took above what was there."""
-    gc.collect()  # What other tests left must not count as this one's, nor be found to free later.
+    gc.collect()  # Garbage of other tests must neither count here nor be freed later.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
@@ -91,19 +93,19 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     assert report.recovered.get("split") == 1
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report.recovered.get("split") == 1, "planned the second time: only fragments may have to be freed"
+    assert run.report.recovered.get("split") == 1, "planned the second time: only fragmentation may need freeing"
 
 
 def test_a_loss_that_is_not_a_mean_over_rows_is_not_split(model, cap):
     batch = random_batch(model, 8, 1024)
     base, need = whole(model, batch)[2:]
     cap(base + int(0.6 * need))
-    run = farrier.torch.guard(  # A sum over rows of the mean over tokens, and said to be a mean.
+    run = farrier.torch.guard(  # A sum over rows of the mean over tokens, declared as a mean.
         lambda b: model(b["ids"], b["labels"]) * len(b["ids"]),
         model=model,
         count=lambda b: (b["labels"] != IGNORED).sum(),
     )
-    with contextlib.suppress(farrier.torch.DoesNotFit):  # Recomputed it may fit.
+    with contextlib.suppress(farrier.torch.DoesNotFit):  # It may fit when recomputed.
         run(batch)
     assert any("give different gradients than the whole batch" in note for note in run.report.notes), run.report
     assert run.report.split_calls == 0
@@ -142,7 +144,7 @@ def test_offload_gives_the_same_gradients(model):
 
 def test_a_step_that_does_not_fit_leaves_no_side_effects(model, cap):
     batch = random_batch(model, 2, 2048)
-    whole(model, random_batch(model, 1, 64))  # cuBLAS keeps its workspace from here on.
+    whole(model, random_batch(model, 1, 64))  # Allocates cuBLAS's workspace.
     random_before = torch.cuda.get_rng_state()
     gc.collect()
     before = torch.cuda.memory_allocated()
@@ -200,12 +202,12 @@ def test_half_precision_stays_close(cap):
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)
     assert run.report.split_calls == 1
-    assert not any("split" in note for note in run.report.notes), "proved, and by gradients"
+    assert not any("split" in note for note in run.report.notes), "checked by gradients"
     errors = [
         ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
         for parameter, gradient in zip(model.parameters(), expected[1], strict=True)
     ]
-    # Each of the pieces rounds to 8 bits; where much cancels (norms) more of it shows.
+    # Each micro-batch rounds to 8 bits; it shows more where much cancels (norms).
     assert statistics.median(errors) < 0.02, errors
     assert max(errors) < 0.15, errors
 
@@ -231,7 +233,7 @@ def test_a_split_step_gets_no_graph_and_continues():
     policy = farrier.torch.Policy(warmups=2, min_speedup=0.0, profile=False)
     step = farrier.torch.step(train, model=model, optimizer=optimizer, policy=policy)
     losses = [step(batch).item() for _ in range(8)]
-    assert losses[-1] < losses[0], "one batch over and over is learned"
+    assert losses[-1] < losses[0], "a repeated batch is learned"
     assert step.report.captures == 0
     assert "the guard runs 8 rows" in str(step.report)
     assert run.report.lost == 0

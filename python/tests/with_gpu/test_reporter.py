@@ -1,4 +1,4 @@
-"""Steps are told by what the GPU has done, and nothing waits for it."""
+"""Reported steps have completed on the GPU, and nothing blocks."""
 
 import time
 
@@ -33,7 +33,7 @@ def ends(rank):
 
 def test_a_completed_step_is_reported_without_blocking(fake, monkeypatch):
     monkeypatch.setattr(reporter, "EVERY_S", 0.0)
-    step = made(100_000_000, tokens=64, graph=False)  # Some 50 ms of a GPU that is busy.
+    step = made(100_000_000, tokens=64, graph=False)  # Keeps the GPU busy for some 50 ms.
     batch = torch.ones(8, 64, device=DEVICE)
     step(batch)
     torch.cuda.synchronize()
@@ -53,13 +53,13 @@ def test_a_completed_step_is_reported_without_blocking(fake, monkeypatch):
     before = ends(rank)
     torch.cuda.synchronize()
     lasted_s = time.perf_counter() - began
-    assert launched_s < lasted_s / 3, "the host was done long before the GPU"
-    assert all(message["step"] <= 3 for message in before), "launched is not ended"
+    assert launched_s < lasted_s / 3, "the host finished long before the GPU"
+    assert all(message["step"] <= 3 for message in before), "launched is not completed"
     step.close()
     last = ends(rank)[-1]
     assert last["step"] == 12
     assert "loss" not in last
-    assert last["seconds"] == pytest.approx(lasted_s / 10, rel=0.3), "the GPU's time, and not that of launching"
+    assert last["seconds"] == pytest.approx(lasted_s / 10, rel=0.3), "GPU time, not launch time"
 
 
 def test_graph_steps_are_reported(fake, monkeypatch):
@@ -68,7 +68,7 @@ def test_graph_steps_are_reported(fake, monkeypatch):
     for _ in range(200):
         step(torch.ones(8, 64, device=DEVICE))
     assert step.graphed, step.report
-    step.close()  # The GPU is some steps behind, and the last is told all the same.
+    step.close()  # The GPU is some steps behind; the last step is still reported.
     step_reporter = ends(fake.accept())
     assert step_reporter[-1]["step"] == 200
     assert len(step_reporter) > 3
@@ -80,7 +80,7 @@ def test_reporting_costs_some_microseconds(fake):
     batch = torch.ones(8, 64, device=DEVICE)
     step(batch)
     step_reporter = step._reporter
-    torch.cuda._sleep(2_000_000_000)  # A mark that is not passed is asked at each step.
+    torch.cuda._sleep(2_000_000_000)  # A pending event is queried at each step.
     step_reporter._due_s = 0.0
     step_reporter.step_launched(None)
     assert step_reporter._pending is not None

@@ -1,4 +1,4 @@
-"""Steps as graphs on a real GPU: the same training as eagerly, and a clear word where there can be no graph."""
+"""Steps as graphs on a real GPU: training equals eager, and a clear reason if there is no graph."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_reused_pinned_memory_is_read_first():
 
         def train(batch):
             loss = inner(batch)
-            torch.cuda._sleep(20_000_000)  # Some 10 ms, in which the next batch is written.
+            torch.cuda._sleep(20_000_000)  # Some 10 ms, during which the next batch is written.
             return loss
 
         return train
@@ -255,7 +255,7 @@ def test_gradient_accumulation_inside_the_step():
 
         return train
 
-    kinds = {"kind": torch.optim.SGD, "options": {"lr": 0.5}}  # AdamW would not see a gradient of another size.
+    kinds = {"kind": torch.optim.SGD, "options": {"lr": 0.5}}  # AdamW would hide a scaled gradient.
     eager, found, graphed = both(accumulating, list(batches(30, rows=8)), **kinds)
     same(eager, found)
     fell(eager)
@@ -324,7 +324,7 @@ def test_float16_with_a_scaler():
     scalers = []
 
     def scaled(model, optimizer):
-        scaler = torch.amp.GradScaler("cuda")  # Its first steps overflow, and are skipped.
+        scaler = torch.amp.GradScaler("cuda")  # Its first steps overflow and are skipped.
         scalers.append(scaler)
 
         def train(batch):
@@ -367,7 +367,7 @@ def test_float16_with_a_scaler():
 )
 def test_other_optimizers(kind, options):
     junk = [torch.full((512, 512), 1e3, device="cuda") for _ in range(50)]
-    del junk  # For who takes memory as it comes.
+    del junk  # For code that uses uninitialised memory.
     eager, found, graphed = both(plain_step, list(batches(30)), kind=kind, options=options)
     same(eager, found)
     fell(eager)
@@ -470,7 +470,7 @@ def test_another_thread_may_sync_during_the_dry_run():
         inner = plain_step(model, optimizer)
 
         def train(batch):
-            if torch.cuda.is_current_stream_capturing() and not found:  # The rehearsal comes before the capture.
+            if torch.cuda.is_current_stream_capturing() and not found:  # The dry run comes before the capture.
                 loader = threading.Thread(target=beside)
                 loader.start()
                 loader.join()
@@ -518,7 +518,7 @@ def test_an_interrupt_during_capture_leaves_a_usable_step():
             loss = inner(batch)
             if torch.cuda.is_current_stream_capturing():
                 calls["count"] += 1
-                if calls["count"] == 2:  # The first is the rehearsal.
+                if calls["count"] == 2:  # The first is the dry run.
                     raise KeyboardInterrupt
             return loss
 
@@ -578,7 +578,7 @@ print("trained on")
 def test_a_cuda_error_inside_a_graph_ends_the_job_with_a_hint():
     script = LOSES_THE_CONTEXT.format(path=[entry for entry in (str(Path(__file__).parent), *sys.path) if entry])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert run.returncode != 0  # torch may abort at exit: it frees pinned memory and cannot.
+    assert run.returncode != 0  # torch may abort at exit when it cannot free pinned memory.
     assert "trained on" not in run.stdout
     assert "the CUDA context is lost" in run.stderr
     assert "restart from the last checkpoint" in run.stderr

@@ -15,7 +15,7 @@ from farrier.cadence import Cadence
 
 BACKEND = keras.backend.backend()
 
-#: As the backends word it; memory of a GPU that is not here.
+#: Out-of-memory messages of the backends, of a GPU that is not present.
 OOM = {
     "tensorflow": "OOM when allocating tensor with shape[1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
     "jax": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4194304 bytes.",
@@ -88,7 +88,7 @@ def test_fast_steps_are_not_waited_for(fake):
     steps = [message["step"] for message in of_type(rank.everything(), "step_end")]
     assert len(steps) < 20
     assert steps[0] == 1
-    assert steps[-1] == 100, "the end of an epoch is told"
+    assert steps[-1] == 100, "the end of an epoch is reported"
 
 
 def test_training_is_the_same_without_an_agent(socket_path):
@@ -135,11 +135,11 @@ def test_a_requested_checkpoint_is_saved_and_reported(fake, every_step, tmp_path
     done = of_type(messages, "checkpoint_done")
     assert len(done) == 1
     step = done[0]["step"]
-    assert step == 1, "there is nothing to save before the first step"
+    assert step == 1, "nothing to save before the first step"
     assert [message.name for message in (tmp_path / "ckpt").iterdir()] == [f"{step}.keras"]
     assert callback.checkpoint_wanted is None
     assert "checkpoint" in [message["name"] for message in of_type(messages, "phase")]
-    # What is on disk is the state after that step: trained so far from the same start, it is the same.
+    # The file has the state after that step: training as far from the same start gives the same.
     loaded = keras.saving.load_model(tmp_path / "ckpt" / f"{step}.keras")
     assert int(loaded.optimizer.iterations) == step
     same = model_of()
@@ -199,7 +199,7 @@ def test_agree_is_called_at_the_same_steps(fake, every_step):
 
     def agree(mine):
         asked.append((callback.step, mine))
-        return callback.step >= 8  # Another rank has heard of it by then.
+        return callback.step >= 8  # Another rank has received the request by then.
 
     callback = farrier.keras.Callback(
         job=Job("4711"), save=lambda model, step: saved.append(step), agree=agree, agree_every=4
@@ -265,7 +265,7 @@ def test_agree_is_called_at_periodic_saves_too(fake):
     fake.accept()
     model_of().fit(**data(10), callbacks=[callback])
     assert asked == [3, 6]
-    assert saved == [3, 6, 7], "one step is made after the one that all agreed on, and it is not lost"
+    assert saved == [3, 6, 7], "one more step runs after the agreed one and is saved"
 
 
 @pytest.mark.parametrize("words", [{"save_every": 5}, {"save_every": 0, "save": "{step}.keras"}])
@@ -327,8 +327,8 @@ def test_out_of_memory_in_a_step_is_reported_and_raised(fake):
     model.train_function = fails
     with pytest.raises(Exception, match=r"memory|OOM"), farrier.keras.reporting(callback.job):
         model.fit(**data(), callbacks=[callback])
-    assert len(steps) == 1, "nothing is tried again behind the user's back"
-    assert of_type(rank.everything(), "oom") == [{"type": "oom", "bytes_wanted": 4194304}], "told once"
+    assert len(steps) == 1, "nothing is retried silently"
+    assert of_type(rank.everything(), "oom") == [{"type": "oom", "bytes_wanted": 4194304}], "reported once"
 
 
 def test_another_error_is_not_reported(fake):

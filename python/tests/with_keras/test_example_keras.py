@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "train_keras.py")
 LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
 
-#: The example with low ranks in its smallest model, as its largest has them.
+#: The example with LoRA in its smallest model, as in its largest.
 WITH_LOW_RANKS = """
 import dataclasses, runpy, sys
 from farrier.bench.sizes import SIZES
@@ -125,7 +125,7 @@ def test_a_finished_run_does_nothing(whole):
 
 
 def test_failing_to_save_the_last_step_is_an_error(tmp_path):
-    (tmp_path / "step-00000002.part").mkdir()  # Where it would be written.
+    (tmp_path / "step-00000002.part").mkdir()  # Occupies the temporary path.
     run = start(tmp_path, steps=2)
     output = run.stderr.read()
     assert run.wait() == 1

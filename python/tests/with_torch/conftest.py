@@ -1,4 +1,6 @@
-"""A simulated memory: tensors that autograd keeps count, and what is over the limit is out of memory, as on a GPU."""
+"""Simulated memory: tensors kept by autograd count, and exceeding the limit raises out-of-memory as
+on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Memory:
         self.live += size
         self.highest = max(self.highest, self.live)
         kept = torch.zeros(size, dtype=torch.uint8)
-        # The storage and not the tensor: another tensor may hold the same memory.
+        # Track the storage, not the tensor: another tensor may share the memory.
         weakref.finalize(kept.untyped_storage(), self._drop, size)
         return kept
 
@@ -93,7 +95,8 @@ class Net(nn.Module):
 
     def __init__(self, memory, width=4, layers=4, refuses=None, **more):
         super().__init__()
-        # With a layer before them, the inputs of all blocks need gradients, and all of them keep something.
+        # With a layer before them, the inputs of all blocks need gradients, so all blocks keep
+        # activations.
         self.into = nn.Linear(width, width, dtype=torch.float64)
         self.blocks = nn.ModuleList(Block(width, memory, refuses=place == refuses, **more) for place in range(layers))
         self.head = nn.Linear(width, 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The allocator's settings, in a process of their own."""
+"""Allocator settings, each in its own process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The shard of a training step without a GPU: the clockwork around it."""
+"""A shard of the training benchmark without a GPU."""
 
 import json
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def test_the_profiled_step_had_no_comparison(monkeypatch):
 
     def step(batch):
         ran.append(batch)
-        report.verified += len(ran) == 1  # The first one falls due for a comparison.
+        report.verified += len(ran) == 1  # The first one includes a comparison.
 
     step.report = report
     launches = iter((2500, 1))

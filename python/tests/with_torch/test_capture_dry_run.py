@@ -1,4 +1,4 @@
-"""A rehearsal is that of one thread: the others wait for the GPU as they like, and are told that nothing is captured."""
+"""A dry run affects one thread: others may sync with the GPU, and see no capture."""
 
 import threading
 import warnings
@@ -22,7 +22,7 @@ def mode(request):
     }
     with mock.patch.multiple(torch.cuda, **cuda):
         yield was
-    assert was[-1] == request.param, "as it was"
+    assert was[-1] == request.param, "restored"
 
 
 def wait_for_the_gpu(mode):
@@ -70,10 +70,10 @@ def test_another_thread_may_sync(mode):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         with simulated_capture():
-            assert before == 2 or 2 not in mode, "nobody's work becomes an error"
+            assert before == 2 or 2 not in mode, "no other thread's work becomes an error"
             found = in_another_thread(lambda: wait_for_the_gpu(mode))
             warnings.warn("something else", stacklevel=1)
-    assert isinstance(found, RuntimeError) == (before == 2), "only where the user asked for it"
+    assert isinstance(found, RuntimeError) == (before == 2), "only if the user requested it"
     assert [SYNC_WARNING in str(each.message) for each in seen] == [True] * (before == 1) + [False]
 
 

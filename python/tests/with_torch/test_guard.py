@@ -1,4 +1,4 @@
-"""The same loss and the same gradients, whatever had to be done for them."""
+"""The guard gives the same loss and gradients, whatever measures it takes."""
 
 import copy
 import functools
@@ -18,7 +18,8 @@ from farrier.torch.recompute import offloading
 from farrier.torch.retry_policy import ActivationMode, Plan
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-# A row of 5 x 4 keeps 20 bytes three times in each of four blocks. Recomputed, one block's 60 at a time.
+# A row of 5 x 4 keeps 20 bytes three times in each of four blocks; recomputed, 60 bytes for one
+# block at a time.
 ROW = 240
 
 
@@ -99,7 +100,7 @@ def test_recompute_is_exact_and_temporary(net, batch, memory):
 def test_offload_is_exact(net, batch, memory, offload_here):
     model, given = net(layers=1), batch()
     expected = whole(model, given)
-    memory.limit = 45  # Two of a row's three.
+    memory.limit = 45  # Two of a row's three activations.
     run = guard(model, memory, recompute_modules=[])
     check(model, run(given), expected)
     assert run.report.recovered == {"offload": 1}
@@ -161,7 +162,7 @@ def test_the_reserve_is_the_last_resort_and_requests_a_checkpoint(net, batch, me
     for _ in range(guarded.REACQUIRE_AFTER_CALLS):
         model.zero_grad()
         check(model, run(given), expected)
-    assert reserve.is_held, "taken again when there is room"
+    assert reserve.is_held, "reacquired when there is room"
 
 
 def test_every_failure_is_reported_and_sink_errors_are_ignored(net, batch, memory):
@@ -232,7 +233,7 @@ def test_a_step_that_does_not_fit_leaves_no_side_effects(net, batch, memory, acc
     assert caught.value.capacity_bytes == 19
     assert "micro-batches of 1 row, recompute, offload" in str(caught.value)
     assert run.report.lost == 1
-    assert memory.live == 0, "nothing holds the failed attempts"
+    assert memory.live == 0, "nothing references the failed attempts"
 
 
 def test_earlier_gradients_are_accumulated_in_place(net, batch, memory):
@@ -427,11 +428,11 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
     failures = run.report.ooms
     for seed in range(5):
         run(batch(seed=seed))
-    assert run.report.ooms == failures, "once, then it was known"
+    assert run.report.ooms == failures, "once, then the size is known"
     resumed = guard(model, memory, learned=run.learned_sizes())
     resumed(batch())
     resumed(batch(length=10, rows=6))
-    assert resumed.report.ooms == 0, "a bigger shape is planned from the needs of the others"
+    assert resumed.report.ooms == 0, "a larger shape is planned from the others"
     assert resumed.report.split_calls == 2
 
 
@@ -532,7 +533,7 @@ def test_a_split_batch_is_not_captured(net, batch, memory, monkeypatch, fits, ho
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(farrier.torch.NotCapturable, match=f"the guard runs 6 rows of .* in {how}") as caught:
         run(batch(rows=6))
-    assert not seen, "refused before it is tried"
+    assert not seen, "rejected before it is tried"
     assert all(parameter.grad is None for parameter in model.parameters())
     assert explain_error(caught.value).cause.startswith("the guard runs 6 rows")
     assert explain_error(caught.value).shape_specific
@@ -548,7 +549,7 @@ def test_an_unsplit_batch_is_captured(net, batch, memory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     check(model, run(given), expected)
-    assert run.report.calls == 1, "a capture is no step"
+    assert run.report.calls == 1, "a capture is not a step"
 
 
 def test_invalid_settings_are_rejected(net):

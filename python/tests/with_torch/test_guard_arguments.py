@@ -1,4 +1,4 @@
-"""What is given to a guard is looked at before memory runs out."""
+"""The guard checks its arguments before memory runs out."""
 
 import logging
 
@@ -74,7 +74,7 @@ def test_working_functions_are_called_once():
     run = guard(count=lambda batch: asked.append(len(batch["x"])) or len(batch["x"]))
     for _ in range(3):
         run(rows(7))
-    assert asked == [7, 4, 3, 7], "the batch, two pieces and the batch that they add up to, and no more"
+    assert asked == [7, 4, 3, 7], "the batch, two micro-batches and their total, and no more"
 
 
 def test_an_unsplittable_batch_checks_what_it_can():

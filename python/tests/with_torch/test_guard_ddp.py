@@ -72,7 +72,7 @@ class Loss:
         if too_big and self.place == "forward":
             hook = self.wrapped.module[1].register_forward_hook(refuse)
         if too_big and self.place == "backward":
-            # In the middle of it: the last layer has its gradients already.
+            # Half-way: the last layer already has its gradients.
             hook = self.wrapped.module[1].register_forward_hook(lambda _m, _i, out: out.register_hook(refuse) and None)
         try:
             out = self.wrapped(batch)
@@ -92,7 +92,7 @@ def run_way(rank, sync, place, accumulated, begins=0):
     loss_fn = Loss(wrapped, 99, place)
     run = farrier.torch.guard(loss_fn, model=wrapped, ddp_sync=sync)
     made = []
-    for turn in range(3):  # The first that fails finds the size, the others know it.
+    for turn in range(3):  # The first failure finds the size; later turns know it.
         loss_fn.rows = 3 if rank == 0 and turn >= begins else 99
         wrapped.zero_grad()
         if accumulated:
@@ -193,7 +193,7 @@ def rank_main(rank, world, port, ways, results):
             results.put((rank, way, *found))
         except RuntimeError as error:
             results.put((rank, way, type(error).__name__, str(error)))
-            os._exit(1)  # As a job ends: without waiting for the others.
+            os._exit(1)  # Like a dying job: without waiting for the others.
     torch.distributed.destroy_process_group()
 
 
@@ -205,7 +205,7 @@ def run_ranks(ways, world=2):
         process.start()
     found, until = [], time.monotonic() + 240
     while any(process.is_alive() for process in ranks) and time.monotonic() < until:
-        while not results.empty():  # A full pipe would hold them up.
+        while not results.empty():  # A full pipe would block them.
             found.append(results.get())
         time.sleep(0.05)
     while not results.empty():

@@ -1,4 +1,4 @@
-"""What cannot be split without another gradient is not split, and the guard says why."""
+"""A batch that cannot be split exactly is not split, and the guard gives the reason."""
 
 import copy
 
@@ -168,7 +168,7 @@ def test_checks_run_early_and_then_rarely():
     run = guard(count_of, model, 4)
     run(rows())
     proof = [4, 1, 1, 1, 1]
-    assert seen == [*proof, 4, 4], "four rows as a whole, the same one by one, and the pieces"
+    assert seen == [*proof, 4, 4], "four rows as a whole, the same one by one, and the micro-batches"
     seen.clear()
     for _ in range(2, 9):
         run(rows())
@@ -327,7 +327,7 @@ def test_an_optimizer_in_backward_is_not_split_by_learned_sizes():
 
     run = guard(count_of, model, 8, learned=learnt.learned_sizes())
     run(rows())
-    assert seen == [8], "whole, and the activations on the host"
+    assert seen == [8], "unsplit, with activations offloaded"
 
 
 def test_a_parameter_outside_model_is_named():
@@ -377,7 +377,7 @@ def test_a_later_check_finds_what_an_earlier_one_missed():
     model, loss, given = uneven([8] * 16, fits=4)
     run = farrier.torch.guard(loss, model=model)
     run(given)
-    assert run.report.split_calls == 1, "all rows weigh the same"
+    assert run.report.split_calls == 1, "all rows have the same weight"
     given["mask"] = uneven([64, 64, *range(60, 4, -4)], fits=4)[2]["mask"]
     with pytest.raises(farrier.torch.DoesNotFit, match="pass count="):
         run(given)

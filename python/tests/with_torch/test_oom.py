@@ -1,4 +1,4 @@
-"""Which errors are out-of-memory, and that nothing is held by one."""
+"""Which errors are out-of-memory, and that they keep no memory alive."""
 
 import gc
 import weakref
@@ -12,7 +12,7 @@ from farrier.torch.memory_meter import CudaMemoryMeter
 from farrier.torch.memory_reserve import MemoryReserve
 from farrier.torch.oom import clear_frames, parse_oom
 
-# As torch 2.11 words it under a share of the memory.
+# torch 2.11's message under a memory fraction.
 REAL = (
     "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB of which 109.01 GiB is free. "
     "Process 1 has 30.79 GiB memory in use. 30.00 GiB allowed; Of the allocated memory 27.25 GiB is allocated by PyTorch, "
@@ -42,9 +42,7 @@ def test_other_out_of_memory_messages(message):
     assert failure is not None
     assert "\n" not in failure.message
     detected = oom.detect(RuntimeError(message))
-    assert (detected is None) == ("DefaultCPUAllocator" in message), (
-        "the agent hears of the GPU's memory, by the same words"
-    )
+    assert (detected is None) == ("DefaultCPUAllocator" in message), "only GPU memory is reported to the agent"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_frames_of_errors_and_causes_are_cleared():
             outer()
         except torch.OutOfMemoryError as error:
             kept = error
-        assert all(reference() is not None for reference in watched), "the traceback holds them"
+        assert all(reference() is not None for reference in watched), "the traceback references them"
         clear_frames(kept)
         assert all(reference() is None for reference in watched)
     finally:
@@ -111,7 +109,7 @@ def test_a_failed_attempt_is_freed_before_the_next(net, batch):
         return (out**2).mean()
 
     def loss_fn(given):
-        assert all(reference() is None for reference in watched), "held by the failed attempt"
+        assert all(reference() is None for reference in watched), "referenced by the failed attempt"
         try:
             return attempt(given)
         except torch.OutOfMemoryError as error:
@@ -147,7 +145,7 @@ def test_the_reserve_is_acquired_and_released():
     reserve.release()
     assert not reserve.is_held
     assert reserve.acquire()
-    assert reserve.acquire(), "once is enough"
+    assert reserve.acquire(), "acquiring twice is harmless"
     with pytest.raises(ValueError, match="reserves nothing"):
         MemoryReserve(0, "cpu")
 

@@ -66,7 +66,7 @@ def test_initial_state_equals_that_of_a_first_step():
     make_capturable(optimizer)
     watch = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
     watch.init_state([optimizer])
-    assert watch.calls == 0, "none of them is a step of the user"
+    assert watch.calls == 0, "none of them is a training step"
     for each, its in ((model, optimizer), (twin, twins)):
         backward(each)
         its.step()

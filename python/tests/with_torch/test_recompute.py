@@ -1,4 +1,4 @@
-"""Recomputing: which blocks, nothing left behind, and compiled models."""
+"""Recomputation: which blocks, nothing left behind, and compiled models."""
 
 import contextlib
 import copy
@@ -47,7 +47,7 @@ def test_blocks_are_the_longest_list_of_nested_modules():
 def test_nothing_is_left_behind_after_an_error():
     model = Two()
     own = model.blocks[0].forward
-    model.blocks[0].forward = own  # A forward of the user's own stays.
+    model.blocks[0].forward = own  # The user's own forward is kept.
     with contextlib.suppress(KeyError), recomputing(model.blocks):
         assert all("forward" in block.__dict__ for block in model.blocks)
         raise KeyError
@@ -91,7 +91,7 @@ def test_a_graph_without_backward_is_freed(memory, net, batch, large_bytes):
     assert made.grad_fn is not None
     del made
     gc.collect()
-    assert memory.live == 0, "an attempt that failed is held by nothing"
+    assert memory.live == 0, "nothing references a failed attempt"
 
 
 @pytest.mark.parametrize("how", ["in place", "wrapped", "block by block"])
@@ -139,7 +139,7 @@ def test_a_compiled_model_recomputes_eagerly(how):
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
     assert run.report.recovered == {"recompute": 1}
-    assert not runs, "eager within"
+    assert not runs, "eager inside"
     model.zero_grad()
     limit[0] = 5
     with torch.no_grad():

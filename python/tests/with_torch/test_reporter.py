@@ -1,4 +1,4 @@
-"""Steps are told to the agent by the step itself: true, without a wait, and for next to nothing."""
+"""The step reports itself to the agent: correctly, without blocking, and cheaply."""
 
 import time
 
@@ -50,7 +50,7 @@ def test_the_first_one_per_second_and_the_last_step_are_reported(fake, monkeypat
     assert [message["name"] for message in of_type(messages, "phase")] == ["train"]
     first, second, *more = of_type(messages, "step_end")
     assert (first["step"], first["loss"], first["tokens"]) == (101, losses[0], 64)
-    assert "seconds" not in first, "what the first step took is none of a step's"
+    assert "seconds" not in first, "the first step's time is not step time"
     assert second["step"] == 103
     assert 0.03 <= second["seconds"] <= lasted / 2
     assert not more, "no step twice"
@@ -134,12 +134,14 @@ def test_a_step_is_reported_once_the_gpu_completed_it(fake, gpu, monkeypatch):
         step_reporter.step_launched(loss)
     messages = rank.everything()
     assert messages[0]["gpu"] == UUID
-    assert not of_type(messages, "step_end"), "launched, and not ended"
+    assert not of_type(messages, "step_end"), "launched but not completed"
     assert gpu.marks == 1
     gpu.done_s = 1.0
-    step_reporter.step_launched(loss)  # The first mark was passed.
-    step_reporter.step_launched(loss)  # Leaves the second, which was not.
-    assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 1}], "and no loss: to read it is to wait"
+    step_reporter.step_launched(loss)  # The first event is complete.
+    step_reporter.step_launched(loss)  # Records the second, which is not.
+    assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 1}], (
+        "and no loss: reading it would block"
+    )
     gpu.done_s = 2.0
     step_reporter.step_launched(loss)
     assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 7, "seconds": 1.0 / 6}], (
@@ -154,7 +156,7 @@ def test_the_last_step_is_waited_for_and_reported(fake, gpu, monkeypatch):
     step_reporter.step_launched(None)
     monkeypatch.setattr(step_reporter, "_due_s", 0.0)
     for _ in range(9):
-        step_reporter.step_launched(None)  # The GPU is behind: the second mark is not passed.
+        step_reporter.step_launched(None)  # The GPU is behind: the second event is pending.
     assert [message["step"] for message in of_type(rank.everything(), "step_end")] == [1]
     step_reporter.flush()
     assert of_type(rank.everything(), "step_end") == [{"type": "step_end", "step": 10, "seconds": 2.0 / 9}]

@@ -1,4 +1,4 @@
-"""Batches of every build are cut along their rows, in order, without copies."""
+"""Batches of every structure are split along their rows, in order, without copies."""
 
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, field

@@ -1,4 +1,6 @@
-"""What the step decides, with graphs that are emulated: the same training as eagerly, whatever changes on the way."""
+"""Decisions of the step, with emulated graphs: training equals eager, whatever changes on
+the way.
+"""
 
 import copy
 import itertools
@@ -136,7 +138,7 @@ def test_growing_noise_is_measured_again_and_passes():
     amplitude = {"now": 1e-4}
     _, _, graphed = both(60, make=noisy(amplitude), each=later(amplitude, 1e-3))
     assert graphed.report.reason is None
-    assert graphed.report.noise == pytest.approx(2e-3, rel=0.1), "what two eager runs differ by now"
+    assert graphed.report.noise == pytest.approx(2e-3, rel=0.1), "the current difference of two eager runs"
     assert graphed.report.replays > 50
 
 
@@ -168,7 +170,7 @@ def test_growing_noise_does_not_hide_a_wrong_graph():
 
     _, _, graphed = both(60, make=noisy(amplitude, graph=graph), each=change)
     assert "differ after" in graphed.report.reason.cause
-    assert graphed.report.last_comparison.noise == pytest.approx(1e-3, rel=0.1), "it was judged by what it is now"
+    assert graphed.report.last_comparison.noise == pytest.approx(1e-3, rel=0.1), "judged by the current noise"
 
 
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
@@ -183,7 +185,7 @@ def test_reused_pinned_memory_is_waited_for(buffers, monkeypatch):
         if buffers:
             for name, place in held[i % buffers].items():
                 place.copy_(batch[name])
-            # Views: the tensor is another each time, and the memory is not.
+            # Views: a new tensor each time, in the same memory.
             batch = {name: place[:6] for name, place in held[i % buffers].items()}
         graphed(batch)
     assert graphed.report.replays == 57
@@ -200,7 +202,7 @@ def test_freed_pinned_memory_is_not_reuse(monkeypatch):
     seen = PinnedReuseDetector()
     for _ in range(500):
         both_of_one = torch.zeros(8, 5)
-        assert not seen.check({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views, given once"
+        assert not seen.check({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views of one batch"
     assert len(seen._storages) <= 65
     assert seen.check({"ids": both_of_one[:, :-1]})
 
@@ -489,7 +491,8 @@ def test_user_step_hooks_do_not_see_state_creation():
     torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
     eager, found = (calls[id(each)] for each in optimizers)
     assert len(eager) == 4
-    # Eagerly three times; then rehearsed, twice for the noise, eagerly and as a graph compared, and trained.
+    # Eagerly three times; then a dry run, two runs for the noise, an eager run and a replay
+    # compared, and training.
     assert len(found) == 3 + 6
     assert graphed.report.replays == 1
 
@@ -582,7 +585,7 @@ def test_a_failed_dry_run_leaves_the_scaler_unchanged():
 
 
 def test_overflowing_steps_are_skipped_alike():
-    scalers = two_scalers(2.0**127)  # The gradients are not finite in float32 until it was halved a few times.
+    scalers = two_scalers(2.0**127)  # The gradients are infinite in float32 until the scale was halved a few times.
     models, _, graphed = both(make=scaled(scalers, times=64.0), scaler=scalers[1])
     assert_trained_alike(*models)
     assert graphed.report.reason is None, graphed.report
@@ -658,7 +661,7 @@ def test_the_padded_batch_is_dry_run():
     lengths = Lengths(pad={"x": 0, "y": 0}, dim=0, shortest=8)
     _, _, graphed = both(6, make=make, lengths=lengths)
     assert seen == [8]
-    assert "differ" in graphed.report.reason.cause, "a mean over padded rows is another mean"
+    assert "differ" in graphed.report.reason.cause, "a mean over padded rows differs"
 
 
 def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
@@ -785,14 +788,14 @@ def test_comparison_interval_follows_cost_and_is_reported(monkeypatch):
 
     def time_step(run):
         result = run()
-        # A comparison gives what it found, a replay the loss.
+        # A comparison returns a Comparison, a replay the loss.
         kind = "compared" if isinstance(result, Comparison) else "replay"
         return result, StepTiming(wall_s=took_s[kind], enqueue_s=0.0)
 
     monkeypatch.setattr(graph_runner, "time_step", time_step)
     _, _, graphed = both(1060, policy=Policy(warmups=2, min_speedup=0.0, profile=False))
     report = graphed.report
-    assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 comes too soon"
+    assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 is too early"
     assert report.verified_s == pytest.approx(0.8)
     assert report.schedule.interval == 4939
     assert report.verified_share > 0

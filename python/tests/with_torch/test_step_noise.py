@@ -134,7 +134,7 @@ def test_known_noise_needs_one_eager_run_per_comparison():
     report = graphed.report
     assert report.last_comparison.eager_runs == 1
     assert report.verified == 7, "before the first replay counts, and at 2, 4, 8, 16, 32 and 50"
-    # Two before the capture; of the comparisons the first ones measure the noise.
+    # Two before the capture; the first comparisons measure the noise.
     assert 2 + report.verified < report.eager_runs < 2 + 2 * report.verified + MAX_ROUNDS
 
 
@@ -188,7 +188,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("since", [0, 34])  # The 34th is the one of the 32nd replay, which is compared.
+@pytest.mark.parametrize("since", [0, 34])  # Step 34 is the 32nd replay, which is compared.
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_wrong_graph_gradient_is_found(error, name, since):

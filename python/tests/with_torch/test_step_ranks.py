@@ -1,4 +1,6 @@
-"""Two ranks with emulated graphs: both do the same at the same call, whatever happens on one, and train as eagerly."""
+"""Two ranks with emulated graphs: both act alike at the same call, whatever happens on one, and
+train like eager.
+"""
 
 import os
 import socket
@@ -12,7 +14,7 @@ from torch import nn
 
 TESTS = Path(__file__).parents[1]
 STEPS = 50
-#: Of the model below, before its buffers.
+#: Parameters of the model below, before its buffers.
 WEIGHTS = 32 + 16 + 9
 
 
@@ -158,7 +160,7 @@ def test_both_ranks_train_like_eager(found, case):
     torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
 
 
-#: Of each rank: captures, whether there were replays, and words of the reason.
+#: Per rank: captures, whether there were replays, and part of the reason.
 SAID = {
     "alike": [(1, True, None)] * 2,
     "different shapes": [(0, False, "batches of different shapes")] * 2,
