@@ -99,15 +99,15 @@ def parse_bytes(text: str) -> int | None:
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
     """Reports to the agent, once per error, however often it is re-raised."""
-    found = detect(err)
-    if found is None or getattr(err, "_farrier_reported", False):
-        return found
-    (job or agent.job()).oom(found.bytes_wanted)
+    oom_error = detect(err)
+    if oom_error is None or getattr(err, "_farrier_reported", False):
+        return oom_error
+    (job or agent.job()).oom(oom_error.bytes_wanted)
     # Marks the error itself. An error that takes no attributes may be reported twice, which is
     # harmless.
     with suppress(AttributeError, TypeError):
         err._farrier_reported = True  # type: ignore[attr-defined]
-    return found
+    return oom_error
 
 
 @contextmanager

@@ -191,8 +191,8 @@ class LineReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the lines completed by these bytes."""
         lines: list[bytes] = []
-        *ended, rest = data.split(b"\n")
-        for part in ended:
+        *completed, rest = data.split(b"\n")
+        for part in completed:
             complete_line = self._partial + part
             self._partial = b""
             if self._gated_step or len(complete_line) > LINE_BYTES_MAX:

@@ -193,13 +193,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         """
         if self.job is None or self._writer is None or self.step == self._start:
             return False  # Nothing new to save, and the optimizer may have no state yet.
-        wanted = self.job.checkpoint_wanted is not None
+        requested = self.job.checkpoint_wanted is not None
         if self._agree is None:
-            return wanted
+            return requested
         # Agree also at a periodic save: that checkpoint would clear the request that one rank
         # received.
         check_now = self.step // self._agree_every > before // self._agree_every or self._periodic_save_due(before)
-        return check_now and self._agree(wanted)
+        return check_now and self._agree(requested)
 
     def _periodic_save_due(self, before: int) -> bool:
         """Whether a periodic save is due; the same on all ranks."""

@@ -30,16 +30,16 @@ def require_guard_functions(count: Any, split: Any, rows: Any, request_checkpoin
             require_function(fn, name, meaning)
 
 
-def require_int(value: Any, name: str, least: int, meaning: str) -> int:
-    """Returns an integer of at least `least`; rejects bool."""
+def require_int(value: Any, name: str, minimum: int, meaning: str) -> int:
+    """Returns an integer of at least `minimum`; rejects bool."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}: pass an integer, {meaning}")
-    if number < least:
-        raise ValueError(f"{name} is {number}: pass {least} or more, {meaning}")
+    if number < minimum:
+        raise ValueError(f"{name} is {number}: pass {minimum} or more, {meaning}")
     return number
 
 
@@ -67,8 +67,8 @@ def require_modules(model: Any) -> list[nn.Module]:
     modules = [model] if isinstance(model, nn.Module) else _members(model)
     invalid = [each for each in modules if not isinstance(each, nn.Module)]
     if invalid or not modules:
-        what = _describe_invalid(model, invalid)
-        raise TypeError(f"model {what}: pass the trained nn.Module, or a list of all of them, model=[one, other]")
+        problem = _describe_invalid(model, invalid)
+        raise TypeError(f"model {problem}: pass the trained nn.Module, or a list of all of them, model=[one, other]")
     return modules
 
 

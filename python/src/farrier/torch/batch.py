@@ -36,7 +36,7 @@ def rebuild(
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(rebuild_item(key, getattr(value, key)) for key in value._fields))
     if isinstance(value, (tuple, list)):
-        return type(value)(rebuild_item(str(place), item) for place, item in enumerate(value))
+        return type(value)(rebuild_item(str(index), item) for index, item in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return dataclasses.replace(value, **{key: rebuild_item(key, getattr(value, key)) for key in names})
@@ -91,12 +91,12 @@ def signature(batch: Any) -> Signature:
 
 def pad_batch(batch: Any, lengths: Lengths) -> Any:
     """Pads the batch to its bucket. Every tensor with that length needs a padding value."""
-    named = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
-    missing = sorted(set(lengths.pad) - set(named))
+    candidates = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
+    missing = sorted(set(lengths.pad) - set(candidates))
     if missing:
-        raise ValueError(f"pad names {missing}, but the batch has only {sorted(named)} with a dimension {lengths.dim}")
-    longest = max(named[name].shape[lengths.dim] for name in lengths.pad)
-    unnamed = sorted(name for name in set(named) - set(lengths.pad) if named[name].shape[lengths.dim] == longest)
+        raise ValueError(f"pad names {missing}, but the batch has only {sorted(candidates)} with a dimension {lengths.dim}")
+    longest = max(candidates[name].shape[lengths.dim] for name in lengths.pad)
+    unnamed = sorted(name for name in set(candidates) - set(lengths.pad) if candidates[name].shape[lengths.dim] == longest)
     if unnamed:
         raise ValueError(f"{unnamed} have the length {longest} but no padding value in pad")
     target = lengths.bucket(longest)
@@ -104,8 +104,8 @@ def pad_batch(batch: Any, lengths: Lengths) -> Any:
     def pad(name: str, leaf: Any) -> Any:
         if name not in lengths.pad or not isinstance(leaf, Tensor):
             return leaf
-        after = leaf.dim() - 1 - lengths.dim
-        room = target - leaf.shape[lengths.dim]
-        return functional.pad(leaf, (0, 0) * after + (0, room), value=lengths.pad[name]) if room else leaf
+        trailing_dims = leaf.dim() - 1 - lengths.dim
+        padding = target - leaf.shape[lengths.dim]
+        return functional.pad(leaf, (0, 0) * trailing_dims + (0, padding), value=lengths.pad[name]) if padding else leaf
 
     return rebuild(batch, pad)

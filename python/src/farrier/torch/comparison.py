@@ -77,8 +77,8 @@ class Comparison:
 
     def __str__(self) -> str:
         if self.mismatches:
-            more = f"; and {len(self.mismatches) - 4} more" if len(self.mismatches) > 4 else ""
-            return "; ".join(map(str, self.mismatches[:4])) + more
+            more_text = f"; and {len(self.mismatches) - 4} more" if len(self.mismatches) > 4 else ""
+            return "; ".join(map(str, self.mismatches[:4])) + more_text
         text = f"{self.gradients} gradients compared, largest difference {self.max_distance:.1e} ({self.max_distance_name})"
         if self.eager_runs > 1:
             text += f", eager runs differ by {self.noise:.1e}; {self.eager_runs} eager runs, {self.replays} replays"

@@ -83,8 +83,8 @@ class GraphRunner:
         self._fused_optimizers += [optimizer for optimizer in self._optimizers if make_capturable(optimizer)]
         self._captured_constants = captured_constants(self._optimizers)
         modules = set(self._model.parameters())
-        named = parameter_names(self._model, self._optimizers)
-        self._capture_key = CaptureKey(self._model, [tensor for tensor in named if tensor not in modules])
+        names = parameter_names(self._model, self._optimizers)
+        self._capture_key = CaptureKey(self._model, [tensor for tensor in names if tensor not in modules])
         self._mode = b""
         self._is_stale = False
 
@@ -180,8 +180,10 @@ class GraphRunner:
                 raise GraphsDisabled(err.reason) from err
             self._sandbox.refresh()
             if self._recaptures > self._policy.max_graphs:
-                what = ", ".join([*(f"{name} of the optimizer" for name in changed), *["the addresses of weights"] * moved])
-                reason = f"{what} changed {self._recaptures} times, and a graph captures it as a constant"
+                cause = ", ".join(
+                    [*(f"{name} of the optimizer" for name in changed), *["the addresses of weights"] * moved]
+                )
+                reason = f"{cause} changed {self._recaptures} times, and a graph captures it as a constant"
                 raise GraphsDisabled(
                     Reason(reason, "keep it constant (cycle_momentum=False); only the learning rate may change")
                 )
@@ -204,8 +206,8 @@ class GraphRunner:
         if len(self._occurrences) >= self._policy.max_shapes:
             if not self._report.captures and max(self._occurrences.values()) < self._policy.min_occurrences:
                 count = len(self._occurrences)
-                what = f"the last {count} batches had {count} shapes, and none occurred twice"
-                raise GraphsDisabled(Reason(what, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
+                cause = f"the last {count} batches had {count} shapes, and none occurred twice"
+                raise GraphsDisabled(Reason(cause, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
             self._occurrences.clear()
         return CallAction.EAGER
 
@@ -241,8 +243,8 @@ class GraphRunner:
             log.info("%s", best)
             worth_capturing = best.gain is None or best.gain >= self._policy.min_speedup
             if not self._ranks.all(worth_capturing):
-                what = f"the step is bound by the GPU, not by launches: {best}"
-                self._disabled_reason = OTHER_RANK_EAGER if worth_capturing else Reason(what, "optimize GPU time instead")
+                cause = f"the step is bound by the GPU, not by launches: {best}"
+                self._disabled_reason = OTHER_RANK_EAGER if worth_capturing else Reason(cause, "optimize GPU time instead")
         return result
 
     def _eager(self, batch: Any) -> Any:
@@ -258,8 +260,8 @@ class GraphRunner:
             result = detach(self._fn(batch))
         steps = hooks.calls - steps_before
         if steps != len(self._optimizers):
-            what = f"a call stepped optimizers {steps} times; expected {len(self._optimizers)}, once per optimizer"
-            self._disabled_reason = Reason(what, "pass all micro-batches of an update to one call and step once in it")
+            cause = f"a call stepped optimizers {steps} times; expected {len(self._optimizers)}, once per optimizer"
+            self._disabled_reason = Reason(cause, "pass all micro-batches of an update to one call and step once in it")
         elif not tensors(result):
             self._disabled_reason = Reason("the step returns no tensor to compare", "return the loss")
         elif rates.user_values() != rates_before:
@@ -270,11 +272,11 @@ class GraphRunner:
         """Runs a batch without a graph: a new shape, or one without a graph on another rank."""
         shape_mismatches = self._ranks.shape_mismatches
         if shape_mismatches >= self._policy.max_shapes and not self._report.captures:
-            what = (
+            cause = (
                 f"the ranks had batches of different shapes {shape_mismatches} times, "
                 "and a graph needs the same shape on every rank"
             )
-            self._disabled_reason = Reason(what, "pass batches of the same shape to all ranks at each step")
+            self._disabled_reason = Reason(cause, "pass batches of the same shape to all ranks at each step")
         result = self._eager(batch)
         if key is None or self._occurrences[key] < self._policy.min_occurrences:
             torch.cuda.empty_cache()  # The pool already holds a step's memory; do not cache a second copy.
@@ -333,10 +335,10 @@ class GraphRunner:
         self._report.record_comparison(comparison, cost.wall_s, time.perf_counter())
         if not self._ranks.all(comparison.passed):
             raise GraphsDisabled(OTHER_RANK_EAGER if comparison.passed else comparison_failed(comparison, graph.replays))
-        result, took = time_step(functools.partial(self._replay, graph, padded_batch))
+        result, replay_timing = time_step(functools.partial(self._replay, graph, padded_batch))
         if graph.replays >= 2:  # The first replay includes the graph upload.
-            self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
-        graph.schedule.record_comparison(graph.replays, cost.wall_s, took.wall_s)
+            self._report.graph_s = min(replay_timing.wall_s, self._report.graph_s or replay_timing.wall_s)
+        graph.schedule.record_comparison(graph.replays, cost.wall_s, replay_timing.wall_s)
         self._report.schedule = graph.schedule
         return result
 

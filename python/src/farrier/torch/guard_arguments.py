@@ -34,11 +34,11 @@ def checked_row_count(rows: Callable[[Any], Any]) -> Callable[[Any], int]:
     """Wraps the user's `rows`; a result that is not a row count is an error."""
 
     def checked(batch: Any) -> int:
-        found = rows(batch)
+        result = rows(batch)
         try:
-            number = operator.index(found)
+            number = operator.index(result)
         except TypeError:
-            raise TypeError(f"rows returned {type_name(found)}: it must return the number of rows as an integer") from None
+            raise TypeError(f"rows returned {type_name(result)}: it must return the number of rows as an integer") from None
         if number < 0:
             raise ValueError(f"rows returned {number}: it must return the number of rows")
         return number
@@ -57,9 +57,9 @@ def check_user_functions(config: GuardConfig, batch: Any, options: RetryOptions,
     sizes = [options.rows - options.rows // 2, options.rows // 2]
     micro_batches = _call_checked("split", lambda: split_batch(config, batch, sizes))
     if rows is not row_count:
-        found = _call_checked("rows", lambda: [rows(micro_batch) for micro_batch in micro_batches])
-        if found != sizes:
-            raise ValueError(f"split returned micro-batches of {found} rows according to rows=, expected {sizes}")
+        result = _call_checked("rows", lambda: [rows(micro_batch) for micro_batch in micro_batches])
+        if result != sizes:
+            raise ValueError(f"split returned micro-batches of {result} rows according to rows=, expected {sizes}")
     if config.count is not None:
         _call_checked("count", lambda: weighted(config, micro_batches, sizes, batch))
 
@@ -76,17 +76,17 @@ def _call_checked(name: str, run: Callable[[], Result]) -> Result:
         ) from err
 
 
-def _require_count(found: Any) -> None:
+def _require_count(result: Any) -> None:
     """Raises unless the result is a term count: a number, or a tensor of one."""
-    if isinstance(found, Tensor):
-        if found.numel() != 1 or found.is_complex():
+    if isinstance(result, Tensor):
+        if result.numel() != 1 or result.is_complex():
             raise TypeError(
-                f"count returned a tensor of shape {tuple(found.shape)}: it must return one number, such as .sum()"
+                f"count returned a tensor of shape {tuple(result.shape)}: it must return one number, such as .sum()"
             )
         return
     try:
-        operator.index(found)
+        operator.index(result)
     except TypeError:
         raise TypeError(
-            f"count returned {type_name(found)}: it must return an integer or a tensor of one element"
+            f"count returned {type_name(result)}: it must return an integer or a tensor of one element"
         ) from None

@@ -23,15 +23,15 @@ def describe_recovery(rows: int, shape: str, retry_step: RetryStep, plan: Plan, 
     """Describes how batches of this shape run from now on, after `rows` rows ran out of memory."""
     if retry_step is RetryStep.FREE:
         return f"out of memory at {count_of(rows, 'row')} of {shape}: they ran after cached memory was freed"
-    how = [
+    measures = [
         f"{micro_batch_count} micro-batches of {count_of(plan.rows, 'row')}"
         if micro_batch_count > 1
         else "all rows at once"
     ]
-    how += [name for name, used in (("recomputed", plan.recompute), ("offloaded to the host", plan.offload)) if used]
+    measures += [name for name, used in (("recomputed", plan.recompute), ("offloaded to the host", plan.offload)) if used]
     if retry_step is RetryStep.RESERVE:
-        return f"out of memory at {count_of(rows, 'row')} of {shape}: {', '.join(how)} ran, with the reserve released"
-    return f"out of memory at {count_of(rows, 'row')}: from here on {', '.join(how)} for {shape}"
+        return f"out of memory at {count_of(rows, 'row')} of {shape}: {', '.join(measures)} ran, with the reserve released"
+    return f"out of memory at {count_of(rows, 'row')}: from here on {', '.join(measures)} for {shape}"
 
 
 class ShapeWarnings:

@@ -114,9 +114,9 @@ def trainer(
     """
     if not all(hasattr(trainer, name) for name in ("accelerator", "training_step")):
         raise TypeError(f"trainer is {type_name(trainer)}: pass a transformers.Trainer before its train()")
-    why = _unsupported_reason(trainer)
-    if why:
-        log.warning("the Trainer is left unchanged: %s", why)
+    reason = _unsupported_reason(trainer)
+    if reason:
+        log.warning("the Trainer is left unchanged: %s", reason)
         return trainer
     whole_update = WholeUpdate(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
     trainer.training_step = whole_update.training_step
@@ -133,9 +133,9 @@ def _train_begin_callback(whole_update: WholeUpdate) -> Any:
 
 
 def _unsupported_reason(trainer: Any) -> str | None:
-    how = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
-    if any(name in how for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
-        return f"it runs with {how.rsplit('.', 1)[-1]}"
+    distributed_type = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
+    if any(name in distributed_type for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
+        return f"it runs with {distributed_type.rsplit('.', 1)[-1]}"
     if getattr(trainer.accelerator, "scaler", None) is not None or trainer.args.fp16:
         return "it scales float16 gradients: use bf16=True"
     if trainer.args.n_gpu > 1:

@@ -295,7 +295,7 @@ class Guard:
             measuring = not self.learned.is_measured(shape, plan)
             if measuring:
                 meter.restart_peak()
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             try:
                 outcome = self._attempts.run(batch, plan, sizes, snapshot)
             except NotSplittable as error:
@@ -319,7 +319,7 @@ class Guard:
             if attempt is not None and attempt.retry_step is RetryStep.RESERVE and self.reserve is not None:
                 self.reserve.release()
                 self._released_at_call = self._counts["calls"]
-            self._retry_s += time.perf_counter() - began
+            self._retry_s += time.perf_counter() - start_s
             tried.append(f"{retry_step.value if retry_step else 'as planned'} ({plan}): {outcome.message}")
             if attempt is None:
                 snapshot.give_up()

@@ -60,8 +60,8 @@ class CudaMemoryMeter:
     def _bytes(self, counter: str, which: str) -> int | None:
         # The nested form: the flat one builds two hundred keys, and this runs on every call.
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
-        found = stats.get(counter, {}).get("all", {}).get(which)
-        return int(found) if found is not None else None
+        value = stats.get(counter, {}).get("all", {}).get(which)
+        return int(value) if value is not None else None
 
     def allocated(self) -> int | None:
         """Bytes allocated by tensors now."""

@@ -200,8 +200,8 @@ class TensorEvidence:
         """Scale offsets of eager runs and of replays, less the common scale."""
         eager, graph = [each.scale for each in self.eager], [each.scale for each in self.graph]
         if common is not None:
-            eager = [scale - its for scale, its in zip(eager, common.eager, strict=True)]
-            graph = [scale - its for scale, its in zip(graph, common.graph, strict=True)]
+            eager = [scale - common_scale for scale, common_scale in zip(eager, common.eager, strict=True)]
+            graph = [scale - common_scale for scale, common_scale in zip(graph, common.graph, strict=True)]
         return eager, graph
 
     def scale(self, prior: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:

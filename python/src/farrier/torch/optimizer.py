@@ -70,15 +70,15 @@ def _unsupported_reason(optimizer: Optimizer) -> Reason | None:
         return Reason(f"{name} overrides step(), which may count on the host", "use the optimizer from torch.optim")
     for group in _groups(optimizer):
         if "capturable" not in group and not isinstance(optimizer, _GATEABLE):
-            what = f"{name} has no `capturable` option: it counts steps on the host"
-            return Reason(what, "use an optimizer of torch.optim that supports it, such as AdamW")
+            cause = f"{name} has no `capturable` option: it counts steps on the host"
+            return Reason(cause, "use an optimizer of torch.optim that supports it, such as AdamW")
         devices = {str(parameter.device) for parameter in group["params"]}
         if len(devices) != 1:
-            what = f"a parameter group of the optimizer is on {', '.join(sorted(devices))}"
-            return Reason(what, "graphs need one CUDA device")
+            cause = f"a parameter group of the optimizer is on {', '.join(sorted(devices))}"
+            return Reason(cause, "graphs need one CUDA device")
         if isinstance(optimizer, torch.optim.SGD) and group["momentum"] and group["dampening"]:
-            what = "SGD with dampening treats a parameter's first gradient specially, which a gated step cannot reproduce"
-            return Reason(what, "use dampening=0")
+            cause = "SGD with dampening treats a parameter's first gradient specially, which a gated step cannot reproduce"
+            return Reason(cause, "use dampening=0")
     return None
 
 

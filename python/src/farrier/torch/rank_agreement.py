@@ -40,8 +40,8 @@ def unsupported_reason(model: nn.Module) -> Reason | None:
         return None
     ranks = distributed.get_world_size()
     if ranks > 1 and find_ddp(model) is None:
-        what = f"{ranks} ranks without DistributedDataParallel: whether the step reduces gradients is unknown"
-        return Reason(what, "wrap the model in DistributedDataParallel and pass the wrapper as model=")
+        cause = f"{ranks} ranks without DistributedDataParallel: whether the step reduces gradients is unknown"
+        return Reason(cause, "wrap the model in DistributedDataParallel and pass the wrapper as model=")
     return None
 
 

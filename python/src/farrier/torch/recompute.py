@@ -29,7 +29,7 @@ def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1
     ]
     # A Sequential of single layers saves little: prefer lists whose children have children.
-    lists.sort(key=lambda found: (any(True for child in found for _ in child.children()), len(found)), reverse=True)
+    lists.sort(key=lambda blocks: (any(True for child in blocks for _ in child.children()), len(blocks)), reverse=True)
     return lists[0] if lists else []
 
 
@@ -43,9 +43,9 @@ def compile_disabled() -> contextlib.AbstractContextManager[Any]:
     return stance
 
 
-def is_compiled(what: Any) -> bool:
+def is_compiled(target: Any) -> bool:
     """Whether a module or function is visibly compiled."""
-    return getattr(what, "_compiled_call_impl", None) is not None or hasattr(what, "_torchdynamo_orig_callable")
+    return getattr(target, "_compiled_call_impl", None) is not None or hasattr(target, "_torchdynamo_orig_callable")
 
 
 @contextlib.contextmanager

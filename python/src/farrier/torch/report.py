@@ -38,13 +38,13 @@ class StepReport:
     reason: Reason | None = None
     shape_reasons: list[Reason] = field(default_factory=list)
 
-    def record_comparison(self, found: Comparison, took_s: float, now_s: float) -> None:
+    def record_comparison(self, comparison: Comparison, took_s: float, now_s: float) -> None:
         """Records a comparison and its duration."""
-        self.last_comparison, self.called_s = found, now_s
+        self.last_comparison, self.called_s = comparison, now_s
         self.verified += 1
-        self.eager_runs += found.eager_runs
-        if found.eager_runs > 1:
-            self.noise = found.noise
+        self.eager_runs += comparison.eager_runs
+        if comparison.eager_runs > 1:
+            self.noise = comparison.noise
         self.verified_s += took_s
         if self.compared_since_s is None:
             self.compared_since_s = now_s - took_s

@@ -118,8 +118,10 @@ def fewer_rows(total: int, rows: int, expected_fitting_rows: int | None) -> int:
     evenly filled.
     """
     micro_batches = -(-total // rows)
-    wanted = 2 * micro_batches if not expected_fitting_rows else max(micro_batches + 1, -(-total // expected_fitting_rows))
-    return max(1, min(rows - 1, -(-total // wanted)))
+    requested_bytes = (
+        2 * micro_batches if not expected_fitting_rows else max(micro_batches + 1, -(-total // expected_fitting_rows))
+    )
+    return max(1, min(rows - 1, -(-total // requested_bytes)))
 
 
 def micro_batch_sizes(total: int, rows: int) -> list[int]:
@@ -127,16 +129,18 @@ def micro_batch_sizes(total: int, rows: int) -> list[int]:
     if total <= 0:
         return [total]
     micro_batches = -(-total // max(1, rows))
-    size, more = divmod(total, micro_batches)
-    return [size + 1] * more + [size] * (micro_batches - more)
+    size, larger = divmod(total, micro_batches)
+    return [size + 1] * larger + [size] * (micro_batches - larger)
 
 
-def worth_retrying(wanted: int | None, allocated_at_failure: int | None, capacity: int | None, garbage: int | None) -> bool:
+def worth_retrying(
+    requested_bytes: int | None, allocated_at_failure: int | None, capacity: int | None, garbage: int | None
+) -> bool:
     """Whether the same plan may fit after freeing memory. Unknown means yes, a true peak means no.
 
     It may fit if there was room but not contiguous (fragmentation), or if freeing released at least
     the requested amount.
     """
-    if wanted is None or allocated_at_failure is None or capacity is None:
+    if requested_bytes is None or allocated_at_failure is None or capacity is None:
         return True
-    return capacity - allocated_at_failure >= wanted or (garbage is not None and garbage >= wanted)
+    return capacity - allocated_at_failure >= requested_bytes or (garbage is not None and garbage >= requested_bytes)

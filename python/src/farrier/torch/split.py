@@ -36,9 +36,9 @@ def _is_value_list(value: Any) -> bool:
 
 def leaves(batch: Any) -> list[Any]:
     """Every leaf, in order. A list of plain values is one leaf."""
-    found: list[Any] = []
-    rebuild(batch, lambda _, leaf: found.append(leaf), is_leaf=_is_value_list)
-    return found
+    leaves_found: list[Any] = []
+    rebuild(batch, lambda _, leaf: leaves_found.append(leaf), is_leaf=_is_value_list)
+    return leaves_found
 
 
 def _array_shape(leaf: Any) -> tuple[int, ...] | None:

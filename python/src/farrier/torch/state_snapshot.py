@@ -131,7 +131,7 @@ class StateSnapshot:
 
 def _reachable_parameters(loss: Tensor) -> list[Tensor]:
     """Returns the parameters that backward gives gradients to."""
-    found: list[Tensor] = []
+    parameters: list[Tensor] = []
     pending: list[Any] = [loss.grad_fn]
     visited: set[Any] = set()
     while pending:
@@ -140,9 +140,9 @@ def _reachable_parameters(loss: Tensor) -> list[Tensor]:
             continue
         visited.add(node)
         if type(node).__name__ == "AccumulateGrad" and isinstance(node.variable, nn.Parameter):
-            found.append(node.variable)
+            parameters.append(node.variable)
         pending += [next_node for next_node, _ in node.next_functions]
-    return found
+    return parameters
 
 
 def _clone_or_offload(buffer: Tensor) -> Tensor:

@@ -82,12 +82,12 @@ class StepSandbox:
             drawn = [each for each in drawn if each in drawn_again]
         if drawn:
             snapshot.host_rng.restore()
-            what = f"the step draws random numbers on the host ({', '.join(drawn)}), which a graph freezes at capture"
+            cause = f"the step draws random numbers on the host ({', '.join(drawn)}), which a graph freezes at capture"
             remedy = "draw on the GPU, or before the step and pass the value in the batch; give threads their own generator"
-            raise GraphsDisabled(Reason(what, remedy))
+            raise GraphsDisabled(Reason(cause, remedy))
         if replaced:
-            what = f"the step replaces a buffer by another tensor ({', '.join(replaced[:3])})"
-            raise GraphsDisabled(Reason(what, "write to the buffer in place: buffer.copy_(...), buffer.lerp_(...)"))
+            cause = f"the step replaces a buffer by another tensor ({', '.join(replaced[:3])})"
+            raise GraphsDisabled(Reason(cause, "write to the buffer in place: buffer.copy_(...), buffer.lerp_(...)"))
         return has_new_state
 
     def _dry_run_once(self, padded_batch: Any, snapshot: TrainingSnapshot) -> tuple[list[str], bool, list[str]]:
@@ -219,8 +219,8 @@ def parameter_names(model: nn.Module, optimizers: list[Optimizer]) -> dict[Tenso
     """Maps every parameter to its name."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
-        for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-            names.setdefault(parameter, f"parameter {place} of {type(optimizer).__name__}")
+        for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            names.setdefault(parameter, f"parameter {index} of {type(optimizer).__name__}")
     return names
 
 

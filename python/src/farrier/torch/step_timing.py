@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 def time_step(run: Callable[[], Result]) -> tuple[Result, StepTiming]:
     """Runs a step between two GPU synchronisations."""
     torch.cuda.synchronize()
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     result = run()
-    enqueued = time.perf_counter()
+    enqueued_s = time.perf_counter()
     torch.cuda.synchronize()
-    ended = time.perf_counter()
-    return result, StepTiming(wall_s=ended - began, enqueue_s=enqueued - began)
+    end_s = time.perf_counter()
+    return result, StepTiming(wall_s=end_s - start_s, enqueue_s=enqueued_s - start_s)
 
 
 def profile_step(run: Callable[[], Result], wall_s: float, enqueue_s: float) -> tuple[Result, StepTiming]:

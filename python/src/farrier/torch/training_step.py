@@ -193,6 +193,6 @@ def _unsupported_reason(model: nn.Module, optimizers: list[Optimizer], graph: bo
 def _not_on_one_gpu(model: nn.Module) -> Reason | None:
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
-        where = ", ".join(sorted(map(str, devices)))
-        return Reason(f"the model is on {where}", "CUDA graphs need the whole model on one CUDA device")
+        device_names = ", ".join(sorted(map(str, devices)))
+        return Reason(f"the model is on {device_names}", "CUDA graphs need the whole model on one CUDA device")
     return None
