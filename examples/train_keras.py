@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Train a decoder with Keras 3, on JAX, TensorFlow or torch. Copy this script and change the model
-and the data.
+"""Train a decoder with Keras 3, on JAX, TensorFlow or torch.
+
+Copy this script and change the model and the data.
 
     python examples/train_keras.py --model tiny --steps 50                        # anywhere, on the CPU too
     python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # tokens as unsigned 16-bit integers
@@ -225,9 +226,7 @@ class Checkpoints(keras.callbacks.Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, model: keras.Model, step: int) -> None:
-        """Called by the callback with the model: on JAX that syncs the training state back to the
-        variables.
-        """
+        """Called by the callback with the model, which on JAX syncs the state to the variables."""
         path = self.folder / f"step-{step:08d}.npz"
         temporary = path.with_suffix(".part")
         state = {name: ops.convert_to_numpy(variable.value) for name, variable in self.variables.items()}
@@ -323,8 +322,9 @@ class Log(keras.callbacks.Callback):
 
 
 class StopSignal:
-    """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint. A second signal
-    ends it at once.
+    """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint.
+
+    A second signal ends it at once.
     """
 
     def __init__(self, callback: farrier.keras.Callback) -> None:

@@ -165,8 +165,9 @@ class Progress:
 
 
 class StopSignal:
-    """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint. A second signal
-    ends it at once.
+    """SIGTERM and Ctrl-C end the run after the current step, with a checkpoint.
+
+    A second signal ends it at once.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,4 @@
-"""Which tests can run here: those of a framework run where it is installed, those of a GPU where there is one, those of
-the binary where FARRIER_BIN names it.
+"""Selects the tests that can run here, by installed frameworks, GPU and FARRIER_BIN.
 
 `FARRIER_NEEDS` names what must be there ("torch,keras"): a missing one is then an error and not a test that did not run.
 What did not run is said at the end.

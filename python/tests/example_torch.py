@@ -12,8 +12,9 @@ LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
 
 
 def start(folder, *more, steps=24, stderr=subprocess.PIPE):
-    """Starts the example with small steps, each logged, saved every fifth. Later arguments override
-    these.
+    """Starts the example with small steps, each logged, saved every fifth.
+
+    Later arguments override these.
     """
     words = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "--model", "tiny", "--device", "cpu"]
     words += ["--steps", str(steps), "--rows", "2", "--length", "32", "--log-every", "1", "--save-every", "5"]
@@ -23,8 +24,9 @@ def start(folder, *more, steps=24, stderr=subprocess.PIPE):
 
 
 def losses(run, until=None):
-    """Losses by step, as printed, and the exit code. `until` kills the run with `kill -9` after
-    that step.
+    """Losses by step, as printed, and the exit code.
+
+    `until` kills the run with `kill -9` after that step.
     """
     found = {}
     for line in run.stderr:

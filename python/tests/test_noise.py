@@ -1,6 +1,4 @@
-"""Verdicts on graphs from noisy runs, over many seeds: rates of false passes and false
-rejections.
-"""
+"""Verdicts on graphs from noisy runs: rates of false passes and false rejections."""
 
 import math
 import random

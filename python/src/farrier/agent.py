@@ -166,15 +166,14 @@ class Job:
 
     @property
     def connected(self) -> bool:
-        """Whether an agent has welcomed this process and the connection is open, as far as
-        known.
-        """
+        """Whether an agent has welcomed this process and the connection is open."""
         return self._socket is not None and self._state.welcomed and self._pid == os.getpid()
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint. None if none is requested. Stays set until one is
-        done.
+        """The reason for a requested checkpoint.
+
+        None if none is requested. Stays set until one is done.
 
         Usually not every rank receives the request: let the ranks agree, for example by a MAX
         all-reduce.
@@ -220,8 +219,9 @@ class Job:
             self._send_or_drop(message)
 
     def checkpoint_failed(self, message: str) -> None:
-        """Reports that no checkpoint could be written. The request becomes active again after a
-        minute.
+        """Reports that no checkpoint could be written.
+
+        The request becomes active again after a minute.
         """
         self._send_or_drop(self._state.checkpoint_failed(message, time.monotonic()))
 
@@ -367,8 +367,9 @@ class Job:
 
 
 def _uuid(gpu: object) -> str | None:
-    """Returns the UUID that the agent accepts. An invalid one is ignored: the agent finds the GPU
-    itself.
+    """Returns the UUID that the agent accepts.
+
+    An invalid one is ignored: the agent finds the GPU itself.
     """
     if gpu is None or not str(gpu).strip():
         return None
@@ -417,8 +418,9 @@ def phase(name: str) -> None:
 
 
 def oom(bytes_wanted: int | None = None, **details: object) -> None:
-    """`job().oom(bytes_wanted)`. Further details are only logged; the protocol has no field for
-    them.
+    """`job().oom(bytes_wanted)`.
+
+    Further details are only logged; the protocol has no field for them.
     """
     log.info("out of GPU memory: %s", details)
     job().oom(bytes_wanted)

@@ -109,8 +109,9 @@ class CheckResult:
 def check(
     *, must: Literal["run"] | None = None, root: str | os.PathLike[str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> CheckResult:
-    """Checks this node, its driver and the frameworks of this Python. Takes a second: run it once,
-    on one rank per node.
+    """Checks this node, its driver and the frameworks of this Python.
+
+    Takes a second: run it once, on one rank per node.
 
     Args:
         must: "run" raises `CannotRun` if the verdict is blocked or unknown. Otherwise nothing is
@@ -211,8 +212,9 @@ def _name_and_version(framework: str) -> tuple[str, str]:
 
 
 def imported_frameworks(modules: Mapping[str, Any]) -> list[str]:
-    """The imported frameworks, as `farrier check --framework` takes them. Imports and initialises
-    nothing.
+    """The imported frameworks, as `farrier check --framework` takes them.
+
+    Imports and initialises nothing.
     """
     found = []
     for name in ("torch", "tensorflow", "jax"):

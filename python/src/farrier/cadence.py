@@ -32,8 +32,9 @@ class Cadence:
         return step - self._start_step >= self._steps_between_syncs
 
     def record_sync(self, step: int, now_s: float) -> float | None:
-        """Returns the seconds per step after a sync, and restarts the clock. None if no
-        step ran.
+        """Returns the seconds per step after a sync, and restarts the clock.
+
+        None if no step ran.
         """
         steps = step - self._start_step
         elapsed_s = now_s - self._start_s

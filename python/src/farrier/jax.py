@@ -112,8 +112,9 @@ def donatable(inputs: Sequence[ArrayInfo], outputs: Sequence[ArrayInfo]) -> Dona
 
 
 def donation(fn: Any, *args: Any, **kwargs: Any) -> Donation | None:
-    """What a jitted function could still donate. None if it is not jitted or cannot be inspected.
-    Runs nothing.
+    """What a jitted function could still donate.
+
+    None if it is not jitted or cannot be inspected. Runs nothing.
     """
     jax: Any = importlib.import_module("jax")
     try:
@@ -169,8 +170,9 @@ class Step:
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint, or None. With several processes, let them
-        agree.
+        """The reason for a requested checkpoint, or None.
+
+        With several processes, let them agree.
         """
         return None if self.job is None else self.job.checkpoint_wanted
 
@@ -236,8 +238,7 @@ def step(
     every_s: float = Cadence.every_s,
     job: agent.Job | None = None,
 ) -> Step:
-    """Wraps a (jitted) training step and reports its steps and out-of-memory errors to the node's
-    agent.
+    """Wraps a (jitted) training step and reports steps and out-of-memory to the node's agent.
 
     It waits for the results of the first step and then about once in `every_s` seconds, not at
     every step.

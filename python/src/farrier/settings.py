@@ -72,8 +72,9 @@ def keras_backend(environment: Mapping[str, str], config: str | None) -> str:
 
 
 def jax_memory(fraction: float | None, preallocate: bool | None) -> dict[str, str]:
-    """JAX's memory settings. By default JAX allocates 75 % of the GPU at start (JAX, GPU memory
-    allocation).
+    """JAX's memory settings.
+
+    By default JAX allocates 75 % of the GPU at start (JAX, GPU memory allocation).
 
     Args:
         fraction: fraction of the GPU's memory to allocate instead.

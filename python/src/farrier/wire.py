@@ -49,6 +49,7 @@ _NON_FATAL = ("bad_line", "starting")
 
 def unsigned(value: object, bits: int = 64) -> int | None:
     """Returns a number that the agent accepts: an integer of 0 or more, below 2 to the `bits`.
+
     Otherwise None.
     """
     if isinstance(value, str):
@@ -68,8 +69,9 @@ def invalid_numbers(step: object, tokens: object = 0) -> dict[str, str]:
 
 
 def finite_float(value: object) -> float | None:
-    """Returns a number that JSON can represent, otherwise None. Tensors are excluded: reading one
-    waits for the GPU.
+    """Returns a number that JSON can represent, otherwise None.
+
+    Tensors are excluded: reading one waits for the GPU.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
@@ -87,8 +89,9 @@ _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,120}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4
 
 
 def gpu_uuid(value: object) -> str | None:
-    """Returns the UUID of a GPU or MIG instance. None for anything else, such as a number or
-    `cuda:0`.
+    """Returns the UUID of a GPU or MIG instance.
+
+    None for anything else, such as a number or `cuda:0`.
     """
     uuid = str(value).strip()
     return uuid if _GPU.fullmatch(uuid) else None
@@ -253,8 +256,9 @@ class ClientState:
         self.invalid_lines = 0
 
     def checkpoint_wanted(self, now_s: float) -> str | None:
-        """The reason for a requested checkpoint. None if none is, or if an attempt failed a moment
-        ago.
+        """The reason for a requested checkpoint.
+
+        None if none is, or if an attempt failed a moment ago.
         """
         return self._reason if now_s >= self._not_before_s else None
 

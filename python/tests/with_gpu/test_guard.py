@@ -1,6 +1,4 @@
-"""The guard on a real GPU: real out-of-memory under a cap, the same gradients, and nothing kept
-afterwards.
-"""
+"""The guard on a real GPU: real out-of-memory under a cap, and the same gradients."""
 
 from __future__ import annotations
 

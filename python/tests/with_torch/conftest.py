@@ -1,6 +1,4 @@
-"""Simulated memory: tensors kept by autograd count, and exceeding the limit raises out-of-memory as
-on a GPU.
-"""
+"""Simulated memory: tensors kept by autograd count, and the limit raises out-of-memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Decisions of the step, with emulated graphs: training equals eager, whatever changes on
-the way.
-"""
+"""Decisions of the step with emulated graphs: training equals eager."""
 
 import copy
 import itertools

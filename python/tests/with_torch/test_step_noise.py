@@ -1,5 +1,6 @@
-"""Steps whose gradients differ from run to run, as atomic additions make them: a graph that is right is used, one that is
-wrong by 1 % is not. Graphs are emulated.
+"""Steps with gradients that differ from run to run, as by atomic additions.
+
+A correct graph is used, one wrong by 1 % is not. Graphs are emulated.
 """
 
 import copy

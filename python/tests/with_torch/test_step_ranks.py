@@ -1,6 +1,4 @@
-"""Two ranks with emulated graphs: both act alike at the same call, whatever happens on one, and
-train like eager.
-"""
+"""Two ranks with emulated graphs act alike at the same call and train like eager."""
 
 import os
 import socket

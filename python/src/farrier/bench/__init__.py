@@ -1,3 +1,1 @@
-"""Benchmarks run by `farrier bench train` on a GPU: models, step variants, and one shard of the
-measurement.
-"""
+"""Benchmarks run by `farrier bench train` on a GPU: models, step variants and single shards."""

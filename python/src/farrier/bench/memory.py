@@ -1,5 +1,4 @@
-"""One shard of the memory benchmark: a stream of random shapes under a memory cap, in its own
-process.
+"""One shard of the memory benchmark: random shapes under a memory cap, in its own process.
 
 `python -m farrier.bench.memory '{"model": "1.4b", "variant": "ours", "cap_gib": 30, ...}'` prints
 one line of JSON. All variants but `ours` lose a step that runs out of memory, like a loop with

@@ -46,9 +46,7 @@ class Norm(nn.Module):
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary position embedding, treating the two halves of each head as real and imaginary
-    parts.
-    """
+    """Rotary position embedding; the halves of each head are real and imaginary parts."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1)
 

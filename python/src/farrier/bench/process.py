@@ -17,9 +17,7 @@ MEASURED = ("*.py", "torch/*.py", "bench/*.py")
 
 
 def build() -> str:
-    """The version and a digest of the sources that shards run, to distinguish builds of one
-    version.
-    """
+    """The version and a digest of the sources that shards run, to tell builds apart."""
     folder = Path(farrier.__file__).parent
     files = sorted(path for pattern in MEASURED for path in folder.glob(pattern))
     return f"{farrier.__version__}+{digest((str(path.relative_to(folder)), path.read_bytes()) for path in files)}"
@@ -41,9 +39,7 @@ def age_s() -> float:
 
 
 def end(code: int) -> NoReturn:
-    """Exits at once: the cleanup of Python and of compiler workers takes a second and is not
-    needed.
-    """
+    """Exits at once, skipping the cleanup of Python and compiler workers, which takes a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

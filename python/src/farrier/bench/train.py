@@ -125,15 +125,14 @@ def measure(shard: Shard) -> dict[str, Any]:
 
 
 def comparisons(report: Any) -> tuple[int, float]:
-    """Number and total seconds of comparisons between graph and eager step; zero without a
-    report.
-    """
+    """Number and total seconds of comparisons with the eager step; zero without a report."""
     return (0, 0.0) if report is None else (report.verified, report.verified_s)
 
 
 def comparisons_share(report: Any) -> float | None:
-    """Long-run share of time spent on comparisons. 0 for a step that stays eager; None if
-    unknown.
+    """Long-run share of time spent on comparisons.
+
+    0 for a step that stays eager; None if unknown.
     """
     if report is None or report.schedule is None:
         return None
@@ -147,8 +146,9 @@ def comparisons_share(report: Any) -> float | None:
 
 
 def profile_uncompared_step(train: Train, batch: dict[str, Tensor], step_s: float) -> StepTiming:
-    """Profiles one step. A step that included a comparison is discarded, and the next one is
-    profiled.
+    """Profiles one step.
+
+    A step that included a comparison is discarded, and the next one is profiled.
     """
     report = getattr(train, "report", None)
     while True:

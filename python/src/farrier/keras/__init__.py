@@ -69,8 +69,9 @@ def configure(
 
 
 def gpu() -> str | None:
-    """Name of the GPU that Keras uses; None for another device. Imports Keras, so call `configure`
-    first.
+    """Name of the GPU that Keras uses; None for another device.
+
+    Imports Keras, so call `configure` first.
     """
     keras: Any = importlib.import_module("keras")
     return gpu_name(keras.backend.backend())

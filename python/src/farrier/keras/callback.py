@@ -88,8 +88,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def checkpoint_wanted(self) -> str | None:
-        """The reason for a requested checkpoint, or None. For training loops that save
-        themselves.
+        """The reason for a requested checkpoint, or None.
+
+        For training loops that save themselves.
         """
         return None if self.job is None else self.job.checkpoint_wanted
 
@@ -188,8 +189,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self.job.step_end(self.step, seconds=seconds, tokens=self._tokens, loss=loss)
 
     def _should_save_on_request(self, before: int) -> bool:
-        """Whether to save now. Ranks that must agree call `agree` at the same steps, whatever each
-        received.
+        """Whether to save now.
+
+        Ranks that must agree call `agree` at the same steps, whatever each received.
         """
         if self.job is None or self._writer is None or self.step == self._start:
             return False  # Nothing new to save, and the optimizer may have no state yet.

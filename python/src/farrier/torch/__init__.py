@@ -1,5 +1,4 @@
-"""Training steps for PyTorch: CUDA graph capture with verification, and recovery from
-out-of-memory.
+"""Training steps for PyTorch: verified CUDA graphs and recovery from out-of-memory.
 
 Public names are imported lazily, so that the torch-free modules (buckets, policies, retry policy)
 can be used without torch.

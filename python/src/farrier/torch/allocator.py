@@ -32,9 +32,7 @@ class AllocatorStarted(RuntimeError):
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen settings: environment variables, reasons, and a warning if existing settings
-    conflict.
-    """
+    """The chosen settings: variables, reasons, and a warning if existing settings conflict."""
 
     variables: Mapping[str, str]
     expandable: bool
@@ -127,8 +125,9 @@ def _conflict(incompatible_uses: Sequence[str], names: Sequence[str]) -> str:
 
 
 def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registered: bool = False) -> Choice:
-    """Chooses the allocator's settings for this process and its children. Call it once, before CUDA
-    starts.
+    """Chooses the allocator's settings for this process and its children.
+
+    Call it once, before CUDA starts.
 
     Existing settings are kept. If they enable expandable segments and a flag needs memory that
     those cannot provide, a warning is logged and set in the choice's `warning`.
@@ -169,9 +168,7 @@ def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registere
 
 
 def _apply(torch: Any, settings: str) -> None:
-    """Applies settings to a running torch, by the private call of 2.9 and later or the one
-    before.
-    """
+    """Applies settings to a running torch, by the private call of 2.9 or the one before."""
     set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_settings is not None:
         set_settings(settings)

@@ -1,6 +1,4 @@
-"""Validates the arguments of `step` and `guard` up front, because a later error would not name the
-argument.
-"""
+"""Validates the arguments of `step` and `guard`, because later errors would not name them."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def require_instance(value: Any, cls: type, name: str) -> None:
 
 
 def require_trains(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
-    """Raises if no optimizer steps a parameter of the model: it would not train, and no comparison
-    would notice.
-    """
+    """Raises if no optimizer steps a parameter of the model; no comparison would notice that."""
     model_ids = {id(parameter) for parameter in model.parameters()}
     optimizer_ids = [id(tensor) for each in optimizers for group in each.param_groups for tensor in group["params"]]
     if model_ids and optimizers and model_ids.isdisjoint(optimizer_ids):
@@ -81,8 +77,9 @@ def require_module(model: Any) -> None:
 
 
 def require_optimizers(optimizer: Any) -> list[Optimizer]:
-    """Returns the given optimizers, one or several. An empty list is no error: the step then runs
-    eagerly.
+    """Returns the given optimizers, one or several.
+
+    An empty list is no error: the step then runs eagerly.
     """
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else _members(optimizer)
     invalid = [each for each in optimizers if not isinstance(each, Optimizer)]

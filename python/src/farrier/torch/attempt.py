@@ -65,8 +65,7 @@ class AttemptRunner:
         return loss.detach()
 
     def run(self, batch: Any, plan: Plan, sizes: Sequence[int], snapshot: StateSnapshot) -> Tensor | OomFailure:
-        """Returns the detached loss of the whole batch, with gradients in place, or the
-        out-of-memory failure.
+        """Returns the detached loss, with gradients in place, or the out-of-memory failure.
 
         After a failure nothing references the attempt: neither its frames nor its autograd graph.
         """
@@ -170,8 +169,7 @@ def split_batch(config: GuardConfig, batch: Any, sizes: Sequence[int]) -> list[A
 def weighted(
     config: GuardConfig, micro_batches: Sequence[Any], sizes: Sequence[int], batch: Any
 ) -> list[WeightedMicroBatch]:
-    """Returns the micro-batches that have terms, each with its weight in the mean over the whole
-    batch.
+    """Returns the micro-batches that have terms, each with its weight in the batch's mean.
 
     Raises `NotSplittable` if the counts do not form a mean.
     """
@@ -193,8 +191,9 @@ def weighted(
 
 
 def _numbers(counts: Sequence[int | Tensor]) -> list[int]:
-    """Reads counts with at most one device sync. Raises `NotSplittable` if one is not an
-    integer.
+    """Reads counts with at most one device sync.
+
+    Raises `NotSplittable` if one is not an integer.
     """
     tensors = [count for count in counts if isinstance(count, Tensor)]
     values = iter(torch.stack([tensor.reshape(()) for tensor in tensors]).tolist() if tensors else [])

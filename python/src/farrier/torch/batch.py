@@ -44,9 +44,7 @@ def rebuild(
 
 
 def _rebuild_mapping(mapping: Mapping[str, Any], items: dict[str, Any]) -> Any:
-    """Rebuilds Hugging Face's BatchEncoding and similar: created from a dict, also read by
-    attribute.
-    """
+    """Rebuilds Hugging Face's BatchEncoding and similar mappings from a dict."""
     try:
         return type(mapping)(items)  # type: ignore[call-arg]
     except TypeError:

@@ -39,8 +39,9 @@ class Arena:
         weakref.finalize(self, _release, self._graphs, [self.pool])
 
     def _capture_anchor(self) -> None:
-        """Keeps one small graph alive: torch (seen in 2.11) cannot capture into a pool whose graphs
-        were all reset.
+        """Keeps one small graph alive.
+
+        torch (seen in 2.11) cannot capture into a pool whose graphs were all reset.
         """
         torch.cuda.synchronize()
         anchor = self.graph()
@@ -94,9 +95,7 @@ def _release(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disables garbage collection: torch aborts if an old pool is destroyed while another is in
-    use.
-    """
+    """Disables garbage collection: torch aborts if an old pool dies while another is in use."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -172,8 +171,9 @@ class CapturedStep:
             _reset_after_failed_capture(self.arena.device, pool)
 
     def record_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
-        """Records the gradients' addresses. Called during capture, when the optimizer receives
-        them.
+        """Records the gradients' addresses.
+
+        Called during capture, when the optimizer receives them.
         """
         self.gradient_addresses += [TensorAddress(name, gradient) for name, gradient in gradients]
 

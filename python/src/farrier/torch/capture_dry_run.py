@@ -1,5 +1,4 @@
-"""Runs a step under capture rules, so that an operation that cannot be captured is named with its
-source line.
+"""Runs a step under capture rules and names an operation that cannot be captured, with its line.
 
 Other threads are unaffected.
 """
@@ -26,8 +25,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def simulated_capture() -> Iterator[None]:
-    """Makes this thread look like it is capturing: queries answer yes, and a GPU sync raises with
-    its line.
+    """Makes this thread look like it is capturing, and turns a GPU sync into an error.
 
     Both apply to this thread only; backward must run in it too. Another thread may synchronise
     meanwhile (a loader, a checkpoint, a validation), so torch is set to warn instead of raising,
@@ -58,9 +56,7 @@ def simulated_capture() -> Iterator[None]:
 
 
 def _show_warning(original_show: Any, thread_id: int, *, show_others: bool) -> Any:
-    """Shows warnings as before, except sync warnings: an error in this thread, optional
-    elsewhere.
-    """
+    """Shows warnings as before, but raises sync warnings of this thread."""
 
     def show(
         message: Warning | str,

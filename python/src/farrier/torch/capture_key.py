@@ -1,6 +1,4 @@
-"""Reads the model state that a CUDA graph captures: tensor addresses, frozen parameters, training
-modes.
-"""
+"""Reads the model state that a CUDA graph captures: addresses, frozen parameters, training modes."""
 
 from __future__ import annotations
 

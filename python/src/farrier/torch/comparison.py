@@ -116,8 +116,9 @@ class Evidence:
             tensor.graph.append(readings.get(tensor.name, _MISSING))
 
     def evaluate(self, prior: NoiseHistory | None = None, *, final: bool = False) -> Comparison:
-        """Evaluates the runs so far. `prior` replaces further eager runs as long as there
-        are none.
+        """Evaluates the runs so far.
+
+        `prior` replaces further eager runs as long as there are none.
         """
         previous_history, prior = prior or {}, None if self.eager_losses else prior
         common = self._common_scale() if len(self.tensors) >= COMMON_MIN_GRADIENTS else None
@@ -214,8 +215,7 @@ def compare_until_decided(
     replay: Callable[[], None],
     all_ranks_done: Callable[[bool], bool] = bool,
 ) -> Comparison:
-    """Adds runs to the reference run and first replay until the comparison passes or the limit is
-    reached.
+    """Adds runs until the comparison passes or the limit is reached.
 
     `all_ranks_done` returns whether no rank needs a further run.
     """

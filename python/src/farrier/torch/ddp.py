@@ -1,6 +1,4 @@
-"""Gradient reduction under DistributedDataParallel: which backward reduces, and what cannot be
-retried.
-"""
+"""Gradient reduction under DistributedDataParallel, and what cannot be retried."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class RanksOutOfSync(RuntimeError):
-    """A rank ran out of memory during gradient reduction; a retry on one rank cannot repair
-    that.
-    """
+    """A rank ran out of memory during gradient reduction, which no retry on one rank repairs."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -27,8 +23,9 @@ class RanksOutOfSync(RuntimeError):
 
 
 def find_guardable_ddp(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
-    """Returns the DDP wrapper, if any. Raises for models whose forward communicates: see
-    `guard`.
+    """Returns the DDP wrapper, if any.
+
+    Raises for models whose forward communicates: see `guard`.
     """
     for root in modules:
         for module in root.modules():
@@ -68,8 +65,7 @@ def gradient_sync(wrapper: DistributedDataParallel | None, *, sync: bool) -> con
 
 @contextlib.contextmanager
 def broadcast_buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[None]:
-    """Broadcasts buffers now if DDP would in its next forward, and not inside, however often
-    forward runs.
+    """Broadcasts buffers now if DDP would in its next forward, and never inside.
 
     A rank may fail before its forward or run it several times, while the other ranks take part in
     one broadcast. Afterwards DDP is as after one forward: the next step broadcasts again, unless

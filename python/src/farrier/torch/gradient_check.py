@@ -120,11 +120,12 @@ class GradientComparator:
 
 
 def _measure(gradients: Tensor, expected: Tensor) -> Tensor:
-    """Returns four sums: |d|^2 of the difference d, <d, expected>, |expected|^2, and the number of
-    elements where only one side is finite.
+    """Returns four sums that compare two gradients.
 
-    Equal infinities, or NaN on both sides, count as equal: a float16 step that overflows is skipped
-    by its scaler, in a graph as in eager mode. The norms cover the finite rest. Works in chunks.
+    With d = found - expected: |d|^2, <d, expected>, |expected|^2, and the number of elements where
+    only one side is finite. Equal infinities, or NaN on both sides, count as equal: a float16 step
+    that overflows is skipped by its scaler, in a graph as in eager mode. The norms cover the finite
+    rest. Works in chunks.
     """
     total = torch.zeros(4, dtype=torch.float64, device=gradients.device)
     for a, b in zip(torch.split(gradients, CHUNK_ELEMENTS), torch.split(expected, CHUNK_ELEMENTS), strict=True):

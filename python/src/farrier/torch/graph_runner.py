@@ -95,9 +95,7 @@ class GraphRunner:
         self._is_stale = True
 
     def close(self) -> None:
-        """Removes the hooks and frees the pool, which holds a full step's memory including
-        gradients.
-        """
+        """Removes the hooks and frees the pool, which holds a full step's memory."""
         self._drop_graphs()
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -145,9 +143,7 @@ class GraphRunner:
         )
 
     def _propose(self, batch: Any) -> tuple[CallAction, Key | None, Any]:
-        """Returns what this rank would do alone, the graph key, and the batch as the graph takes
-        it.
-        """
+        """Returns what this rank would do alone, the graph key, and the padded batch."""
         if self._disabled_reason is not None:
             raise GraphsDisabled(self._disabled_reason)
         self._refresh_capture_key()
@@ -193,9 +189,7 @@ class GraphRunner:
             self._sandbox.hooks.init_state(self._optimizers)
 
     def _without_graph(self, key: Key) -> CallAction:
-        """Chooses the action for a shape without a graph: warm up, then capture once the shape
-        recurs.
-        """
+        """Chooses the action for a shape without a graph: warm up, then capture if it recurs."""
         self._occurrences[key] += 1
         if self._warmup_steps <= self._policy.warmups:
             return CallAction.WARM_UP
@@ -283,8 +277,9 @@ class GraphRunner:
         return result
 
     def _capture(self, key: Key, batch: Any, padded_batch: Any) -> Any:
-        """Captures the step for this shape. Even on failure the batch is trained on exactly
-        once.
+        """Captures the step for this shape.
+
+        Even on failure the batch is trained on exactly once.
         """
         self._evict(key)
         new_state: list[bool] = []
@@ -322,9 +317,7 @@ class GraphRunner:
                 graph.reset()
 
     def _verify_and_replay(self, graph: CapturedStep, batch: Any, padded_batch: Any) -> Any:
-        """Compares the eager step with the graph on this batch, then replays the graph to train on
-        it.
-        """
+        """Compares eager step and graph on this batch, then trains on it by a replay."""
         try:
             comparison, cost = time_step(lambda: self._sandbox.compare(graph, batch, padded_batch))
         except Exception as err:

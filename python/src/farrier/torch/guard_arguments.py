@@ -1,6 +1,4 @@
-"""Checks the user's functions on the first batch, so that they do not fail only once memory runs
-out.
-"""
+"""Checks the user's functions on the first batch, before memory runs out."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def checked_row_count(rows: Callable[[Any], Any]) -> Callable[[Any], int]:
 
 
 def check_user_functions(config: GuardConfig, batch: Any, options: RetryOptions, rows: Callable[[Any], int]) -> None:
-    """Runs `count` on the batch, and `split`, `count` and `rows` on two halves of it, if it can be
-    split.
-    """
+    """Runs `count` on the batch, and `split`, `count` and `rows` on two halves of it."""
     if config.count is not None:
         _require_count(_call_checked("count", lambda: config.count(batch)))  # type: ignore[misc]
     if not options.split or (config.count is None and config.split is split_rows):

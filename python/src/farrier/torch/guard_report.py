@@ -35,9 +35,7 @@ def describe_recovery(rows: int, shape: str, retry_step: RetryStep, plan: Plan, 
 
 
 class ShapeWarnings:
-    """Logs, once per shape, how its batches run from now on: the step got slower without the user
-    asking.
-    """
+    """Logs, once per shape, how its batches run from now on, because the step got slower."""
 
     def __init__(self) -> None:
         self._warned_shapes: set[str] = set()
@@ -128,9 +126,7 @@ class DoesNotFit(RuntimeError):
 
 
 class NotCapturable(RuntimeError):
-    """The guard would not run this batch as one plain pass, but a graph needs memory for the whole
-    batch.
-    """
+    """The guard would not run this batch as one plain pass, as a graph needs."""
 
     def __init__(self, shape: str, plan: str) -> None:
         super().__init__(f"the guard runs {shape} in {plan}, but a graph needs memory for the whole batch at once")

@@ -1,6 +1,4 @@
-"""State of the random number generators on the host: torch's CPU generator, Python's and
-numpy's.
-"""
+"""State of the host's random number generators: torch's CPU generator, Python's and numpy's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs Hugging Face's Trainer with whole updates: forward, backward, clipping and optimizer in one
-capturable call.
-"""
+"""Runs Hugging Face's Trainer with whole updates, each one capturable call."""
 
 from __future__ import annotations
 
@@ -39,8 +37,9 @@ class WholeUpdate:
         self._norm: Tensor | None = None
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None, **_: Any) -> Tensor:
-        """Queues a micro-batch; with the last one of an update runs the update. Returns the loss,
-        or zero while queueing.
+        """Queues a micro-batch; with the last one of an update runs the update.
+
+        Returns the loss, or zero while queueing.
         """
         self._waiting.append(dict(inputs))
         device = self._trainer.args.device
@@ -57,9 +56,7 @@ class WholeUpdate:
         self._waiting = []
 
     def _step_for(self, model: Any) -> Step:
-        """Returns the step; a new one if another run has another model or optimizer
-        (`model_init`).
-        """
+        """Returns the step; a new one for another model or optimizer (`model_init`)."""
         now = (model, self._trainer.optimizer, self._trainer.accelerator)
         if self.step is None or any(built is not current for built, current in zip(self._built_for, now, strict=True)):
             if self.step is not None:
@@ -90,8 +87,9 @@ class WholeUpdate:
 
 
 def _step_done(optimizer: Any, *_: Any, **__: Any) -> None:
-    """Replaces the optimizer's step, already done by the update. Schedulers check that a step came
-    first.
+    """Replaces the optimizer's step, already done by the update.
+
+    Schedulers check that a step came first.
     """
     optimizer._opt_called = True
 
@@ -103,8 +101,9 @@ _step_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 def trainer(
     trainer: Any, *, compile: bool | Mapping[str, Any] = False, lengths: Lengths | None = None, policy: Policy | None = None
 ) -> Any:
-    """Makes a `transformers.Trainer` run each update as one verified graph. Call it before
-    `train()`.
+    """Makes a `transformers.Trainer` run each update as one verified graph.
+
+    Call it before `train()`.
 
     Returns the Trainer. `trainer.farrier.step.report` describes the outcome. Left unchanged, with a
     log message: float16 with a scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one

@@ -246,14 +246,16 @@ class Guard:
         )
 
     def learned_sizes(self) -> dict[str, Any]:
-        """Sizes that fit, as plain values for a checkpoint. Pass them to `guard(learned=...)` on
-        resume.
+        """Sizes that fit, as plain values for a checkpoint.
+
+        Pass them to `guard(learned=...)` on resume.
         """
         return self.learned.to_json()
 
     def _run_captured(self, batch: Any) -> Tensor:
-        """Runs inside a capture or its dry run. Raises `NotCapturable` if the plan is not one plain
-        pass.
+        """Runs inside a capture or its dry run.
+
+        Raises `NotCapturable` if the plan is not one plain pass.
         """
         shape, options = self._inspect(batch)
         plan = self.learned.plan(shape, options, self._free_bytes(self._meter().allocated()))
@@ -272,9 +274,7 @@ class Guard:
     def _run_with_retries(
         self, batch: Any, shape: BatchShape, options: RetryOptions, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Tensor:
-        """Attempts the planned way, then each step of the retry policy, until one succeeds or none
-        is left.
-        """
+        """Attempts the plan, then each step of the retry policy, until one succeeds."""
         allocated_before = meter.allocated()
         self.learned.set_fixed_bytes(snapshot.gradient_bytes())
         already_measured = self.learned.is_measured(shape, options.plan(ActivationMode.PLAIN, shape.rows))
@@ -363,8 +363,7 @@ class Guard:
     def _checked_split(
         self, batch: Any, shape: BatchShape, plan: Plan, snapshot: StateSnapshot, meter: MemoryMeter
     ) -> Plan | None:
-        """Returns the plan if micro-batches give the gradients of the whole batch, as far as can be
-        checked.
+        """Returns the plan if micro-batches give the whole batch's gradients, as far as known.
 
         Returns None otherwise. Checks when a split is due, and rechecks now and then. Sizes that
         did not fit during the check are not tried again.
@@ -419,9 +418,7 @@ class Guard:
                 self.request_checkpoint(reason)
 
     def _finish(self, loss: Tensor, snapshot: StateSnapshot) -> Tensor:
-        """Adds gradients accumulated before the call, and reduces over ranks unless the last
-        backward did.
-        """
+        """Adds earlier gradients, and reduces over ranks unless the last backward did."""
         wrapper = self.config.parallel
         if wrapper is None or not wrapper.require_backward_grad_sync:
             snapshot.accumulate_gradients()
@@ -467,9 +464,7 @@ class Guard:
         return next((parameter.device for parameter in self._module_cache.parameters()), torch.device("cpu"))
 
     def _reacquire_reserve(self, meter: MemoryMeter) -> None:
-        """Reacquires the reserve some calls after its release, if it fits besides the
-        highest peak.
-        """
+        """Reacquires the reserve some calls after its release, if memory allows."""
         if self.reserve is None or self.reserve.is_held or self._released_at_call is None:
             return
         if self._counts["calls"] - self._released_at_call < REACQUIRE_AFTER_CALLS:

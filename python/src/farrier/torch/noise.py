@@ -94,8 +94,9 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One mismatch. `value` and `limit` are the numbers of its message; for the loss, both
-    losses.
+    """One mismatch.
+
+    `value` and `limit` are the numbers of its message; for the loss, both losses.
     """
 
     kind: MismatchKind
@@ -133,8 +134,9 @@ class TensorNoise:
     waived: bool = False
 
     def pooled_with(self, earlier: TensorNoise | None) -> TensorNoise:
-        """Pools both, with a bounded weight of the earlier one, because noise changes during
-        training.
+        """Pools both measurements.
+
+        The earlier one has a bounded weight, because noise changes during training.
         """
         if earlier is None:
             return self
@@ -146,8 +148,7 @@ class TensorNoise:
 
 @dataclass(frozen=True)
 class CommonScale:
-    """The median scale offset over all gradients, per run except the reference run, whose offset is
-    0.
+    """The median scale offset over all gradients, per run; the reference run's is 0.
 
     Gradients clipped in bfloat16 share one: their norm rounds to one of two neighbours from run to
     run, which scales all of them together by up to 0.8 %. That noise does not average out within a
@@ -205,9 +206,7 @@ class TensorEvidence:
         return eager, graph
 
     def scale(self, prior: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
-        """Returns the scale offset of the graph's gradient and the half width of its confidence
-        interval.
-        """
+        """Returns the graph's scale offset and the half width of its confidence interval."""
         eager, graph = self.scales(common)
         mean = sum(graph) / len(graph)
         if eager:
@@ -239,8 +238,9 @@ def _student_t(degrees: int) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """Result for one gradient. `finding` is None if it passes; `waived` if too small and noisy to
-    judge.
+    """Result for one gradient.
+
+    `finding` is None if it passes; `waived` if too small and noisy to judge.
     """
 
     finding: Mismatch | None

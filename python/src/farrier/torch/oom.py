@@ -52,9 +52,7 @@ def add_guard_hint(error: BaseException) -> None:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clears the frames of an error and its causes: their locals reference the failed attempt's
-    activations.
-    """
+    """Clears the frames of an error and its causes, whose locals reference activations."""
     visited: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

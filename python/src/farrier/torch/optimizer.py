@@ -1,6 +1,4 @@
-"""Makes an optimizer capturable: its numbers on the device, and a gate that turns a step into a
-no-op.
-"""
+"""Makes an optimizer capturable: numbers on the device, and a gate that makes a step a no-op."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ def make_capturable(optimizer: Optimizer) -> bool:
 
 
 def unfuse(optimizer: Optimizer) -> None:
-    """Undoes the fusing of SGD, whose fused kernel fails if only some parameters have a
-    momentum.
-    """
+    """Undoes the fusing of SGD, whose fused kernel fails if only some momenta exist."""
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = None, None
@@ -133,8 +129,9 @@ class LearningRates:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Inside, optimizers read the device tensors as a graph does. Raises if the step sets a
-        rate itself.
+        """Inside, optimizers read the device tensors as a graph does.
+
+        Raises if the step sets a rate itself.
         """
         self.refresh()
         user_values = [group["lr"] for group in self._groups]
@@ -156,8 +153,9 @@ class LearningRates:
 
 
 def captured_constants(optimizers: list[Optimizer]) -> dict[str, object]:
-    """Everything that a graph of these optimizers captures as a constant, by name. A change makes
-    it stale.
+    """Everything that a graph of these optimizers captures as a constant, by name.
+
+    A change makes it stale.
     """
     constants: dict[str, object] = {}
     for optimizer in optimizers:
@@ -210,9 +208,7 @@ class OptimizerHooks:
 
     @contextmanager
     def observing(self, observer: GradientObserver | None) -> Iterator[None]:
-        """Inside, `observer` receives the gradients as the optimizer does, and the gate is part of
-        the step.
-        """
+        """Inside, `observer` receives the gradients, and the gate is part of the step."""
         self._observer, self._gate_in_step = observer, True
         try:
             yield
@@ -225,8 +221,7 @@ class OptimizerHooks:
             flag.fill_(1.0 if closed else 0.0)
 
     def init_state(self, optimizers: list[Optimizer]) -> None:
-        """Makes gated optimizers create their state now, one parameter at a time behind the closed
-        gate.
+        """Makes gated optimizers create their state now, one parameter at a time.
 
         Created in the first step, the state would lie between that step's activations and keep
         their memory from being released; created in a comparison, it would lie where graphs write.

@@ -127,8 +127,9 @@ class VerifySchedule:
         return is_early(replay, VERIFY_STEPS) or replay - self._last_replay >= self.interval
 
     def record_comparison(self, replay: int, comparison_s: float, step_s: float) -> None:
-        """Records the duration of a comparison and of its replay. The fastest replay counts as the
-        step time.
+        """Records the duration of a comparison and of its replay.
+
+        The fastest replay counts as the step time.
         """
         self._last_replay, self._comparison_s, self._step_s = replay, comparison_s, min(step_s, self._step_s)
         if self.every is None:

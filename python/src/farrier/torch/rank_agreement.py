@@ -64,8 +64,9 @@ class RankGroup:
         return self._group is None
 
     def agree(self, move: CallAction, key: object) -> CallAction:
-        """Returns the action that all ranks perform at this call. `key` identifies this rank's
-        batch shape.
+        """Returns the action that all ranks perform at this call.
+
+        `key` identifies this rank's batch shape.
         """
         if self.is_single:
             return move
@@ -83,8 +84,7 @@ class RankGroup:
 
     @contextmanager
     def no_reduction(self) -> Iterator[None]:
-        """Disables gradient reduction and buffer broadcasts inside, so a failing rank leaves no
-        other rank waiting.
+        """Disables gradient reduction and buffer broadcasts inside, so one rank may fail alone.
 
         Collectives issued by the step itself are not suppressed.
         """

@@ -17,8 +17,7 @@ LARGE_BYTES = 1 << 20
 
 
 def find_blocks(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """Returns the blocks to recompute: the children of the longest ModuleList or Sequential, if
-    any.
+    """Returns the blocks to recompute: the children of the longest ModuleList or Sequential.
 
     Every decoder and encoder has a list of blocks. Of two equally long lists the first is used.
     """
@@ -50,8 +49,7 @@ def is_compiled(target: Any) -> bool:
 
 @contextlib.contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, each block keeps only its inputs and is recomputed in backward with the same RNG
-    state.
+    """Inside, each block keeps only its inputs and is recomputed in backward.
 
     Compiled code runs eagerly inside (both `torch.compile(model)` and `model.compile()`). This
     needs torch 2.6; on 2.5 a compiled model keeps running compiled code and recomputes nothing. A

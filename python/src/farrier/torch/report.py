@@ -51,8 +51,9 @@ class StepReport:
 
     @property
     def verified_share(self) -> float | None:
-        """Share of the time since the first comparison that was spent comparing. None before the
-        first.
+        """Share of the time since the first comparison that was spent comparing.
+
+        None before the first.
         """
         if self.compared_since_s is None or self.called_s is None or self.called_s <= self.compared_since_s:
             return None

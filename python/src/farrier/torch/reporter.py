@@ -113,8 +113,9 @@ class StepReporter:
             self._report_if_completed(result)
 
     def flush(self) -> None:
-        """Waits for the last step and reports it, unless already reported. Only for the end of
-        training.
+        """Waits for the last step and reports it, unless already reported.
+
+        Only for the end of training.
         """
         if self._due_s in (None, _FAILED) or (self._last is not None and self._last.step == self.count):
             return
@@ -127,8 +128,9 @@ class StepReporter:
         return LaunchedStep(self.count, event, self.job.pauses, _host_loss(result))
 
     def _report_if_completed(self, result: Any, *, wait: bool = False) -> None:
-        """Reports the pending step, or this one, if the device has completed it. `wait` blocks
-        until it has.
+        """Reports the pending step, or this one, if the device has completed it.
+
+        `wait` blocks until it has.
         """
         last = self._last
         try:

@@ -66,8 +66,9 @@ class RetryOptions:
     floor_rows: int = 1
 
     def plan(self, mode: ActivationMode, rows: int) -> Plan:
-        """Returns the plan of that mode. Offloading is combined with recomputing where both are
-        available.
+        """Returns the plan of that mode.
+
+        Offloading is combined with recomputing where both are available.
         """
         recompute = self.recompute and mode is not ActivationMode.PLAIN
         return Plan(rows, recompute=recompute, offload=mode is ActivationMode.OFFLOAD)
@@ -114,9 +115,7 @@ def next_attempt(
 
 
 def fewer_rows(total: int, rows: int, expected_fitting_rows: int | None) -> int:
-    """Returns the next smaller micro-batch size: twice as many, or as many as expected to fit,
-    evenly filled.
-    """
+    """Returns the next smaller micro-batch size: halved, or as many rows as expected to fit."""
     micro_batches = -(-total // rows)
     requested_bytes = (
         2 * micro_batches if not expected_fitting_rows else max(micro_batches + 1, -(-total // expected_fitting_rows))

@@ -1,5 +1,6 @@
-"""Records which sizes fit into memory. Pure: no torch, no clock; serialises to JSON across
-restarts.
+"""Records which sizes fit into memory.
+
+Pure: no torch, no clock; serialises to JSON across restarts.
 
 Per shape (everything of a batch but its rows) and mode it stores the most rows that fit and the
 fewest that failed. For new shapes a linear model over all measured shapes, bytes over elements,
@@ -137,9 +138,7 @@ class SizeHistory:
         return options.plan(options.modes()[-1], shape.rows)
 
     def expected_fitting_rows(self, shape: BatchShape, mode: ActivationMode, room_bytes: int | None) -> int:
-        """Expected number of rows of this shape that fit in that mode, at most the batch's; 0 if
-        not even one.
-        """
+        """Expected number of rows that fit in that mode, at most the batch's; 0 if none."""
         record = self.shapes.get((shape.key, mode))
         safe = self._safe_rows(record, room_bytes) if record else 0
         if safe >= shape.rows:
@@ -185,8 +184,9 @@ class SizeHistory:
         return min([shape.rows, *limits])
 
     def record_fit(self, shape: BatchShape, plan: Plan, need_bytes: int | None) -> None:
-        """Records a successful call. `need_bytes` is its peak above the memory used before, if
-        measured.
+        """Records a successful call.
+
+        `need_bytes` is its peak above the memory used before, if measured.
         """
         record = self._record(shape, plan.mode)
         record.successes += 1

@@ -42,8 +42,9 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def _array_shape(leaf: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor or array. None for anything else, and for nested tensors, which
-    have none.
+    """Shape of a tensor or array.
+
+    None for anything else, and for nested tensors, which have none.
     """
     if is_nested(leaf):
         return None
@@ -57,9 +58,7 @@ def is_nested(leaf: Any) -> bool:
 
 
 def reject_nested(batch: Any) -> None:
-    """Raises `NotSplittable` for a nested tensor, which `split_rows` would pass whole to each
-    micro-batch.
-    """
+    """Raises `NotSplittable` for a nested tensor, which `split_rows` would not slice."""
     if any(map(is_nested, leaves(batch))):
         raise NotSplittable("the batch has a nested tensor, which cannot be split automatically: pass `split=` and `rows=`")
 

@@ -51,18 +51,14 @@ NO_RETRY_NOTE = (
 
 
 def mixes_rows(module: nn.Module) -> bool:
-    """Whether a module's output for a row, or its statistics, depend on the other rows of
-    the pass.
-    """
+    """Whether a module's output for a row, or its statistics, depend on other rows."""
     if isinstance(module, _BatchNorm):
         return module.training or module.running_mean is None
     return isinstance(module, _InstanceNorm) and module.training and module.track_running_stats
 
 
 def has_post_accumulate_hooks(parameters: Sequence[Tensor]) -> bool:
-    """Whether hooks run as soon as a gradient is accumulated; those cannot be undone for a
-    retry.
-    """
+    """Whether hooks run once a gradient is accumulated, which a retry cannot undo."""
     return any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters)
 
 
@@ -117,8 +113,9 @@ class SplitCheck:
     _saved_dtypes: set[torch.dtype] = field(default_factory=set)
 
     def run(self) -> SplitVerdict | None:
-        """Returns whether the loss's rows are independent. None if these rows cannot tell: no loss
-        or no gradient.
+        """Returns whether the loss's rows are independent.
+
+        None if these rows cannot tell: no loss or no gradient.
 
         As many rows as a micro-batch has are expected to fit. If they do not, the number is halved
         down to two; if two do not fit, only losses are compared. Gradients, RNG states and buffers
@@ -172,8 +169,7 @@ class SplitCheck:
         return _RANDOM_LOSS
 
     def _sample(self, count: int) -> tuple[Any, list[Any]]:
-        """Returns some rows together and the same rows one by one; larger groups may match by
-        accident.
+        """Returns some rows together and one by one; larger groups may match by accident.
 
         They are spread over the batch, because neighbours may be alike, as in batches sorted by
         length. With the user's own `split`, the first rows are taken.
@@ -258,8 +254,9 @@ def _halved(count: int) -> list[int]:
 
 
 def _relative_distance(one: Tensor, other: Tensor) -> float:
-    """Distance of two vectors relative to the longer one. NaN if both are zero, which shows
-    nothing.
+    """Distance of two vectors relative to the longer one.
+
+    NaN if both are zero, which shows nothing.
     """
     length = max(one.norm().item(), other.norm().item())
     return (one - other).norm().item() / length if length else math.nan

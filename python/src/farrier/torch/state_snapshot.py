@@ -70,9 +70,7 @@ class StateSnapshot:
             )
 
     def reset(self) -> None:
-        """Clears gradients and restores RNG states and buffers, so the next attempt starts like the
-        first.
-        """
+        """Clears gradients and restores RNG states and buffers for the next attempt."""
         self.clear_gradients()
         self._rng.restore()
         # Copy all of them: BatchNorm updates its statistics without incrementing their version.
@@ -98,9 +96,7 @@ class StateSnapshot:
             leaf.grad = gradient
 
     def accumulate_gradients(self) -> None:
-        """Adds this call's gradients to the previous ones, in the previous tensors, as backward
-        would.
-        """
+        """Adds this call's gradients to the previous ones in place, as backward would."""
         previous: list[Tensor] = []
         current: list[Tensor] = []
         for leaf, previous_grad in self.gradients:
@@ -117,8 +113,7 @@ class StateSnapshot:
                 torch._foreach_add_(previous, current)
 
     def merge_gradients(self) -> None:
-        """Adds the previous gradients to those of this call now, leaving the previous tensors
-        unchanged.
+        """Adds the previous gradients to this call's, leaving the previous tensors unchanged.
 
         For a backward pass that reduces over ranks: gradients accumulated before must be reduced
         with the rest.
@@ -146,9 +141,7 @@ def _reachable_parameters(loss: Tensor) -> list[Tensor]:
 
 
 def _clone_or_offload(buffer: Tensor) -> Tensor:
-    """Copies a buffer; to the host if the GPU is too full, so that the step can still be
-    attempted.
-    """
+    """Copies a buffer, to the host if the GPU is too full."""
     try:
         return buffer.detach().clone()
     except torch.OutOfMemoryError:

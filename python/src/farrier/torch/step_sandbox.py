@@ -33,23 +33,17 @@ class StepSandbox:
     def __init__(
         self, fn: Callable[[Any], Any], model: nn.Module, optimizers: list[Optimizer], scaler: Any, extra_state: ExtraState
     ) -> None:
-        self._fn, self._model, self._optimizers, self._scaler, self._extra_state = (
-            fn,
-            model,
-            optimizers,
-            scaler,
-            extra_state,
-        )
+        self._fn, self._model, self._optimizers = fn, model, optimizers
+        self._scaler, self._extra_state = scaler, extra_state
         self.device = next(model.parameters()).device
         self.ranks, self.arena = RankGroup(model), Arena(self.device)
-        self.hooks, self.learning_rates = (
-            OptimizerHooks(optimizers, parameter_names(model, optimizers)),
-            LearningRates(optimizers),
-        )
+        self.hooks = OptimizerHooks(optimizers, parameter_names(model, optimizers))
+        self.learning_rates = LearningRates(optimizers)
 
     def refresh(self) -> None:
-        """Re-reads the optimizers. Older graphs use other learning-rate tensors and another
-        gate.
+        """Re-reads the optimizers.
+
+        Older graphs use other learning-rate tensors and another gate.
         """
         self.hooks.remove()
         self.hooks = OptimizerHooks(self._optimizers, parameter_names(self._model, self._optimizers))

@@ -46,8 +46,9 @@ class TrainingSnapshot:
         self._parameters_with_state = [_parameters_with_state(each) for each in optimizers]
 
     def replaced_buffers(self) -> list[str]:
-        """Names of buffers that are now other tensors. A graph would keep writing to the
-        old ones.
+        """Names of buffers that are now other tensors.
+
+        A graph would keep writing to the old ones.
         """
         return [path for path, buffers, name, buffer in self._buffers if buffers.get(name) is not buffer]
 
@@ -100,8 +101,9 @@ def _parameters_with_state(optimizer: Optimizer) -> set[Tensor]:
 
 
 def _scaler_stages(scaler: Any) -> dict[int, dict[str, Any]] | None:
-    """Stage of the GradScaler per optimizer (scaled, unscaled, stepped); a failed step leaves it
-    half-way.
+    """Stage of the GradScaler per optimizer (scaled, unscaled, stepped).
+
+    A failed step leaves it half-way.
     """
     stages = getattr(scaler, "_per_optimizer_states", None)
     return None if stages is None else _copy_stages(stages)

@@ -53,8 +53,9 @@ class Step:
 
     @property
     def job(self) -> agent.Job:
-        """The job that reports these steps to the node's agent. Use it for checkpoint requests and
-        phases.
+        """The job that reports these steps to the node's agent.
+
+        Use it for checkpoint requests and phases.
         """
         return self._reporter.job
 
@@ -67,8 +68,9 @@ class Step:
             self._graph_runner.invalidate(reason)
 
     def close(self) -> None:
-        """Frees the graphs and their memory pool and reports the last step. Later calls run
-        eagerly.
+        """Frees the graphs and their memory pool and reports the last step.
+
+        Later calls run eagerly.
         """
         self._reporter.flush()  # First, so that freeing graphs does not count as step time.
         self._close_runner()
@@ -119,8 +121,7 @@ def step(
     first_step: int = 0,
     job: agent.Job | None = None,
 ) -> Step:
-    """Wraps `fn(batch) -> loss`, a whole training step: forward, backward, clipping, optimizer,
-    zero-grad.
+    """Wraps `fn(batch) -> loss`, a whole training step from forward to zero-grad.
 
     The first calls run eagerly and are measured. If the GPU waits for launches, the step becomes
     one CUDA graph per batch shape. A graph is compared with the eager step on the same batch before
