@@ -10,7 +10,7 @@ PATIENCE_S = 10.0
 
 
 class Agent:
-    """A socket that does what a test says."""
+    """A scripted agent's listening socket."""
 
     def __init__(self, path, backlog=8):
         self.path = str(path)

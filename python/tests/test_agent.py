@@ -26,7 +26,10 @@ def ten_seconds_later(job):
 
 @contextmanager
 def cheap():
-    """10,000 calls: below a second of work, and no waits. The wall clock says nothing where other processes run."""
+    """Asserts that 10,000 calls take less than a second of CPU time and never block.
+
+    Wall time is not measured, because other processes run.
+    """
     waited, worked_s = waits(), time.process_time()
     yield
     worked_s, waited = time.process_time() - worked_s, waits() - waited
@@ -35,7 +38,7 @@ def cheap():
 
 
 def waits():
-    """Voluntary context switches of this thread: one for each time that it waited for something."""
+    """Voluntary context switches of this thread: one each time that it blocked."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 

@@ -4,7 +4,7 @@ from farrier.cadence import Cadence
 
 
 def waits(step_s, steps, every_s=5.0):
-    """At which steps it waits, when each takes so long."""
+    """The steps at which it syncs if each step takes that long."""
     cadence, found = Cadence(every_s=every_s), []
     cadence.start(0, 0.0)
     for step in range(1, steps + 1):

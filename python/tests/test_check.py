@@ -27,7 +27,7 @@ ANSWER = {
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Makes FARRIER_BIN a program that runs these lines of a shell."""
+    """Makes FARRIER_BIN a program that runs these shell lines."""
 
     def make(*lines):
         path = tmp_path / "fake-farrier"

@@ -12,9 +12,10 @@ NORM = 3.0
 
 
 class Runs:
-    """Runs of a step with one gradient. Its noise has a scale offset of `deviation` and a distance of `noise`.
+    """Runs of a step with one gradient.
 
-    A run has noise with the probability `share`. The graph's gradient is scaled by `error`, and is a further `away` apart.
+    Its noise has a scale offset of `deviation` and a distance of `noise`, and occurs with
+    probability `share`. The graph's gradient is scaled by `error` and a further `away` apart.
     """
 
     def __init__(self, seed, *, deviation, noise, error=0.0, away=0.0, share=1.0, norm=NORM, whole=None):
@@ -79,7 +80,7 @@ def test_an_error_of_one_per_cent_is_found_at_any_noise(deviation, noise, share,
 
 @pytest.mark.parametrize("error", [0.0, 0.01, -0.01])
 def test_at_medium_noise_no_error_passes_and_no_correct_graph_is_blamed(error):
-    """With more noise than was ever seen a graph may be refused, but for that reason alone."""
+    """With more noise than ever seen a graph may be rejected, but only as too noisy."""
     kinds = set()
     for deviation in (8e-4, 1.5e-3, 3e-3, 6e-3, 1.5e-2):
         for seed in range(SEEDS // 4):
@@ -93,7 +94,7 @@ def test_at_medium_noise_no_error_passes_and_no_correct_graph_is_blamed(error):
 @pytest.mark.parametrize(("error", "away"), [(-1.0, 0.0), (-2.0, 0.0), (-1.0, 1.0), (0.0, 0.05)])
 @pytest.mark.parametrize(("deviation", "noise"), SEEN)
 def test_gross_errors_are_found(deviation, noise, error, away):
-    """Zero, another sign, another batch, and a twentieth that is wrong across the gradient."""
+    """Zero, another sign, another batch, and a 5 % error across the gradient."""
     for seed in range(200):
         found = Runs(seed, deviation=deviation, noise=noise, error=error, away=away).compare_until_decided()
         assert [each.kind for each in found.mismatches] == [MismatchKind.DISTANCE]
@@ -158,7 +159,7 @@ def test_full_size_noise_in_a_large_gradient_is_an_error():
 
 
 class CommonlyScaled:
-    """Twelve gradients that are all scaled alike in a run, by one of some values; `errors` are those of the graph."""
+    """Twelve gradients scaled alike in a run, by one of some values; `errors` are the graph's."""
 
     def __init__(self, seed, values, errors=(0.0,) * 12, noise=7e-3):
         self.random, self.values, self.errors, self.noise = random.Random(seed), values, errors, noise

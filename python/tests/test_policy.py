@@ -15,7 +15,7 @@ from farrier.torch.policy import (
 
 
 def compared_at(schedule, replays, comparison_s=0.0, step_s=1.0):
-    """The replays that are compared, of so many."""
+    """The compared ones among that many replays."""
     found = []
     for replay in range(1, replays + 1):
         if schedule.due(replay):

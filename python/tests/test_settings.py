@@ -73,7 +73,7 @@ def test_unsupported_settings_are_rejected(words, complaint):
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """An environment without settings, in which no framework is imported."""
+    """An environment without settings and without imported frameworks."""
     for name in ("KERAS_BACKEND", "TF_GPU_ALLOCATOR", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"):
         monkeypatch.setenv(name, "x")  # So that monkeypatch removes what the test sets.
         monkeypatch.delenv(name)

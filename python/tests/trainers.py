@@ -51,7 +51,7 @@ def make(folder, whole, accumulation, *, cpu=True, steps=7, **more):
 
 
 def logged(trainer):
-    """Loss, norm and rate of each step of the last training."""
+    """Loss, norm and rate of each step of the last run."""
     entries = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     return [(entry["loss"], float(entry["grad_norm"]), entry["learning_rate"]) for entry in entries]
 

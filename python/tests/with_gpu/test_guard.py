@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def cap():
-    """Sets a cap in bytes; lifts it afterwards."""
+    """Sets a memory cap in bytes and lifts it afterwards."""
     total = torch.cuda.mem_get_info()[1]
 
     def set_to(size_bytes):
@@ -58,7 +58,7 @@ def guard(model, **more):
 
 
 def whole(model, batch):
-    """Loss, gradients on the host, and how many bytes the step took above what was there."""
+    """Loss, gradients on the host, and bytes that the step took above those already allocated."""
     gc.collect()  # Garbage of other tests must neither count here nor be freed later.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -168,7 +168,7 @@ def largest_ballast():
 
 
 def what_is_left(block=32 << 20):
-    """Takes all room that is left, also within segments that something small keeps from being given back."""
+    """Allocates all remaining memory, also inside segments that cannot be released."""
     taken = []
     with contextlib.suppress(torch.OutOfMemoryError):
         while True:

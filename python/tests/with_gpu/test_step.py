@@ -25,7 +25,7 @@ def model_of(dtype=torch.float32, **more):
 
 
 def batches(count, rows=2, length=64, seed=1, kinds=4):
-    """So many batches, of which `kinds` are different: they come again and again, so that the loss falls."""
+    """That many batches, of which `kinds` are distinct; they repeat, so that the loss falls."""
     generator = torch.Generator().manual_seed(seed)
     ids = [torch.randint(0, 512, (rows, length + 1), generator=generator) for _ in range(min(kinds, count))]
     for i in range(count):
@@ -69,16 +69,16 @@ def weights(model):
 
 
 def trained_alike(start, eager, found):
-    """The two lie much closer to each other than to where they began."""
+    """Asserts that both are much closer to each other than to the start."""
     moved, apart = (weights(eager) - start).norm().item(), (weights(eager) - weights(found)).norm().item()
     assert moved > 0
     assert apart < 0.05 * moved, (apart, moved)
 
 
 def both(make_step, stream, *, model=None, policy=FAST, kind=torch.optim.AdamW, options=None, each=None, **more):
-    """Losses of an eager run and of a graphed one from the same weights, and the graphed step.
+    """Losses of an eager and a graphed run from the same weights, and the graphed step.
 
-    The weights at the end are compared, too. `each(i, model, optimizer)` is called before every step.
+    The final weights are compared too. `each(i, model, optimizer)` is called before every step.
     """
     model = model or model_of()
     twin, start = copy.deepcopy(model), weights(model)
@@ -413,7 +413,7 @@ def branching(model, optimizer):
 
 
 def not_joined(model, optimizer):
-    """Begins work on another stream, and does not wait for it."""
+    """Starts work on another stream and does not wait for it."""
     other = torch.cuda.Stream()
     inner = plain_step(model, optimizer)
 
@@ -427,7 +427,7 @@ def not_joined(model, optimizer):
 
 
 def not_forked(model, optimizer):
-    """Allocates and works on another stream, which did not wait for this one."""
+    """Allocates and works on another stream that did not wait for this one."""
     other = torch.cuda.Stream()
     inner = plain_step(model, optimizer)
 
@@ -696,7 +696,7 @@ def test_no_more_memory_than_the_eager_run():
 
 
 class GroupedQueries(nn.Module):
-    """A decoder with fewer KV heads than query heads. Its attention's backward pass adds up atomically, in any order."""
+    """A decoder with fewer KV heads than query heads, whose backward adds atomically."""
 
     def __init__(self, width=512, heads=8, kv_heads=2, layers=6, vocabulary=1024):
         super().__init__()
@@ -727,7 +727,7 @@ class GroupedQueries(nn.Module):
 
 
 def grouped_queries(scaled=None, *, count=60, compile=False):
-    """A run of which the captured graph scales one gradient by 1.01."""
+    """A run whose captured graph scales one gradient by 1.01."""
     torch.manual_seed(0)
     model = GroupedQueries().cuda()
     optimizer = optimizer_of(model)

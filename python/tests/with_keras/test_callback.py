@@ -51,7 +51,7 @@ def data(batches=6):
 
 @pytest.fixture
 def every_step(monkeypatch):
-    """Waits for every step, as it does for slow ones."""
+    """Syncs at every step, as it does for slow ones."""
     monkeypatch.setattr(Cadence, "due", lambda self, step: True)
 
 
@@ -355,7 +355,7 @@ def test_the_train_function_is_wrapped_once_and_restored(socket_path):
 
 
 def test_keras_keeps_handling_logs_asynchronously():
-    """Keras handles logs beside the training only where no callback has its own end of a batch."""
+    """Keras handles logs asynchronously only if no callback has `on_train_batch_end`."""
     callbacks = keras.callbacks.CallbackList([farrier.keras.Callback()], model=model_of())
     assert callbacks._async_train == keras.callbacks.CallbackList([], model=model_of())._async_train
 

@@ -49,7 +49,7 @@ def losses(run, until=None):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody disturbs: its folder and its losses."""
+    """An undisturbed run: its folder and its losses."""
     folder = tmp_path_factory.mktemp("whole")
     found, code = losses(start(folder))
     assert code == 0

@@ -13,7 +13,10 @@ torch.set_num_threads(1)
 
 
 class Memory:
-    """Counts the bytes of kept activations; raises torch's own error above `limit`. Also the guard's meter."""
+    """Counts bytes of saved activations and raises torch's own error above `limit`.
+
+    Also serves as the guard's meter.
+    """
 
     def __init__(self):
         self.limit = self.backward_limit = 10**18
@@ -21,7 +24,7 @@ class Memory:
         self.says_bytes = True
 
     def keep(self, size):
-        """A tensor of so many bytes that counts for as long as anything holds it."""
+        """A tensor of that many bytes, counted while it is referenced."""
         if self.live + size > self.limit:
             self.refuse(size)
         self.live += size
@@ -55,7 +58,7 @@ class Memory:
 
 
 class Keep(torch.autograd.Function):
-    """Keeps one byte an element until backward; refuses in backward above the memory's `backward_limit`."""
+    """Saves one byte per element until backward; raises in backward above `backward_limit`."""
 
     @staticmethod
     def forward(ctx, x, memory, refuses):
@@ -89,7 +92,10 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Rows x length x width in, one value a token out. `refuses`: the block whose backward is out of memory."""
+    """Rows x length x width in, one value per token out.
+
+    `refuses` is the block whose backward is out of memory.
+    """
 
     def __init__(self, memory, width=4, layers=4, refuses=None, **more):
         super().__init__()

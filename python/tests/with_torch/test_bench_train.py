@@ -40,7 +40,7 @@ def test_an_eager_step_has_no_further_comparisons():
 
 
 def without_a_gpu(monkeypatch):
-    """The clockwork of a shard on a CPU: a graph is emulated, and there is nothing to profile."""
+    """Runs a shard on a CPU: graphs are emulated, and there is nothing to profile."""
     randint, build = torch.randint, train.build
     monkeypatch.setattr(torch, "randint", lambda *a, device, **more: randint(*a, **more))
     monkeypatch.setattr(train, "build", lambda *a, **more: build(*a, device="cpu", dtype=torch.float32, **more))

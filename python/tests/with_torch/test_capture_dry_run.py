@@ -13,7 +13,7 @@ from farrier.torch.explain import explain_error
 
 @pytest.fixture(autouse=True, params=[0, 1, 2])
 def mode(request):
-    """The process's own mode, as torch would keep it: nothing, warn, error. Gives what it is, and all it was."""
+    """The process's sync debug mode (off, warn, error), as a list of all its values."""
     was = [request.param]
     cuda = {
         "get_sync_debug_mode": lambda: was[-1],
@@ -26,7 +26,7 @@ def mode(request):
 
 
 def wait_for_the_gpu(mode):
-    """As torch does it: an error or a warning, by the mode of the process."""
+    """Syncs as torch does: an error or a warning, by the process's mode."""
     if mode[-1] == 2:
         raise RuntimeError(SYNC_WARNING)
     if mode[-1] == 1:
@@ -34,7 +34,7 @@ def wait_for_the_gpu(mode):
 
 
 def in_another_thread(act):
-    """What it gave, or the error that it ended in."""
+    """The function's result, or the error that it raised."""
     found = []
 
     def run():

@@ -139,7 +139,7 @@ def test_out_of_range_tokens_are_rejected(tmp_path):
 
 @pytest.fixture
 def example(monkeypatch):
-    """The script as a module, with its own words for a command line."""
+    """The script as a module, with a patched command line."""
     spec = importlib.util.spec_from_file_location("train_torch", ROOT / "examples" / "train_torch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -219,7 +219,7 @@ def test_learned_sizes_are_checkpointed(example, socket_path, tmp_path):
 
 
 def test_log_lines_overwrite_the_progress_bar(tmp_path):
-    """On a terminal: whatever is logged begins by clearing the line that the bar is on."""
+    """On a terminal every log line first clears the progress bar."""
     leader, follower = pty.openpty()
     run = start(tmp_path, steps=5, stderr=follower)
     os.close(follower)

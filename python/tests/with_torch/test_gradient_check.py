@@ -12,7 +12,7 @@ def measured(expected, found, loss=1.0):
 
 
 def compare(expected, found, expected_loss=1.0, loss=1.0):
-    """A graph that replays one thing, and eager runs without noise."""
+    """Compares a graph with constant replays to eager runs without noise."""
     run = measured(expected, found, loss)
     evidence = run.evidence(expected_loss)
     eager = measured(expected, [(name, held) for name, held in expected.tensors.items()], expected_loss)

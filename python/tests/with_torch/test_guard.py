@@ -33,7 +33,7 @@ def terms(batch):
 
 
 def whole(model, batch, reduction="mean"):
-    """Loss and gradients of one backward of the whole batch, in a memory without limit."""
+    """Loss and gradients of one backward of the whole batch, without a memory limit."""
     fresh = copy.deepcopy(model)
     for parameter in fresh.parameters():
         parameter.grad = None
@@ -55,7 +55,7 @@ def check(model, loss, expected):
 
 @pytest.fixture
 def offload_here(monkeypatch):
-    """On a CPU, offloading takes the CPU's own tensors away."""
+    """Makes offloading apply to CPU tensors."""
     monkeypatch.setattr(attempt, "offloading", functools.partial(offloading, large_bytes=1, device_type="cpu"))
 
 
@@ -120,7 +120,7 @@ def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_he
 
 
 class MemoryReserve:
-    """As the real one, of the simulated memory."""
+    """A memory reserve of the simulated memory."""
 
     size_bytes, is_held = 200, True
 
@@ -437,7 +437,7 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
 
 
 def test_the_size_that_ran_is_recorded(net, batch, memory):
-    """Seven rows planned at five run as four and three: nobody has seen five fit, nor fail."""
+    """Seven rows planned at five run as four and three: five neither fit nor failed."""
     run = guard(net(), memory)
     shape, _ = run._inspect(batch(rows=7))
     run.learned.record_failure(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.

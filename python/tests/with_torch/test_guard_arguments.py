@@ -15,7 +15,7 @@ def rows(count=8):
 
 
 def guard(fits=10**9, **more):
-    """A guard of a small model whose loss needs too much memory above so many rows."""
+    """A guard of a small model that runs out of memory above that many rows."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
 
     def loss_fn(batch):

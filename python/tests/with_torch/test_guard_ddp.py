@@ -46,7 +46,7 @@ def make_batch(rank, step):
 
 
 def expected(world, steps):
-    """The mean over the ranks of the sum over the steps, on one rank."""
+    """The mean over ranks of the sum over steps, computed on one rank."""
     model = make_model()
     for step in range(steps):
         for rank in range(world):
@@ -59,7 +59,7 @@ def refuse(*_):
 
 
 class Loss:
-    """Runs out of memory above `rows` rows, in the place that is named."""
+    """Runs out of memory above `rows` rows, at the named place."""
 
     def __init__(self, wrapped, rows, place):
         self.wrapped, self.rows, self.place = wrapped, rows, place
@@ -85,7 +85,7 @@ class Loss:
 
 
 def run_way(rank, sync, place, accumulated, begins=0):
-    """Three turns; memory runs out from the one of that number on. DDP orders its buckets anew in the second."""
+    """Three turns, out of memory from the given one on. DDP rebuilds its buckets in the second."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
@@ -104,7 +104,7 @@ def run_way(rank, sync, place, accumulated, begins=0):
 
 
 class Centred(nn.Module):
-    """A buffer that forward changes by what this rank sees, and uses."""
+    """A buffer that forward updates from this rank's data, and uses."""
 
     def __init__(self):
         super().__init__()
@@ -120,7 +120,7 @@ class Centred(nn.Module):
 
 
 def run_centred(rank, sync, accumulated):
-    """What ten steps make of the weights; without `sync` by DDP alone."""
+    """The weights after ten steps; without `sync` by DDP alone."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(Centred())
@@ -147,7 +147,7 @@ def run_centred(rank, sync, accumulated):
 
 
 def run_unused(rank, **more):
-    """A layer that no forward uses; memory runs out in the second turn, after the forward that DDP saw."""
+    """A layer that no forward uses; out of memory in the second turn, after DDP's forward."""
     import farrier.torch
 
     model = make_model()
@@ -165,7 +165,7 @@ def run_unused(rank, **more):
 
 
 def run_ignored(rank):
-    """A layer that DDP was told to leave to the user: its gradient is the rank's own."""
+    """A layer that DDP ignores: its gradient stays the rank's own."""
     import farrier.torch
 
     model = make_model()

@@ -20,7 +20,7 @@ def numbers(*shape):
 
 
 def guard(loss_fn, model, fits, **more):
-    """A guard whose loss needs too much memory above so many rows, and that can do nothing but split."""
+    """A guard that runs out of memory above that many rows, and can only split."""
 
     def limited(batch):
         if batch["x"].shape[0] > fits and torch.is_grad_enabled():
@@ -50,7 +50,7 @@ def contrastive(model, batch):
 
 
 def balanced(model, batch):
-    """A mean over rows, and a term that is none: the square of a mean over rows, as for experts that shall be even."""
+    """A mean over rows plus the square of a mean over rows, as for load-balanced experts."""
     return squares(model, batch) + 0.5 * model[:2](batch["x"]).mean(0).square().sum()
 
 
@@ -232,7 +232,7 @@ def test_rows_without_gradients_are_inconclusive():
 
 
 def narrow(loss_fn, model):
-    """Two rows do not even fit without gradients."""
+    """Not even two rows fit, without gradients."""
 
     def limited(batch):
         if len(batch["x"]) > 1:
@@ -347,7 +347,7 @@ def test_a_parameter_outside_model_is_named():
 
 
 def uneven(lengths, fits):
-    """Sixteen rows whose mean goes over tokens that a mask leaves, with rows in the order given; so many fit at once."""
+    """Sixteen rows with a masked mean over tokens, in the given order; that many fit at once."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
     mask = (torch.arange(64)[None] < torch.tensor(lengths)[:, None]).float()

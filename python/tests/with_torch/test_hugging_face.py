@@ -37,7 +37,7 @@ def test_a_second_run_matches_the_trainer(tmp_path, more):
 
 
 class BreaksOff(transformers.TrainerCallback):
-    """In the middle of the third update, once."""
+    """Aborts during the third update, once."""
 
     done = False
 
@@ -68,7 +68,7 @@ def test_a_float16_trainer_is_left_unchanged(tmp_path, caplog):
         accelerator = Scaled()
 
         def training_step(self):
-            """Stays."""
+            """Must stay."""
 
     trainer = Trainer()
     farrier.torch.trainer(trainer)

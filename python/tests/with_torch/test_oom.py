@@ -97,7 +97,7 @@ def test_frames_of_errors_and_causes_are_cleared():
 
 
 def test_a_failed_attempt_is_freed_before_the_next(net, batch):
-    """Also where the error itself is kept, as a logger may do."""
+    """Also if the error itself is kept, as a logger may do."""
     model, watched, kept = net(), [], []
 
     def attempt(given):

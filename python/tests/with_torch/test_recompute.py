@@ -14,7 +14,7 @@ from farrier.torch.recompute import find_blocks, offloading, recomputing
 
 
 class Block(nn.Module):
-    """Of our own: torch does not compile its own containers in place."""
+    """A custom block: torch does not compile its own containers in place."""
 
     def __init__(self):
         super().__init__()

@@ -86,7 +86,7 @@ def test_a_checkpoint_request_is_received(fake, monkeypatch):
 
 
 class Device:
-    """A GPU that comes to its marks when a test says so, or when somebody waits for it."""
+    """A GPU that completes its events when a test says so, or on a sync."""
 
     def __init__(self, monkeypatch):
         self.done_s, self.broken, self.marks = -1.0, False, 0
@@ -205,7 +205,7 @@ def test_a_failed_gpu_ends_reporting_and_not_the_step(fake, gpu, monkeypatch):
 
 @pytest.event.parametrize("waits", [False, True])
 def test_reporting_a_step_is_cheap(fake, gpu, waits):
-    """Below 3 µs a step, with a mark that is waited for and without; the best of some rounds, as others work here, too."""
+    """Below 3 µs per step, with and without a pending event; the best of some rounds."""
     gpu.done_s = 1e9
     step_reporter = on_a_gpu()
     step_reporter.step_launched(None)

@@ -24,7 +24,7 @@ class Sample:
 
 
 class Encoding(UserDict):
-    """As Hugging Face's BatchEncoding: a dict to read, made from a dict."""
+    """Like Hugging Face's BatchEncoding: a mapping created from a dict."""
 
 
 def rows(first, last):

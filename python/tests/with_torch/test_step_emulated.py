@@ -33,7 +33,7 @@ def adamw(model, **more):
 
 
 def both(count=40, *, make=plain, optimizer=adamw, each=lambda i, model, optimizer: None, model=None, stream=None, **more):
-    """An eager run and a graphed one from the same weights; `each` is called before every step."""
+    """An eager and a graphed run from the same weights; `each` is called before every step."""
     models = [model or perceptron()]
     models.append(copy.deepcopy(models[0]))
     optimizers = [optimizer(each_model) for each_model in models]
@@ -102,7 +102,7 @@ def test_a_scheduler_inside_the_step_has_no_graph_and_steps_once():
 
 
 def noisy(amplitude, *, graph=None):
-    """Each run of the step has its gradients scaled up or down in turn; those of a graph by `graph` too."""
+    """Scales the gradients of each run up and down in turn, those of a graph also by `graph`."""
 
     def make(model, optimizer):
         runs = itertools.count()
@@ -173,7 +173,7 @@ def test_growing_noise_does_not_hide_a_wrong_graph():
 
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
 def test_reused_pinned_memory_is_waited_for(buffers, monkeypatch):
-    """So many buffers in turn; None: memory of its own for each batch."""
+    """That many buffers in rotation; None for separate memory per batch."""
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     model = perceptron()
     optimizer = adamw(model)
@@ -206,7 +206,7 @@ def test_freed_pinned_memory_is_not_reuse(monkeypatch):
 
 
 def dirty(model):
-    """Memory with something in it, for who takes it as it comes."""
+    """Non-zero memory, to catch uses of uninitialised memory."""
     junk = [torch.full_like(p, 1e3) for p in model.parameters() for _ in range(50)]
     del junk
 
@@ -301,7 +301,7 @@ def test_dropout_draws_on_the_device_and_has_a_graph():
 
 
 class LayerDrop(nn.Module):
-    """Leaves a layer out by a number that is drawn on the host, as some models of transformers do."""
+    """Drops a layer by a random number drawn on the host, as some transformers models do."""
 
     def __init__(self, drawn):
         super().__init__()
@@ -421,7 +421,7 @@ def test_an_empty_group_is_skipped():
 
 
 class Cautious(torch.optim.AdamW):
-    """A step of its own, which heeds no `found_inf`."""
+    """Overrides step() and ignores `found_inf`."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -432,7 +432,7 @@ class Cautious(torch.optim.AdamW):
 
 
 class Renamed(torch.optim.AdamW):
-    """Torch's own step."""
+    """A subclass with torch's own step."""
 
 
 def test_an_overridden_step_is_not_gated():
@@ -705,7 +705,7 @@ def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
 
 
 def ragged(kind):
-    """Three rows of different lengths in one tensor, and what a model makes of each."""
+    """Three rows of different lengths in one tensor, and the model's output for each."""
     if kind == "sparse":
         return torch.eye(4).to_sparse()
     rows = [torch.ones(2, 4), torch.ones(5, 4), torch.ones(1, 4)]

@@ -25,10 +25,10 @@ def no_gpu():
 
 
 class AnyOrder(torch.autograd.Function):
-    """A product whose backward pass adds up the rows' gradients in bfloat16, in an order that is drawn for each run.
+    """A matmul whose backward adds the rows' gradients in bfloat16, in a random order per run.
 
-    `order` is a generator that no step is restored from, as the scheduler of a GPU is none. `share` is how often the order
-    is drawn at all.
+    `order` is a generator that is never restored, like a GPU's scheduler. `share` is how often the
+    order is random at all.
     """
 
     order = torch.Generator()
@@ -52,7 +52,7 @@ class AnyOrder(torch.autograd.Function):
 
 
 class Noisy(nn.Module):
-    """`noisy` is added up in any order; `quiet` is not, and `bias` is small."""
+    """`noisy` is summed in any order; `quiet` is not, and `bias` is small."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ def train_step(model, optimizer, spoil):
 
 
 def run(spoil=lambda model: None, count=40, since=0, share=1.0, seed=0, dtype=torch.float32):
-    """A run in which `spoil` changes the gradients of replays from the step `since` on."""
+    """A run in which `spoil` changes the gradients of replays from step `since` on."""
     AnyOrder.order.manual_seed(seed)
     AnyOrder.cost_share = share
     torch.manual_seed(0)
@@ -119,7 +119,7 @@ def test_atomically_summed_gradients_have_a_graph(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rare_noise_passes(seed):
-    """Two eager runs are mostly equal, and then a replay is not."""
+    """Two eager runs are mostly equal when a replay is not."""
     graphed = run(seed=seed, share=0.2, count=80)
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays > 70
@@ -160,7 +160,7 @@ def without(name):
 
 
 def stale(name):
-    """The gradient that the first replay had: a buffer that is not written any more."""
+    """The gradient of the first replay: a buffer that is no longer written."""
     held = {}
 
     def spoil(model):
@@ -222,7 +222,7 @@ def test_one_per_cent_is_found_without_and_with_rare_noise(name, share, factor):
 
 
 def jumping(model, optimizer, amplitude):
-    """Whole gradients are scaled at random, so that no number of runs shows an error of scale."""
+    """Whole gradients are scaled at random, so no number of runs reveals a scale error."""
     numbers = torch.Generator().manual_seed(3)
     inner = train_step(model, optimizer, lambda _: None)
     optimizer.register_step_pre_hook(
@@ -249,7 +249,7 @@ def test_noise_that_hides_one_per_cent_disables_graphs(amplitude, code):
 
 
 class Deep(nn.Module):
-    """Nine gradients in bfloat16, which are clipped in bfloat16."""
+    """Nine bfloat16 gradients, clipped in bfloat16."""
 
     def __init__(self):
         super().__init__()
@@ -267,7 +267,7 @@ class Deep(nn.Module):
     ("scaled", "same"), [(None, True), ("first.noisy", False), ("rest.2.weight", False), ("all", False)]
 )
 def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
-    """All of them then are up to 2**-7 apart in two runs."""
+    """All of them then differ by up to 2**-7 between two runs."""
     torch.manual_seed(0)
     AnyOrder.order.manual_seed(5)
     AnyOrder.cost_share = 1.0
@@ -296,7 +296,7 @@ def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
 
 
 def test_a_noisy_graph_trains_each_batch_once():
-    """With the order fixed in the end, weights are those of an eager run but for the noise."""
+    """With the order fixed at the end, weights equal those of an eager run up to noise."""
     graphed_model, eager_model = Noisy(), Noisy()
     eager_model.load_state_dict(copy.deepcopy(graphed_model.state_dict()))
     AnyOrder.cost_share = 1.0

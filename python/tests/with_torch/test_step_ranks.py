@@ -96,7 +96,7 @@ def run_case(case, rank, graph):
 
 
 def tamper(run):
-    """From here on the graph of this rank has other gradients than the eager step."""
+    """From here on this rank's graph has other gradients than the eager step."""
     (graph,) = run._graph_runner._graphs._entries.values()
     found = graph.found
     graph.found = lambda: ((name, 1.5 * gradient) for name, gradient in found())
