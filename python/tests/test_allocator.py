@@ -40,7 +40,7 @@ def test_user_settings_take_precedence(settings, expandable):
     choice = choose({NEW: settings}, (2, 11), "linux", ipc=True)
     assert choice.variables == {NEW: settings}
     assert choice.expandable is expandable
-    assert "the user's" in choice.reasons[-1]
+    assert "by the user" in choice.reasons[-1]
     assert (choice.warning is not None) is expandable, "only a real conflict is warned about"
 
 

@@ -23,7 +23,7 @@ def test_a_stream_is_deterministic_and_bounded() -> None:
 def test_invalid_shards_are_rejected() -> None:
     with pytest.raises(ValueError, match="unknown variant `async`; expected one of default"):
         Shard("1.4b", "async", 30)
-    with pytest.raises(ValueError, match="is none"):
+    with pytest.raises(ValueError, match="cap_gib must be above 0"):
         Shard("1.4b", "ours", 0)
 
 

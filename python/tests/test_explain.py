@@ -17,7 +17,7 @@ def raised(message):
         ("called a synchronizing CUDA operation", "waits for the GPU"),
         ("CUDA error: operation not permitted when stream is capturing", "a capture forbids"),
         ("capturing stream has unjoined work", "another stream"),
-        ("CUDA out of memory. Tried to allocate 2 GiB", "no memory"),
+        ("CUDA out of memory. Tried to allocate 2 GiB", "not enough memory"),
         ("something new", "something new"),
     ],
 )

@@ -60,7 +60,7 @@ def test_each_backend_gets_only_variables_it_reads():
         (("numpy", None, None, None), "does not train"),
         (("tensorflow", 0.9, None, None), "set_logical_device_configuration"),
         (("torch", None, False, None), "set_per_process_memory_fraction"),
-        (("jax", None, None, True), "TensorFlow's"),
+        (("jax", None, None, True), "a TensorFlow setting"),
         (("jax", 0.0, None, None), "above 0"),
         (("jax", 1.5, None, None), "at most 1"),
         (("jax", float("nan"), None, None), "above 0"),

@@ -60,7 +60,7 @@ def test_a_missing_gradient_is_named_on_either_side():
 def test_a_wrong_loss_fails_with_correct_gradients():
     a = torch.ones(4)
     found = compare(taken(a=a), [("a", a)], 2.0, 2.5)
-    assert "the loss is 2.5, eagerly 2" in str(found)
+    assert "the loss is 2.5, in eager mode 2" in str(found)
 
 
 def test_rounding_is_allowed_by_dtype():

@@ -444,7 +444,7 @@ def test_the_size_that_ran_is_recorded(net, batch, memory):
     run(batch(rows=7))
     assert run.report.split_calls == 1
     assert run.learned.shapes[shape.key, ActivationMode.PLAIN].safe_rows == 4
-    assert run.learned.lines[ActivationMode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
+    assert run.learned.models[ActivationMode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
 
 
 def test_unknown_memory_is_retried_once_then_split(net, batch, memory):
@@ -505,7 +505,7 @@ def test_ambiguous_batches_are_not_split_with_a_note(net, memory, batch):
         return (model(b[0]) ** 2).mean() * b[1].mean()
 
     run = farrier.torch.guard(loss_fn, model=model, meter=memory, recompute_modules=[])
-    with pytest.raises(farrier.torch.DoesNotFit, match="give `split=` and `rows=`"):
+    with pytest.raises(farrier.torch.DoesNotFit, match="pass `split=` and `rows=`"):
         run(odd)
 
     def split(b, sizes):

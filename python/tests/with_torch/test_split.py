@@ -94,7 +94,7 @@ def test_numpy_rows_are_split():
     ids=["tie", "samples", "nothing", "scalar"],
 )
 def test_ambiguous_rows_are_rejected(batch):
-    with pytest.raises(NotSplittable, match="give `split=` and `rows=`"):
+    with pytest.raises(NotSplittable, match="pass `split=` and `rows=`"):
         row_count(batch)
 
 
