@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import farrier.torch
-from farrier.torch import attempt, guarded
+from farrier.torch import attempt, memory_guard
 from farrier.torch.explain import explain_error
 from farrier.torch.memory_meter import UnknownMeter
 from farrier.torch.recompute import offloading
@@ -159,7 +159,7 @@ def test_the_reserve_is_the_last_resort_and_requests_a_checkpoint(net, batch, me
     assert recorder.phases == ["low-memory"]
     assert not reserve.is_held
     memory.limit = 10**6
-    for _ in range(guarded.REACQUIRE_AFTER_CALLS):
+    for _ in range(memory_guard.REACQUIRE_AFTER_CALLS):
         model.zero_grad()
         check(model, run(given), expected)
     assert reserve.is_held, "reacquired when there is room"

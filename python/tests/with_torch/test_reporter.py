@@ -203,7 +203,7 @@ def test_a_failed_gpu_ends_reporting_and_not_the_step(fake, gpu, monkeypatch):
     assert step_reporter.count == 3
 
 
-@pytest.event.parametrize("waits", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
 def test_reporting_a_step_is_cheap(fake, gpu, waits):
     """Below 3 µs per step, with and without a pending event; the best of some rounds."""
     gpu.done_s = 1e9

@@ -142,7 +142,7 @@ class StepSandbox:
                 graph.noise_history,
                 eager_run=lambda: self._measure_eager(padded_batch, snapshot, reference).add_to(evidence, eager=True),
                 replay=lambda: self._measure_replay(graph, padded_batch, snapshot, reference).add_to(evidence, eager=False),
-                all_ranks_done=self.ranks.restore,
+                all_ranks_done=self.ranks.all,
             )
         finally:
             self.hooks.set_gate(False)
