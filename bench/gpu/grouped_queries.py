@@ -94,7 +94,7 @@ def check(name: str) -> dict[str, Any]:
         found[kind] = outcome(step) | {"scaled": scaled}
         if scaled is None and step.graphed:
             (graph,) = step._graph_runner._graphs._entries.values()
-            found["spread"] = {each: noise.spread for each, noise in (graph.noise or {}).items()}
+            found["spread"] = {each: noise.spread for each, noise in (graph.noise_history or {}).items()}
         step.close()
         del step, batches
         torch.cuda.empty_cache()

@@ -43,7 +43,7 @@ class AnyOrder(torch.autograd.Function):
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
         parts = [(g.T @ rows).bfloat16() for g, rows in zip(gradient.split(8), x.split(8), strict=True)]
-        drawn = torch.rand((), generator=AnyOrder.order) < AnyOrder.cost_share
+        drawn = torch.rand((), generator=AnyOrder.order) < AnyOrder.share
         order = torch.randperm(len(parts), generator=AnyOrder.order) if drawn else range(len(parts))
         total = torch.zeros_like(parts[0])
         for place in order:
@@ -89,7 +89,7 @@ def train_step(model, optimizer, spoil):
 def run(spoil=lambda model: None, count=40, since=0, share=1.0, seed=0, dtype=torch.float32):
     """A run in which `spoil` changes the gradients of replays from step `since` on."""
     AnyOrder.order.manual_seed(seed)
-    AnyOrder.cost_share = share
+    AnyOrder.share = share
     torch.manual_seed(0)
     model = Noisy().to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -270,7 +270,7 @@ def test_clipped_norms_rounding_to_two_neighbours(scaled, same):
     """All of them then differ by up to 2**-7 between two runs."""
     torch.manual_seed(0)
     AnyOrder.order.manual_seed(5)
-    AnyOrder.cost_share = 1.0
+    AnyOrder.share = 1.0
     model = Deep().bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     coefficients = [0.5, 0.5 * (1 + 2**-7)]
@@ -299,7 +299,7 @@ def test_a_noisy_graph_trains_each_batch_once():
     """With the order fixed at the end, weights equal those of an eager run up to noise."""
     graphed_model, eager_model = Noisy(), Noisy()
     eager_model.load_state_dict(copy.deepcopy(graphed_model.state_dict()))
-    AnyOrder.cost_share = 1.0
+    AnyOrder.share = 1.0
     runs = []
     for model in (graphed_model, eager_model):
         AnyOrder.order.manual_seed(1)
