@@ -26,7 +26,7 @@ class Agent:
         self.open.append(connection)
         return Rank(connection)
 
-    def nobody(self):
+    def assert_no_connection(self):
         self.server.settimeout(0)
         with pytest.raises(BlockingIOError):
             self.server.accept()

@@ -131,7 +131,7 @@ def test_an_empty_path_disables_reporting(fake, monkeypatch):
     monkeypatch.setenv("FARRIER_SOCKET", "")
     job = Job("j")
     job.step_end(1)
-    fake.nobody()
+    fake.assert_no_connection()
     assert job.dropped == 1
 
 
@@ -280,7 +280,7 @@ def test_reconnects_are_ten_seconds_apart(fake):
     for step in range(100):
         job.step_end(step)
         job.poll()
-    fake.nobody()
+    fake.assert_no_connection()
     ten_seconds_later(job)
     job.poll()
     assert fake.accept().receive()["type"] == "hello"
@@ -319,7 +319,7 @@ def test_a_refused_hello_is_not_retried(fake, caplog):
     job._state.reconnect.last_attempt_s = float("-inf")
     for step in range(10):
         job.step_end(step)
-    fake.nobody()
+    fake.assert_no_connection()
     assert job.dropped == 11
 
 
@@ -480,7 +480,7 @@ def test_the_parts_of_a_process_share_one_job(fake):
     assert agent.job() is mine
     hello = fake.accept().receive()
     assert (hello["rank"], hello["gpu"]) == (3, "GPU-1")
-    fake.nobody()
+    fake.assert_no_connection()
 
 
 def test_module_functions_report_through_the_process_job(fake):

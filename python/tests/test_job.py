@@ -44,12 +44,12 @@ def test_the_process_job_adds_values_and_keeps_known_ones(fake, caplog):
     assert (hello["gpu"], hello["rank"]) == (f"GPU-{UUID}", 3)
     for same in (UUID, "GPU-5f2a", None):
         agent.job(gpu=same)
-    fake.nobody()
+    fake.assert_no_connection()
     assert not caplog.records
     for _ in range(3):
         assert agent.job(gpu="GPU-0000") is first
     assert [record.levelname for record in caplog.records] == ["WARNING"], "once"
     assert f"gpu of this job stays GPU-{UUID}; ignoring GPU-0000" in caplog.text
-    fake.nobody()
+    fake.assert_no_connection()
     first.step_end(1)
     assert rank.receive()["type"] == "step_end"

@@ -158,7 +158,7 @@ def test_a_step_that_does_not_fit_leaves_no_side_effects(model, cap):
     assert torch.equal(torch.cuda.get_rng_state(), random_before)
 
 
-def largest_ballast():
+def largest_reserve():
     for size in range(8 * GIB, GIB, -(32 << 20)):
         try:
             return farrier.torch.MemoryReserve(size)
@@ -167,7 +167,7 @@ def largest_ballast():
     raise AssertionError("not even a small one fits")
 
 
-def what_is_left(block=32 << 20):
+def fill_memory(block=32 << 20):
     """Allocates all remaining memory, also inside segments that cannot be released."""
     taken = []
     with contextlib.suppress(torch.OutOfMemoryError):
@@ -181,8 +181,8 @@ def test_the_reserve_recovers_the_last_resort(model, cap):
     expected = whole(model, batch)
     cap(expected[2] + 8 * GIB)
     asked: list[str] = []
-    reserve = largest_ballast()
-    others = what_is_left()
+    reserve = largest_reserve()
+    others = fill_memory()
     run = guard(model, reserve=reserve, request_checkpoint=asked.append)
     check(model, run(batch), expected)
     assert run.report.recovered == {"reserve": 1}

@@ -32,7 +32,7 @@ def guard(fits=10**9, **more):
         ({"count": 8}, "count is a `int`: pass a function"),
         ({"split": "rows"}, "split is a `str`: pass a function"),
         ({"rows": 8}, "rows is a `int`: pass a function"),
-        ({"ask_checkpoint": True}, "request_checkpoint is a `bool`: pass a function"),
+        ({"request_checkpoint": True}, "request_checkpoint is a `bool`: pass a function"),
         ({"floor_rows": 0}, "floor_rows is 0: pass 1 or more"),
         ({"floor_rows": "2"}, "floor_rows is '2': pass an integer"),
         ({"learned": "x"}, "learned is a `str`: pass the return value of learned_sizes"),

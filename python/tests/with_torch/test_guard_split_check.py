@@ -167,12 +167,12 @@ def test_checks_run_early_and_then_rarely():
 
     run = guard(count_of, model, 4)
     run(rows())
-    proof = [4, 1, 1, 1, 1]
-    assert seen == [*proof, 4, 4], "four rows as a whole, the same one by one, and the micro-batches"
+    check_passes = [4, 1, 1, 1, 1]
+    assert seen == [*check_passes, 4, 4], "four rows as a whole, the same one by one, and the micro-batches"
     seen.clear()
     for _ in range(2, 9):
         run(rows())
-    assert seen == [*proof, 4, 4, 4, 4, *proof, *[4] * 8, *proof, 4, 4], "at steps 2, 4 and 8"
+    assert seen == [*check_passes, 4, 4, 4, 4, *check_passes, *[4] * 8, *check_passes, 4, 4], "at steps 2, 4 and 8"
 
 
 def test_no_check_without_a_split():

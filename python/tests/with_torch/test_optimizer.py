@@ -43,19 +43,19 @@ def test_a_closed_gate_changes_nothing_and_an_open_one_trains(kind):
     model, optimizer = trained(kind)
     make_capturable(optimizer)
     assert has_gate(optimizer)
-    watch = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.init_state([optimizer])
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
     before = everything(model, optimizer)
     backward(model)
-    watch.set_gate(True)
+    hooks.set_gate(True)
     shown = []
-    with watch.observing(lambda gradients: shown.extend(name for name, _ in gradients)):
+    with hooks.observing(lambda gradients: shown.extend(name for name, _ in gradients)):
         optimizer.step()
     assert shown == ["weight", "bias"]
     assert_same(before, everything(model, optimizer))
     assert not hasattr(optimizer, "found_inf")
-    watch.set_gate(False)
-    with watch.observing(None):
+    hooks.set_gate(False)
+    with hooks.observing(None):
         optimizer.step()
     assert not torch.equal(before[0]["weight"], model.weight)
 
@@ -64,9 +64,9 @@ def test_initial_state_equals_that_of_a_first_step():
     model, optimizer = trained()
     twin, twins = trained()
     make_capturable(optimizer)
-    watch = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.init_state([optimizer])
-    assert watch.calls == 0, "none of them is a training step"
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
+    assert hooks.calls == 0, "none of them is a training step"
     for each, its in ((model, optimizer), (twin, twins)):
         backward(each)
         its.step()
@@ -122,14 +122,14 @@ def test_an_optimizer_that_counts_on_the_host_is_rejected():
 def test_a_scalers_flag_is_combined_with_the_gate():
     model, optimizer = trained()
     make_capturable(optimizer)
-    watch = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.init_state([optimizer])
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
     before = everything(model, optimizer)
     backward(model)
     for scalers, gate, trains in ((1.0, False, False), (0.0, True, False), (0.0, False, True)):
         optimizer.found_inf, optimizer.grad_scale = torch.tensor(scalers), None
-        watch.set_gate(gate)
-        with watch.observing(None):
+        hooks.set_gate(gate)
+        with hooks.observing(None):
             optimizer.step()
         del optimizer.found_inf, optimizer.grad_scale
         assert torch.equal(before[0]["weight"], model.weight) != trains
@@ -142,8 +142,8 @@ def test_sgd_momenta_start_at_zero(more):
     model, optimizer = trained(torch.optim.SGD, **more)
     twin, twins = trained(torch.optim.SGD, **more)
     make_capturable(optimizer)
-    watch = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
-    watch.init_state([optimizer])
+    hooks = OptimizerHooks([optimizer], {p: name for name, p in model.named_parameters()})
+    hooks.init_state([optimizer])
     for _ in range(3):
         for each, its in ((model, optimizer), (twin, twins)):
             its.zero_grad()

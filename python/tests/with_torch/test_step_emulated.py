@@ -332,14 +332,14 @@ def test_host_random_decisions_have_no_graph_and_train_alike(drawn, name):
 
 
 def test_a_thread_that_draws_briefly_does_not_prevent_graphs():
-    rehearsals = []
+    dry_runs = []
 
     def make(model, optimizer):
         inner = plain(model, optimizer)
 
         def train(batch):
-            if torch.cuda.is_current_stream_capturing() and len(rehearsals) < 2:
-                rehearsals.append(batch)
+            if torch.cuda.is_current_stream_capturing() and len(dry_runs) < 2:
+                dry_runs.append(batch)
                 loader = threading.Thread(target=lambda: (torch.rand(3), random.random()))
                 loader.start()
                 loader.join()
@@ -349,7 +349,7 @@ def test_a_thread_that_draws_briefly_does_not_prevent_graphs():
 
     models, _, graphed = both(make=make)
     assert_trained_alike(*models)
-    assert len(rehearsals) == 2
+    assert len(dry_runs) == 2
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.replays == 37
 
@@ -771,12 +771,12 @@ def test_a_failed_capture_is_reported_and_trains_the_batch_once():
 
 def test_reading_the_capture_key_is_fast():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2)) for _ in range(167)))
-    baked = CaptureKey(model, [])
+    capture_key = CaptureKey(model, [])
     assert len(list(model.parameters())) == 1002
     took = []
     for _ in range(200):
         began = time.process_time()
-        assert baked.read()[0] == baked.layout
+        assert capture_key.read()[0] == capture_key.layout
         took.append(time.process_time() - began)
     assert min(took) < 1e-3
 

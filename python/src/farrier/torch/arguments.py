@@ -22,7 +22,7 @@ def require_guard_functions(count: Any, split: Any, rows: Any, request_checkpoin
         (count, "count", "count(batch) -> the number of terms in its mean"),
         (split, "split", "split(batch, sizes) -> the micro-batches"),
         (rows, "rows", "rows(batch) -> the number of rows"),
-        (request_checkpoint, "ask_checkpoint", "ask_checkpoint(reason)"),
+        (request_checkpoint, "request_checkpoint", "request_checkpoint(reason)"),
     ):
         if fn is not None:
             require_function(fn, name, meaning)
