@@ -268,9 +268,9 @@ class Job:
             self._read()
         if self._socket is None:
             self._connect()
-        sent_bytes = message is None or self._send(message)
-        self.sent += message is not None and sent_bytes
-        return sent_bytes
+        accepted = message is None or self._send(message)
+        self.sent += message is not None and accepted
+        return accepted
 
     def _connect(self) -> None:
         reconnect, now_s = self._state.reconnect, time.monotonic()

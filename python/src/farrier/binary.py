@@ -192,17 +192,15 @@ def with_frameworks(result: CheckResult, frameworks: Sequence[str], *, of_this_p
         return result
     blocked = result.verdict == "blocked"
     judged_versions = {_name_and_version(finding.subject) for finding in result.findings}
-    not_covered = [
-        name for name in frameworks if not name.endswith("+cpu") and _name_and_version(name) not in judged_versions
-    ]
+    unjudged = [name for name in frameworks if not name.endswith("+cpu") and _name_and_version(name) not in judged_versions]
     if blocked and not any(finding.code == "framework-none" for finding in result.findings):
         judged_names = {name for name, _ in judged_versions}
-        not_covered = [name for name in not_covered if _name_and_version(name)[0] in judged_names]
-    if not not_covered or any(finding.verdict == "unknown" for finding in result.findings):
+        unjudged = [name for name in unjudged if _name_and_version(name)[0] in judged_names]
+    if not unjudged or any(finding.verdict == "unknown" for finding in result.findings):
         return result
-    text = f"{', '.join(not_covered)} runs here but is not the one installed for {sys.executable}: it was not judged"
-    not_judged = Finding("running-not-judged", "unknown", text, subject=not_covered[0], source="sys.modules")
-    return replace(result, verdict="blocked" if blocked else "unknown", findings=(*result.findings, not_judged))
+    text = f"{', '.join(unjudged)} runs here but is not the one installed for {sys.executable}: it was not judged"
+    finding = Finding("running-not-judged", "unknown", text, subject=unjudged[0], source="sys.modules")
+    return replace(result, verdict="blocked" if blocked else "unknown", findings=(*result.findings, finding))
 
 
 def _name_and_version(framework: str) -> tuple[str, str]:

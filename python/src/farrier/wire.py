@@ -189,7 +189,7 @@ class LineReader:
     def __init__(self) -> None:
         self.too_long = 0
         self._partial = b""
-        self._gated_step = False
+        self._skipping_line = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the lines completed by these bytes."""
@@ -198,15 +198,15 @@ class LineReader:
         for part in completed:
             complete_line = self._partial + part
             self._partial = b""
-            if self._gated_step or len(complete_line) > LINE_BYTES_MAX:
+            if self._skipping_line or len(complete_line) > LINE_BYTES_MAX:
                 self.too_long += 1
-                self._gated_step = False
+                self._skipping_line = False
             else:
                 lines.append(complete_line)
         self._partial += rest
-        if self._gated_step or len(self._partial) > LINE_BYTES_MAX:
+        if self._skipping_line or len(self._partial) > LINE_BYTES_MAX:
             self._partial = b""
-            self._gated_step = True
+            self._skipping_line = True
         return lines
 
 
@@ -310,7 +310,7 @@ class ClientState:
         self._remember_findings(new)
         self._reason = truncate(message.get("reason") or "the agent of this node gave no reason", MESSAGE_CHARS_MAX)
         self._not_before_s = float("-inf")
-        return LineOutcome(log_message=self._log_once("a checkpoint is wanted", self._reason))
+        return LineOutcome(log_message=self._log_once("checkpoint requested", self._reason))
 
     def _remember_findings(self, keys: Iterable[str]) -> None:
         self._seen_findings.update(dict.fromkeys(keys))

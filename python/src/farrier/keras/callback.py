@@ -69,11 +69,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         if save_every is not None and (save_every < 1 or save is None):
             raise ValueError(f"save_every is {save_every}: it must be 1 or more, and needs `save`")
         self.job, self._tokens, self._agree = job, tokens, agree
-        self._agree_every, self._first_step, self._stop_after_checkpoint = (
-            max(1, agree_every),
-            first_step,
-            stop_after_checkpoint,
-        )
+        self._agree_every, self._first_step = max(1, agree_every), first_step
+        self._stop_after_checkpoint = stop_after_checkpoint
         self._writer: CheckpointWriter | None = None
         self._save, self._save_every = save, save_every
         self.last_saved_step: int | None = None
@@ -215,10 +212,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         reason = self.job.checkpoint_wanted or "another rank received a checkpoint request"
         self.job.phase("checkpoint")
         # `self.model` and not `_model`: on JAX it syncs the weights back to the model.
-        last_saved_step = self._writer(self.model, self.step, self.job)
+        saved = self._writer(self.model, self.step, self.job)
         self.job.phase("train")
         self._cadence.start(self.step, time.perf_counter())
-        if last_saved_step:
+        if saved:
             self.last_saved_step = self.step
             if requested and self._stop_after_checkpoint:
                 self.request_stop(reason)
