@@ -18,14 +18,14 @@ class Runs:
     probability `share`. The graph's gradient is scaled by `error` and a further `away` apart.
     """
 
-    def __init__(self, seed, *, deviation, noise, error=0.0, away=0.0, share=1.0, norm=NORM, whole=None):
+    def __init__(self, seed, *, deviation, noise, error=0.0, away=0.0, share=1.0, norm=NORM, total_norm=None):
         self.random = random.Random(seed)
         self.deviation, self.noise, self.error, self.away, self.share = deviation, noise, error, away, share
         self.norm = norm
         self.tensor = TensorEvidence("a", "float32", norm)
         tensors = [self.tensor]
-        if whole is not None:
-            tensors.append(TensorEvidence("rest", "float32", whole))
+        if total_norm is not None:
+            tensors.append(TensorEvidence("rest", "float32", total_norm))
         self.reference = self.draw()
         self.evidence = Evidence(tensors, 1.0, 5e-4)
         self.eager_runs = 1
@@ -128,7 +128,7 @@ def test_pooled_noise_history_needs_no_further_runs():
 
 @pytest.mark.parametrize(("error", "same"), [(0.0, True), (0.01, False), (-1.0, False)])
 def test_a_small_gradient_is_held_to_its_own_scale_if_measurable(error, same):
-    small = {"norm": 0.1 * FLOOR, "whole": 1.0}
+    small = {"norm": 0.1 * FLOOR, "total_norm": 1.0}
     for noise, deviation in ((0.0, 0.0), (5e-3, 1e-4)):
         found = Runs(1, deviation=deviation, noise=noise, error=error, **small).compare_until_decided()
         assert found.passed == same, (noise, found)
@@ -136,20 +136,22 @@ def test_a_small_gradient_is_held_to_its_own_scale_if_measurable(error, same):
 
 def test_a_small_gradient_of_pure_noise_is_waived_and_named():
     for seed in range(200):
-        runs = Runs(seed, deviation=0.7, noise=0.7, norm=0.01 * FLOOR, whole=1.0)
+        runs = Runs(seed, deviation=0.7, noise=0.7, norm=0.01 * FLOOR, total_norm=1.0)
         found = runs.compare_until_decided()
         assert found.passed, found
         assert found.waived == ["a"]
         assert runs.eager_runs == 1 + MAX_ROUNDS
         assert "too small and noisy to judge: a" in str(found)
-        again = Runs(SEEDS + seed, deviation=0.7, noise=0.7, norm=0.01 * FLOOR, whole=1.0)
+        again = Runs(SEEDS + seed, deviation=0.7, noise=0.7, norm=0.01 * FLOOR, total_norm=1.0)
         assert again.compare_until_decided(found.noise_history).waived == ["a"]
         assert again.eager_runs == 1
 
 
 def test_a_small_gradient_with_other_rounding_is_waived():
     """Both are deterministic, and the difference is not along the gradient."""
-    found = Runs(0, deviation=0.0, noise=0.0, error=-1.0, away=1.0, norm=1e-4 * FLOOR, whole=1.0).compare_until_decided()
+    found = Runs(
+        0, deviation=0.0, noise=0.0, error=-1.0, away=1.0, norm=1e-4 * FLOOR, total_norm=1.0
+    ).compare_until_decided()
     assert found.passed, found
 
 

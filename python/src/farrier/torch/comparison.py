@@ -126,23 +126,25 @@ class Evidence:
         if final and common is not None:  # A scale common to most gradients need not be common to all (two optimizers).
             without_common = self._assess_all(prior, None, final=True)
             assessments = [
-                other if with_common.too_noisy and other.finding is None else with_common
+                other if with_common.too_noisy and other.mismatch is None else with_common
                 for with_common, other in zip(assessments, without_common, strict=True)
             ]
-        mismatches = self.mismatches + [each.finding for each in assessments if each.finding is not None]
-        if common is not None and common.finding is not None:
-            mismatches.append(common.finding)
+        mismatches = self.mismatches + [each.mismatch for each in assessments if each.mismatch is not None]
+        if common is not None and common.mismatch is not None:
+            mismatches.append(common.mismatch)
         waived = [tensor.name for tensor, each in zip(self.tensors, assessments, strict=True) if each.waived]
-        resolution = max((each.resolution for each in assessments if each.finding is None and not each.waived), default=0.0)
+        resolution = max(
+            (each.resolution for each in assessments if each.mismatch is None and not each.waived), default=0.0
+        )
         max_distance, max_distance_name, noise = 0.0, "-", 0.0
         for tensor in self.tensors:
-            size = max(tensor.norm, FLOOR * self._whole, 1e-300)
+            size = max(tensor.norm, FLOOR * self._total_norm, 1e-300)
             noise = max([noise] + [each.distance / size for each in tensor.eager])
             nearest = min(each.distance for each in tensor.graph) / size
             if not nearest <= max_distance:  # NaN counts as the largest.
                 max_distance, max_distance_name = nearest, tensor.name
         loss = min(self.graph_losses, key=lambda each: _distance(each, self.expected_loss))
-        mismatches += self._loss_findings(loss)
+        mismatches += self._loss_mismatches(loss)
         return Comparison(
             loss=loss,
             expected_loss=self.expected_loss,
@@ -159,7 +161,7 @@ class Evidence:
         )
 
     @property
-    def _whole(self) -> float:
+    def _total_norm(self) -> float:
         """The norm of all gradients."""
         return math.sqrt(sum(each.norm**2 for each in self.tensors))
 
@@ -167,9 +169,9 @@ class Evidence:
         is_noisy = any(each.is_noisy for each in self.tensors) or bool(
             prior and any(noise.spread for noise in prior.values())
         )
-        whole, prior_by_name = self._whole, prior or {}
+        total_norm, prior_by_name = self._total_norm, prior or {}
         return [
-            assess(each, whole, is_noisy=is_noisy, prior=prior_by_name.get(each.name), common=common, final=final)
+            assess(each, total_norm, is_noisy=is_noisy, prior=prior_by_name.get(each.name), common=common, final=final)
             for each in self.tensors
         ]
 
@@ -184,10 +186,10 @@ class Evidence:
     def _updated_history(
         self, previous_history: NoiseHistory, waived: list[str], common: CommonScale | None
     ) -> NoiseHistory:
-        learned = {each.name: each.noise(common, waived=each.name in waived) for each in self.tensors}
-        return {name: noise.pooled_with(previous_history.get(name)) for name, noise in learned.items()}
+        measured = {each.name: each.noise(common, waived=each.name in waived) for each in self.tensors}
+        return {name: noise.pooled_with(previous_history.get(name)) for name, noise in measured.items()}
 
-    def _loss_findings(self, loss: float) -> list[Mismatch]:
+    def _loss_mismatches(self, loss: float) -> list[Mismatch]:
         repeated = max((_distance(each, self.expected_loss) for each in self.eager_losses), default=0.0)
         allowed = max(self.loss_rounding * abs(self.expected_loss), DISTANCE_MARGIN * repeated)
         if losses_match(loss, self.expected_loss, allowed):

@@ -34,15 +34,15 @@ class RunReadings:
     def within_tolerance(self, limit: Tolerance, loss_limit: Tolerance, expected_loss: float) -> Comparison:
         """Judges this single run by fixed tolerances."""
         mismatches = list(self.mismatches)
-        whole = math.sqrt(sum(norm**2 for norm in self.norms.values()))
+        total_norm = math.sqrt(sum(norm**2 for norm in self.norms.values()))
         max_distance, max_distance_name = 0.0, "-"
         for name, reading in self.readings.items():
-            relative = reading.distance / max(self.norms[name], limit.floor * whole, 1e-300)
+            relative = reading.distance / max(self.norms[name], limit.floor * total_norm, 1e-300)
             if not relative <= max_distance:  # NaN counts as the largest.
                 max_distance, max_distance_name = relative, name
             if reading.nonfinite_mismatches:
                 mismatches.append(Mismatch(MismatchKind.NOT_FINITE, name, reading.nonfinite_mismatches))
-            elif not limit.allows(reading.distance, self.norms[name], whole):
+            elif not limit.allows(reading.distance, self.norms[name], total_norm):
                 mismatches.append(Mismatch(MismatchKind.DISTANCE, name, relative, limit.relative))
         if not losses_match(self.loss, expected_loss, loss_limit.relative * abs(expected_loss)):
             mismatches.append(Mismatch(MismatchKind.LOSS, "loss", self.loss, expected_loss))

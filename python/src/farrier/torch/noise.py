@@ -79,7 +79,7 @@ class MismatchKind(Enum):
     NOISE_TOO_LARGE = "noise-too-large"
 
 
-_SENTENCES = {
+_TEMPLATES = {
     MismatchKind.MISSING_IN_GRAPH: "{name} has a gradient in eager mode but not in the graph",
     MismatchKind.MISSING_EAGERLY: "{name} has a gradient in the graph but not in eager mode",
     MismatchKind.SHAPE: "{name} has a gradient of another shape in the graph than in eager mode",
@@ -105,7 +105,7 @@ class Mismatch:
     limit: float = 0.0
 
     def __str__(self) -> str:
-        return _SENTENCES[self.kind].format(name=self.name, value=self.value, limit=self.limit)
+        return _TEMPLATES[self.kind].format(name=self.name, value=self.value, limit=self.limit)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class CommonScale:
     graph: list[float]
 
     @property
-    def finding(self) -> Mismatch | None:
+    def mismatch(self) -> Mismatch | None:
         """What is wrong with the graph as a whole, or None."""
         eager, name = [0.0, *self.eager], "the median of all gradients"
         values = max(max(eager) - min(eager), max(self.graph) - min(self.graph))
@@ -240,22 +240,22 @@ def _student_t(degrees: int) -> float:
 class Assessment:
     """Result for one gradient.
 
-    `finding` is None if it passes; `waived` if too small and noisy to judge.
+    `mismatch` is None if it passes; `waived` if too small and noisy to judge.
     """
 
-    finding: Mismatch | None
+    mismatch: Mismatch | None
     resolution: float = 0.0
     waived: bool = False
 
     @property
     def too_noisy(self) -> bool:
         """Whether noise hides a possible error."""
-        return self.finding is not None and self.finding.kind is MismatchKind.NOISE_TOO_LARGE
+        return self.mismatch is not None and self.mismatch.kind is MismatchKind.NOISE_TOO_LARGE
 
 
 def assess(
     evidence: TensorEvidence,
-    whole: float,
+    total_norm: float,
     *,
     is_noisy: bool,
     prior: TensorNoise | None = None,
@@ -264,10 +264,10 @@ def assess(
 ) -> Assessment:
     """Judges one gradient.
 
-    `whole` is the norm of all gradients, `is_noisy` whether any gradient of the step is, `common`
+    `total_norm` is the norm of all gradients, `is_noisy` whether any gradient of the step is, `common`
     is subtracted from scale offsets, and `final` means that no further runs follow.
     """
-    name, size, small = evidence.name, max(evidence.norm, FLOOR * whole, 1e-300), evidence.norm < FLOOR * whole
+    name, size, small = evidence.name, max(evidence.norm, FLOOR * total_norm, 1e-300), evidence.norm < FLOOR * total_norm
     repeated = max((each.distance for each in evidence.eager), default=0.0)
     if not repeated <= MAX_NOISE * size or any(each.nonfinite_mismatches for each in evidence.eager):
         return Assessment(Mismatch(MismatchKind.EAGER_RUNS_DIFFER, name, repeated / size, MAX_NOISE))

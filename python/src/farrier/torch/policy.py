@@ -187,9 +187,9 @@ class Tolerance:
     relative: float
     floor: float = 1e-3
 
-    def allows(self, difference: float, norm: float, whole: float) -> bool:
+    def allows(self, difference: float, norm: float, total_norm: float) -> bool:
         """Whether a gradient of that norm may differ by that much. NaN is never allowed."""
-        return difference <= self.relative * max(norm, self.floor * whole)
+        return difference <= self.relative * max(norm, self.floor * total_norm)
 
 
 #: Mantissa bits by dtype; rounding of one operation is 2**-(bits + 1).
