@@ -52,4 +52,4 @@ def test_any_other_error_ends_the_shard(model: Decoder) -> None:
         run_stream(Shard("tiny", "default", 1.0, steps=2), model, step)
 
 
-UNKNOWN = {"shape": "x", "wanted_bytes": None, "allocated_bytes": None, "capacity_bytes": None}
+UNKNOWN = {"shape": "x", "requested_bytes": None, "allocated_bytes": None, "capacity_bytes": None}
