@@ -78,7 +78,7 @@ def test_an_error_is_reported_once_and_raised(fake):
     with pytest.raises(RuntimeError, match="CUDA out of memory"), oom.reporting(), oom.reporting():
         raise err
     rank = fake.accept()
-    assert [said["type"] for said in rank.everything()] == ["hello", "oom"]
+    assert [message["type"] for message in rank.everything()] == ["hello", "oom"]
     with pytest.raises(ValueError, match="x"), oom.reporting():
         raise ValueError("x")
     rank.assert_silent()

@@ -189,9 +189,9 @@ def test_events_go_to_the_agent_by_default(net, batch, memory, fake):
     memory.limit = 3 * ROW
     run = guard(net(), memory)
     run(batch())
-    said = fake.accept().everything()
-    assert [line["type"] for line in said] == ["hello"] + ["oom"] * run.report.ooms
-    assert said[1]["bytes_wanted"] == 8 * 20
+    messages = fake.accept().everything()
+    assert [line["type"] for line in messages] == ["hello"] + ["oom"] * run.report.ooms
+    assert messages[1]["bytes_wanted"] == 8 * 20
 
 
 def state_of(model):

@@ -27,7 +27,7 @@ def guard(fits=10**9, **more):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"count": 8}, "count is a `int`: pass a function"),
         ({"split": "rows"}, "split is a `str`: pass a function"),
@@ -39,8 +39,8 @@ def guard(fits=10**9, **more):
         ({"learned": {"version": 1}}, "learned"),
     ],
 )
-def test_wrong_arguments_are_rejected_at_once(wrong, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_wrong_arguments_are_rejected_at_once(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         guard(**wrong)
 
 
@@ -49,7 +49,7 @@ def cut_unevenly(batch, sizes):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"count": lambda batch: batch["labels"].sum()}, r"count fails on the first batch \(KeyError: 'labels'\)"),
         ({"count": lambda batch: None}, "count returned None: it must return an integer"),
@@ -64,8 +64,8 @@ def cut_unevenly(batch, sizes):
         ({"rows": lambda batch: batch["x"].shape}, "rows returned a `Size`"),
     ],
 )
-def test_a_broken_function_is_reported_at_the_first_step(wrong, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_a_broken_function_is_reported_at_the_first_step(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         guard(**wrong)(rows())
 
 

@@ -30,8 +30,8 @@ def test_without_a_gpu_the_step_runs_eagerly_with_a_reason(caplog):
     assert "eager from here on: the model is on cpu. Remedy: CUDA graphs need the whole model on one CUDA device" in str(
         run.report
     )
-    said = [record for record in caplog.records if record.name == "farrier.torch"]
-    assert [(record.levelname, record.getMessage()) for record in said] == [
+    records = [record for record in caplog.records if record.name == "farrier.torch"]
+    assert [(record.levelname, record.getMessage()) for record in records] == [
         ("INFO", f"the step runs eagerly: {run.report.reason}")
     ], "once"
     assert run.report.steps == 6
@@ -62,7 +62,7 @@ def test_overlapping_spans_count_once():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"fn": None}, "fn is None: pass a function"),
         ({"model": None}, "model is None: pass the one trained nn.Module"),
@@ -79,10 +79,10 @@ def test_overlapping_spans_count_once():
         ({"policy": "careful"}, "policy is a `str`: pass a farrier.torch.Policy"),
     ],
 )
-def test_wrong_arguments_are_rejected_by_name(wrong, said):
+def test_wrong_arguments_are_rejected_by_name(wrong, message):
     model = torch.nn.Linear(1, 1)
     given = {"fn": len, "model": model, "optimizer": torch.optim.SGD(model.parameters()), **wrong}
-    with pytest.raises((TypeError, ValueError), match=said):
+    with pytest.raises((TypeError, ValueError), match=message):
         step(given.pop("fn"), **given)
 
 
