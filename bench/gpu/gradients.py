@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
 
-from farrier.bench.memory import GIB, random_batch, choose_allocator, shapes
+from farrier.bench.memory import GIB, choose_allocator, random_batch, shapes
 
 
 def probe(torch, model):
