@@ -1,108 +1,108 @@
-//! How blocks are dealt to the stages of a pipeline.
+//! Assignment of transformer layers to pipeline stages and virtual stages.
 
-use crate::run::Run;
+use crate::run::TrainingRun;
 
-/// Blocks in pieces, as many in each as can be.
+/// Layers per virtual stage, as even as possible.
 ///
-/// Where they do not divide, the ends hold fewer, for they have the embedding and the loss: where one
-/// is missing the last, where two are the first too (Megatron's `--account-for-loss-in-pipeline-split`
-/// and its like for the embedding); where more are, they are missing from the last, but for one block
-/// of it, and then from those before it (Megatron Bridge's layouts of `DeepSeek` V3).
+/// If the layers do not divide evenly, the ends get fewer, since they also hold the embedding and
+/// the loss. One missing layer comes out of the last virtual stage, a second out of the first
+/// (Megatron's `--account-for-loss-in-pipeline-split` and `--account-for-embedding-in-pipeline-split`).
+/// If more are missing, all come out of the last virtual stage down to one layer, then out of the
+/// ones before it (Megatron Bridge's layouts for `DeepSeek` V3).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pieces {
-    count: u32,
-    /// Blocks of a piece that lacks none.
-    pub(crate) most: u32,
-    /// Blocks that the first lacks.
-    pub(crate) at_first: u32,
-    /// Blocks that the last lacks, and those before it where one block is left of it.
-    pub(crate) at_end: u32,
+pub(crate) struct LayerAssignment {
+    virtual_stages: u32,
+    /// Layers of a full virtual stage.
+    pub(crate) layers_max: u32,
+    /// Layers missing from the first virtual stage.
+    pub(crate) first_missing: u32,
+    /// Layers missing from the end of the pipeline.
+    pub(crate) last_missing: u32,
 }
 
-impl Pieces {
-    /// So many blocks in so many pieces.
-    pub(crate) fn of(blocks: u32, count: u32) -> Self {
-        let most = blocks.div_ceil(count);
-        let missing = most * count - blocks;
-        let at_first = u32::from(missing == 2 && count > 1);
-        Self { count, most, at_first, at_end: missing - at_first }
+impl LayerAssignment {
+    pub(crate) fn new(layers: u32, virtual_stages: u32) -> Self {
+        let layers_max = layers.div_ceil(virtual_stages);
+        let missing = layers_max * virtual_stages - layers;
+        let first_missing = u32::from(missing == 2 && virtual_stages > 1);
+        Self { virtual_stages, layers_max, first_missing, last_missing: missing - first_missing }
     }
 
-    /// The first block of a piece, and the first of the next.
-    pub(crate) fn blocks(&self, piece: u32) -> (u32, u32) {
-        (self.begin(piece), self.begin(piece + 1))
+    /// First layer of a virtual stage, and first layer of the next one.
+    pub(crate) fn layer_range(&self, virtual_stage: u32) -> (u32, u32) {
+        (self.begin(virtual_stage), self.begin(virtual_stage + 1))
     }
 
-    /// Blocks of each piece.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = u32> {
-        (0..self.count).map(|piece| {
-            let (begin, end) = self.blocks(piece);
+    /// Number of layers of each virtual stage.
+    pub(crate) fn layer_counts(&self) -> impl Iterator<Item = u32> {
+        (0..self.virtual_stages).map(|virtual_stage| {
+            let (begin, end) = self.layer_range(virtual_stage);
             end - begin
         })
     }
 
-    fn begin(&self, piece: u32) -> u32 {
-        let at_first = if piece > 0 { self.at_first } else { 0 };
-        // Of the pieces counted from the last, so many are down to one block, and the next lacks the
-        // rest.
-        let each = (self.most - 1).max(1);
-        let (down, rest) = (self.at_end / each, self.at_end % each);
-        let behind = self.count - piece;
-        let at_end = match down.checked_sub(behind) {
-            Some(more) => more * each + rest,
+    fn begin(&self, virtual_stage: u32) -> u32 {
+        let first_missing = if virtual_stage > 0 { self.first_missing } else { 0 };
+        // Counted from the end, `reduced` virtual stages are down to one layer, and the one before
+        // them lacks `rest`.
+        let per_stage = (self.layers_max - 1).max(1);
+        let (reduced, rest) = (self.last_missing / per_stage, self.last_missing % per_stage);
+        let remaining = self.virtual_stages - virtual_stage;
+        let last_missing = match reduced.checked_sub(remaining) {
+            Some(more) => more * per_stage + rest,
             None => 0,
         };
-        piece * self.most - at_first - at_end
+        virtual_stage * self.layers_max - first_missing - last_missing
     }
 }
 
-/// Blocks of the fullest stage of a run's pipeline but the last, and of the last.
-pub(crate) fn fullest_and_last(run: &Run) -> (u32, u32) {
-    let (pp, vp) = (run.layout.pp.max(1), run.layout.vp.max(1));
-    let pieces = Pieces::of(run.model.layers, pp * vp);
-    let of_stage = |stage: u32| -> u32 {
-        let of_piece = |piece: u32| {
-            let (begin, end) = pieces.blocks(piece * pp + stage);
+/// Layers of the fullest pipeline stage other than the last, and layers of the last.
+pub(crate) fn fullest_and_last(run: &TrainingRun) -> (u32, u32) {
+    let (pp, vp) = (run.parallelism.pp.max(1), run.parallelism.vp.max(1));
+    let assignment = LayerAssignment::new(run.model.layers, pp * vp);
+    let layers = |stage: u32| -> u32 {
+        let layers = |index: u32| {
+            let (begin, end) = assignment.layer_range(index * pp + stage);
             end - begin
         };
-        (0..vp).map(of_piece).sum()
+        (0..vp).map(layers).sum()
     };
-    // Only the first piece and the last ones can hold fewer.
+    // Only the first virtual stage and the last ones can hold fewer layers.
     let second = 1.min(pp - 1);
-    (of_stage(0).max(of_stage(second)), of_stage(pp - 1))
+    (layers(0).max(layers(second)), layers(pp - 1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sizes(blocks: u32, count: u32) -> Vec<u32> {
-        Pieces::of(blocks, count).sizes().collect()
+    fn layer_counts(layers: u32, virtual_stages: u32) -> Vec<u32> {
+        LayerAssignment::new(layers, virtual_stages).layer_counts().collect()
     }
 
     #[test]
-    fn the_ends_hold_fewer_blocks() {
-        assert_eq!(sizes(8, 4), [2, 2, 2, 2]);
-        assert_eq!(sizes(7, 4), [2, 2, 2, 1]);
-        // Llama 3.1 405B takes one block from each end.
-        let llama = sizes(126, 16);
+    fn ends_get_fewer_layers() {
+        assert_eq!(layer_counts(8, 4), [2, 2, 2, 2]);
+        assert_eq!(layer_counts(7, 4), [2, 2, 2, 1]);
+        // Llama 3.1 405B takes one layer from each end.
+        let llama = layer_counts(126, 16);
         assert_eq!((llama[0], llama[15]), (7, 7));
-        assert!(llama[1..15].iter().all(|blocks| *blocks == 8));
-        // DeepSeek V3 from the last alone, which has the block of the further token and two losses.
-        assert_eq!(sizes(61, 8), [8, 8, 8, 8, 8, 8, 8, 5]);
-        assert_eq!(sizes(61, 16)[14..], [4, 1]);
-        // None is left without a block.
-        assert_eq!(sizes(9, 6), [2, 2, 2, 1, 1, 1]);
-        // But for 126 blocks in 16 × 8 pieces, whose ends have the embedding and the loss.
-        let pieces = sizes(126, 128);
-        assert_eq!((pieces[0], pieces[1], pieces[127]), (0, 1, 0));
+        assert!(llama[1..15].iter().all(|layers| *layers == 8));
+        // DeepSeek V3 takes layers from the last stage only, which has the MTP layer and two losses.
+        assert_eq!(layer_counts(61, 8), [8, 8, 8, 8, 8, 8, 8, 5]);
+        assert_eq!(layer_counts(61, 16)[14..], [4, 1]);
+        // No virtual stage is left empty.
+        assert_eq!(layer_counts(9, 6), [2, 2, 2, 1, 1, 1]);
+        // Except for 126 layers in 16 × 8 virtual stages, whose ends hold embedding and loss.
+        let counts = layer_counts(126, 128);
+        assert_eq!((counts[0], counts[1], counts[127]), (0, 1, 0));
     }
 
     #[test]
-    fn every_block_is_in_one_piece() {
-        for blocks in 1..130 {
-            for count in 1..=blocks + 2 {
-                assert_eq!(sizes(blocks, count).iter().sum::<u32>(), blocks, "{blocks} {count}");
+    fn every_layer_is_assigned_once() {
+        for layers in 1..130 {
+            for count in 1..=layers + 2 {
+                assert_eq!(layer_counts(layers, count).iter().sum::<u32>(), layers, "{layers} {count}");
             }
         }
     }

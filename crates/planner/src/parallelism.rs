@@ -1,50 +1,47 @@
-//! How a run is laid out over GPUs.
+//! The parallelism config of a run: DP, TP, PP, CP, EP, sharding and recompute.
 
 use serde::{Deserialize, Serialize};
 
-/// A split of the work, and what each GPU keeps.
+/// Parallelism degrees and memory-saving settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Layout {
-    /// Copies of the model that see different data.
+pub struct ParallelConfig {
+    /// Data-parallel replicas.
     pub dp: u32,
-    /// GPUs that share each product.
+    /// Tensor-parallel degree.
     pub tp: u32,
-    /// Stages of the pipeline.
+    /// Pipeline stages.
     pub pp: u32,
-    /// Pieces of the model that each stage holds.
+    /// Virtual stages per pipeline stage (interleaving).
     pub vp: u32,
-    /// GPUs that share a sequence.
+    /// Context-parallel degree.
     pub cp: u32,
-    /// GPUs that share the experts of a block, out of those that hold copies or parts of a sequence.
+    /// Expert-parallel degree. Expert-parallel groups are formed from the DP × CP × TP ranks.
     pub ep: u32,
-    /// What is kept once among the copies.
     pub sharding: Sharding,
-    /// GPUs that share what is kept once; the copies beyond hold it again. 0: all.
+    /// Ranks per sharding group; replicas beyond it hold full copies (HSDP). 0: all replicas.
     pub shard_group: u32,
-    /// Sequences that a GPU takes at once.
+    /// Sequences per micro-batch.
     pub micro_batch: u32,
-    /// What is computed again on the way back.
     pub recompute: Recompute,
-    /// Whether what TP does not split is split along the sequence.
+    /// Whether activations outside tensor-parallel regions are split along the sequence.
     pub sequence_parallel: bool,
-    /// Whether tensor-parallel traffic runs beside the products that it feeds.
+    /// Whether tensor-parallel communication overlaps with the GEMMs that depend on it.
     pub tensor_overlap: bool,
-    /// The order of forward and backward passes in the pipeline.
     pub schedule: Schedule,
-    /// Bytes of a gradient on its way between copies.
+    /// Bytes per gradient element in data-parallel reductions.
     pub reduce_bytes: u8,
-    /// Bytes of each of the optimizer's two moments.
+    /// Bytes per element of each of Adam's two moments.
     pub moment_bytes: u8,
-    /// Width of adapters, where only those learn.
+    /// LoRA rank; used only for [`crate::run::TrainingTask::Lora`].
     pub adapter_rank: u32,
 }
 
-/// The width of adapters in recipes of `NeMo` and Megatron Bridge.
+/// LoRA rank in the recipes of `NeMo` and Megatron Bridge.
 pub const ADAPTER_RANK: u32 = 32;
 
-impl Layout {
-    /// One GPU, or copies of one.
-    pub fn copies(dp: u32, micro_batch: u32) -> Self {
+impl ParallelConfig {
+    /// Data parallelism only, with the distributed optimizer (ZeRO-1).
+    pub fn data_parallel(dp: u32, micro_batch: u32) -> Self {
         Self {
             dp,
             tp: 1,
@@ -65,19 +62,19 @@ impl Layout {
         }
     }
 
-    /// GPUs that it takes.
+    /// World size.
     pub fn gpus(&self) -> u32 {
         self.dp * self.tp * self.pp * self.cp
     }
 
-    /// Of so many copies, those that share what is kept once.
-    pub fn holders(&self, copies: u32) -> u32 {
-        if self.shard_group == 0 { copies } else { self.shard_group.min(copies) }.max(1)
+    /// Ranks per sharding group, given the number of replicas of a weight.
+    pub fn shard_group_size(&self, replicas: u32) -> u32 {
+        if self.shard_group == 0 { replicas } else { self.shard_group.min(replicas) }.max(1)
     }
 
-    /// Whether each holds only its share of the gradients, for which they are reduced in each
-    /// micro-batch. In a pipeline with whole weights they are added up whole and reduced once.
-    pub fn shares_gradients(&self) -> bool {
+    /// Whether gradients are sharded, and therefore reduce-scattered in every micro-batch. ZeRO-2
+    /// with a pipeline accumulates full gradients and reduces them once per step.
+    pub fn shards_gradients(&self) -> bool {
         match self.sharding {
             Sharding::None | Sharding::Optimizer => false,
             Sharding::Gradients => self.pp == 1,
@@ -85,32 +82,32 @@ impl Layout {
         }
     }
 
-    /// Copies of each expert.
-    pub fn expert_copies(&self) -> u32 {
+    /// Data-parallel replicas of each expert.
+    pub fn expert_replicas(&self) -> u32 {
         (self.gpus() / (self.pp * self.ep)).max(1)
     }
 }
 
-/// What the copies of a model keep only once among them.
+/// What data-parallel replicas shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharding {
-    /// Nothing (plain data parallelism).
+    /// Nothing: plain data parallelism.
     None,
-    /// The optimizer's state (`ZeRO` 1, the distributed optimizer).
+    /// Optimizer state: ZeRO-1, Megatron's distributed optimizer.
     Optimizer,
-    /// And gradients (`ZeRO` 2).
+    /// Optimizer state and gradients: ZeRO-2.
     Gradients,
-    /// And weights (`ZeRO` 3, FSDP).
+    /// Optimizer state, gradients and weights: ZeRO-3, FSDP.
     Weights,
 }
 
 impl Sharding {
-    /// All of them, by `ZeRO`'s number.
+    /// In the order of ZeRO stages.
     pub const ALL: [Self; 4] = [Self::None, Self::Optimizer, Self::Gradients, Self::Weights];
 
-    /// `ZeRO`'s number for it.
-    pub fn stage(self) -> u8 {
+    /// ZeRO stage, 0 to 3.
+    pub fn zero_stage(self) -> u8 {
         match self {
             Self::None => 0,
             Self::Optimizer => 1,
@@ -120,28 +117,27 @@ impl Sharding {
     }
 }
 
-/// What is computed again on the way back, instead of kept.
+/// Activation recompute (checkpointing): what the backward pass recomputes instead of storing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recompute {
-    /// Nothing.
     None,
-    /// The core of attention, once more beside what its kernel does again anyway.
+    /// The attention core, beyond what flash attention recomputes anyway.
     Attention,
-    /// Cheap modules: norms, activations, latent projections.
+    /// Cheap modules: norms, activation functions, latent projections.
     Modules,
-    /// About half of the products (torchtitan's selective mode).
+    /// About half of the GEMMs (torchtitan's selective `op` mode).
     Operators,
-    /// Every second block.
+    /// Every second layer.
     EverySecond,
-    /// So many blocks of each stage.
+    /// This many layers of each pipeline stage.
     Layers(u32),
-    /// Every block.
+    /// Every layer.
     Full,
 }
 
 impl Recompute {
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> String {
         match self {
             Self::None => "none".to_owned(),
@@ -154,53 +150,52 @@ impl Recompute {
         }
     }
 
-    /// Share of a block's products that are done again.
-    pub fn products_again(self, layers_of_stage: f64) -> f64 {
+    /// Share of a layer's GEMMs that is recomputed.
+    pub fn recomputed_gemm_share(self, layers_per_stage: f64) -> f64 {
         match self {
             Self::None | Self::Attention | Self::Modules => 0.0,
             Self::Operators | Self::EverySecond => 0.5,
-            Self::Layers(count) => (f64::from(count) / layers_of_stage).min(1.0),
+            Self::Layers(count) => (f64::from(count) / layers_per_stage).min(1.0),
             Self::Full => 1.0,
         }
     }
 
-    /// Share of the core of attention that is done again.
-    pub fn attention_again(self, layers_of_stage: f64) -> f64 {
+    /// Share of the attention core that is recomputed.
+    pub fn recomputed_attention_share(self, layers_per_stage: f64) -> f64 {
         match self {
             Self::None | Self::Modules | Self::Operators => 0.0,
             Self::Attention => 1.0,
-            other => other.products_again(layers_of_stage),
+            other => other.recomputed_gemm_share(layers_per_stage),
         }
     }
 
-    /// Share of what is bound by memory that is done again.
-    pub fn pointwise_again(self, layers_of_stage: f64) -> f64 {
+    /// Share of the memory-bound pointwise operations that is recomputed.
+    pub fn recomputed_pointwise_share(self, layers_per_stage: f64) -> f64 {
         match self {
             Self::None | Self::Attention => 0.0,
             Self::Modules => 0.5,
             Self::Operators => 1.0,
-            other => other.products_again(layers_of_stage),
+            other => other.recomputed_gemm_share(layers_per_stage),
         }
     }
 }
 
-/// The order of forward and backward passes in a pipeline.
+/// Pipeline schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// One forward, one backward; interleaved where a stage holds several pieces.
+    /// 1F1B; interleaved if there is more than one virtual stage per pipeline stage.
     OneForwardOneBackward,
-    /// The gradients of weights fill the gaps (zero bubble, ZB-H1).
+    /// ZB-H1: weight gradients fill the bubble.
     ZeroBubble,
-    /// Two streams from both ends (`DualPipe`).
+    /// `DualPipe`: micro-batches enter from both ends of the pipeline.
     DualPipe,
 }
 
 impl Schedule {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::OneForwardOneBackward, Self::ZeroBubble, Self::DualPipe];
 
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::OneForwardOneBackward => "1f1b",

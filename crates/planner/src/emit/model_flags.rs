@@ -1,43 +1,43 @@
-//! What the shape of a model does not say and its blocks need all the same.
+//! Flags that a model's layers need beyond its shape.
 //!
 //! Sources: Megatron-LM `examples/post_training/modelopt/conf/` (Llama 3, Qwen, `DeepSeek`, Kimi,
 //! Nemotron, gpt-oss), `examples/rl/model_configs/` (epsilon of Qwen 3), `examples/mixtral/` and
-//! `tests/functional_tests/test_cases/mixtral/`, all at the commit of [`super::megatron::PROGRAM`];
+//! `tests/functional_tests/test_cases/mixtral/`, all at the commit of [`super::megatron::FRAMEWORK`];
 //! `NeMo` `nemo/collections/llm/gpt/model/` for Llama 2, the scaling of Llama 3.2, `DeepSeek` V2 and
 //! Nemotron 4; torchtitan `models/gpt_oss/model/args.py` for gpt-oss's `YaRN`.
 
-use crate::model::{Model, builtin};
+use crate::model::{TransformerConfig, builtin};
 
-/// A flag and its value; without a value where that is empty.
-pub(super) type Known = (&'static str, &'static str);
+/// A flag and its value; an empty value means a flag without value.
+pub(super) type FlagValue = (&'static str, &'static str);
 
-/// What is known of a model's blocks beyond their shape.
+/// Flags of a model's layers beyond its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Details {
-    /// How positions are told apart, where they are computed.
+pub(super) struct ModelFlags {
+    /// Position embedding, unless learned.
     pub(super) positions: &'static str,
-    /// The base of rotary positions, if it is known.
+    /// Base of the rotary embedding, if known.
     pub(super) rotary_base: Option<&'static str>,
-    /// The share of a head that is rotated, if it is known.
+    /// Share of the head dimension that is rotated, if known.
     pub(super) rotary_percent: Option<&'static str>,
-    /// Further flags of the blocks.
-    pub(super) blocks: &'static [Known],
+    /// Further flags of the layers.
+    pub(super) blocks: &'static [FlagValue],
     /// Further flags of the router.
-    pub(super) router: &'static [Known],
+    pub(super) router: &'static [FlagValue],
 }
 
-/// What Megatron can build of a model.
+/// How well `pretrain_gpt.py` can build a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blocks {
-    /// All of it.
-    Known(Details),
-    /// Its shape; the rest is not known here.
-    Shape(Details),
-    /// Not this.
-    Not(&'static str),
+pub(super) enum ModelSupport {
+    /// Completely.
+    Full(ModelFlags),
+    /// Only the shape is known here.
+    ShapeOnly(ModelFlags),
+    /// There is no flag for this feature.
+    Unsupported(&'static str),
 }
 
-const ROTARY: Details = Details {
+const ROTARY: ModelFlags = ModelFlags {
     positions: "rope",
     rotary_base: None,
     rotary_percent: Some("1.0"),
@@ -45,13 +45,13 @@ const ROTARY: Details = Details {
     router: AUXILIARY_LOSS,
 };
 
-const UNKNOWN: Details = Details { rotary_percent: None, ..ROTARY };
+const UNKNOWN: ModelFlags = ModelFlags { rotary_percent: None, ..ROTARY };
 
-const AUXILIARY_LOSS: &[Known] =
+const AUXILIARY_LOSS: &[FlagValue] =
     &[("--moe-router-load-balancing-type", "aux_loss"), ("--moe-aux-loss-coeff", "1e-3")];
 
 /// Shared by `DeepSeek` V3 and Kimi K2.
-const SIGMOID: [Known; 7] = [
+const SIGMOID: [FlagValue; 7] = [
     ("--moe-router-load-balancing-type", "seq_aux_loss"),
     ("--moe-aux-loss-coeff", "1e-4"),
     ("--moe-router-score-function", "sigmoid"),
@@ -61,7 +61,7 @@ const SIGMOID: [Known; 7] = [
     ("--moe-router-dtype", "fp32"),
 ];
 
-const DEEPSEEK_V3: &[Known] = &[
+const DEEPSEEK_V3: &[FlagValue] = &[
     SIGMOID[0],
     SIGMOID[1],
     SIGMOID[2],
@@ -74,7 +74,7 @@ const DEEPSEEK_V3: &[Known] = &[
     ("--moe-router-topk-scaling-factor", "2.5"),
 ];
 
-const KIMI_K2: &[Known] = &[
+const KIMI_K2: &[FlagValue] = &[
     SIGMOID[0],
     SIGMOID[1],
     SIGMOID[2],
@@ -85,7 +85,7 @@ const KIMI_K2: &[Known] = &[
     ("--moe-router-topk-scaling-factor", "2.827"),
 ];
 
-const DEEPSEEK_V2: &[Known] = &[
+const DEEPSEEK_V2: &[FlagValue] = &[
     SIGMOID[0],
     ("--moe-aux-loss-coeff", "1e-3"),
     SIGMOID[5],
@@ -95,19 +95,19 @@ const DEEPSEEK_V2: &[Known] = &[
     ("--moe-router-topk-scaling-factor", "16.0"),
 ];
 
-const DEEPSEEK_V2_LITE: &[Known] = &[
+const DEEPSEEK_V2_LITE: &[FlagValue] = &[
     SIGMOID[0],
     ("--moe-aux-loss-coeff", "1e-3"),
     SIGMOID[5],
     ("--moe-router-topk-scaling-factor", "1.0"),
 ];
 
-const MIXTRAL: &[Known] =
+const MIXTRAL: &[FlagValue] =
     &[("--moe-router-load-balancing-type", "aux_loss"), ("--moe-aux-loss-coeff", "1e-2")];
 
-const QWEN3_MIXTURE: &[Known] = &[AUXILIARY_LOSS[0], AUXILIARY_LOSS[1], SIGMOID[6]];
+const QWEN3_MIXTURE: &[FlagValue] = &[AUXILIARY_LOSS[0], AUXILIARY_LOSS[1], SIGMOID[6]];
 
-const GPT_OSS: Details = Details {
+const GPT_OSS: ModelFlags = ModelFlags {
     positions: "yarn",
     rotary_base: Some("150000"),
     blocks: &[
@@ -126,31 +126,31 @@ const GPT_OSS: Details = Details {
     ..ROTARY
 };
 
-impl Blocks {
-    /// Of a model. One that only has the name of another is not taken for it.
-    pub(super) fn of(model: &Model) -> Self {
-        let same = |record: &&builtin::Record| {
-            let known = record.model();
-            Model { name: known.name.clone(), ..model.clone() } == known
+impl ModelSupport {
+    /// A model counts as built-in only if its shape matches, not just its name.
+    pub(super) fn for_model(model: &TransformerConfig) -> Self {
+        let has_same_shape = |builtin: &&builtin::BuiltinModel| {
+            let builtin = builtin.model();
+            TransformerConfig { name: builtin.name.clone(), ..model.clone() } == builtin
         };
-        match builtin::named(&model.name).filter(same) {
-            Some(record) => Self::of_record(&record.name, &record.family),
-            None => Self::Shape(UNKNOWN),
+        match builtin::by_name(&model.name).filter(has_same_shape) {
+            Some(builtin) => Self::for_builtin(&builtin.name, &builtin.family),
+            None => Self::ShapeOnly(UNKNOWN),
         }
     }
 
-    fn of_record(name: &str, family: &str) -> Self {
-        let rotary = |base: &'static str, blocks: &'static [Known]| {
-            Self::Known(Details { rotary_base: Some(base), blocks, ..ROTARY })
+    fn for_builtin(name: &str, family: &str) -> Self {
+        let rotary = |base: &'static str, blocks: &'static [FlagValue]| {
+            Self::Full(ModelFlags { rotary_base: Some(base), blocks, ..ROTARY })
         };
-        if let Some(what) = not_built(name, family) {
-            return Self::Not(what);
+        if let Some(what) = unsupported_feature(name, family) {
+            return Self::Unsupported(what);
         }
         match (family, name) {
-            // Learned positions: nothing is missing.
-            ("gpt", _) => Self::Known(ROTARY),
-            ("gpt-oss", _) => Self::Known(GPT_OSS),
-            ("nemotron", _) => Self::Known(Details {
+            // Learned positions need no rotary flags.
+            ("gpt", _) => Self::Full(ROTARY),
+            ("gpt-oss", _) => Self::Full(GPT_OSS),
+            ("nemotron", _) => Self::Full(ModelFlags {
                 rotary_base: Some("10000"),
                 rotary_percent: Some("0.5"),
                 blocks: &[("--squared-relu", ""), ("--apply-layernorm-1p", "")],
@@ -166,17 +166,17 @@ impl Blocks {
             }
             ("qwen", _) => qwen(name),
             ("mistral", "mixtral-8x7b") => {
-                Self::Known(Details { rotary_base: Some("1000000"), router: MIXTRAL, ..ROTARY })
+                Self::Full(ModelFlags { rotary_base: Some("1000000"), router: MIXTRAL, ..ROTARY })
             }
-            ("mistral", "mixtral-8x22b") => Self::Shape(Details { router: MIXTRAL, ..ROTARY }),
+            ("mistral", "mixtral-8x22b") => Self::ShapeOnly(ModelFlags { router: MIXTRAL, ..ROTARY }),
             ("deepseek" | "kimi", _) => latent(name),
-            _ => Self::Shape(UNKNOWN),
+            _ => Self::ShapeOnly(UNKNOWN),
         }
     }
 }
 
-fn qwen(name: &str) -> Blocks {
-    let details = Details {
+fn qwen(name: &str) -> ModelSupport {
+    let flags = ModelFlags {
         rotary_base: Some("1000000"),
         blocks: &[("--norm-epsilon", "1e-6")],
         router: QWEN3_MIXTURE,
@@ -184,17 +184,17 @@ fn qwen(name: &str) -> Blocks {
     };
     let normed = &[("--norm-epsilon", "1e-6"), ("--qk-layernorm", "")];
     if name.starts_with("qwen3-coder") {
-        Blocks::Shape(Details { rotary_base: None, blocks: normed, ..details })
+        ModelSupport::ShapeOnly(ModelFlags { rotary_base: None, blocks: normed, ..flags })
     } else if name.starts_with("qwen3") {
-        Blocks::Known(Details { blocks: normed, ..details })
+        ModelSupport::Full(ModelFlags { blocks: normed, ..flags })
     } else {
-        Blocks::Known(details)
+        ModelSupport::Full(flags)
     }
 }
 
-/// Models with latent attention: their norms are those of the latents.
-fn latent(name: &str) -> Blocks {
-    let (rotary_base, blocks, router): (_, &[Known], _) = match name {
+/// Models with latent attention (MLA), which normalize the latents.
+fn latent(name: &str) -> ModelSupport {
+    let (rotary_base, blocks, router): (_, &[FlagValue], _) = match name {
         "deepseek-v2" => ("10000", yarn_v2(), DEEPSEEK_V2),
         "deepseek-v2-lite" => ("10000", yarn_v2(), DEEPSEEK_V2_LITE),
         "kimi-k2" => (
@@ -217,12 +217,12 @@ fn latent(name: &str) -> Blocks {
             ],
             DEEPSEEK_V3,
         ),
-        _ => return Blocks::Shape(UNKNOWN),
+        _ => return ModelSupport::ShapeOnly(UNKNOWN),
     };
-    Blocks::Known(Details { rotary_base: Some(rotary_base), blocks, router, ..ROTARY })
+    ModelSupport::Full(ModelFlags { rotary_base: Some(rotary_base), blocks, router, ..ROTARY })
 }
 
-fn yarn_v2() -> &'static [Known] {
+fn yarn_v2() -> &'static [FlagValue] {
     &[
         ("--norm-epsilon", "1e-6"),
         ("--rotary-scaling-factor", "40"),
@@ -231,15 +231,15 @@ fn yarn_v2() -> &'static [Known] {
     ]
 }
 
-/// What `pretrain_gpt.py` has no flag for.
-fn not_built(name: &str, family: &str) -> Option<&'static str> {
+/// A feature of the model that `pretrain_gpt.py` has no flag for.
+fn unsupported_feature(name: &str, family: &str) -> Option<&'static str> {
     Some(match family {
         "gemma" => "the scaled embedding",
-        "mpt" => "the linear biases of attention (ALiBi)",
-        "falcon" => "attention beside the feed-forward block",
-        "olmo" => "the norms behind attention and feed-forward blocks",
-        "minimax" => "the norm over all heads of queries",
-        "llama" if name.starts_with("llama4") => "attention in chunks",
+        "mpt" => "ALiBi",
+        "falcon" => "parallel attention and feed-forward blocks",
+        "olmo" => "post-norms",
+        "minimax" => "the query norm over all heads",
+        "llama" if name.starts_with("llama4") => "chunked attention",
         _ => return None,
     })
 }

@@ -1,74 +1,73 @@
-//! What measured products say of a GPU: the rate that a large one reaches, and how it falls where
-//! one is small. From tables of latencies by shape, which are not part of Farrier.
+//! Fit of the GEMM rate curve (plateau and knees) to measured GEMMs. The tables of latencies by shape
+//! are not part of Farrier.
 
-use super::squares;
+use super::least_squares;
 
-/// A measured product of `rows × depth` by `depth × columns`.
+/// A measured M×K by K×N GEMM.
 #[derive(Debug, Clone, Copy)]
-pub struct Product {
-    /// Rows of the first matrix.
+pub struct GemmSample {
+    /// M.
     pub rows: f64,
-    /// Columns of the second.
+    /// N.
     pub columns: f64,
-    /// What is summed over.
+    /// K.
     pub depth: f64,
-    /// What it took.
     pub seconds: f64,
 }
 
-/// What fits a table of products.
+/// Fitted rate curve of a GPU's GEMMs.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    /// Share of the peak that large ones reach.
+pub struct GemmFit {
+    /// Share of the peak that large GEMMs reach.
     pub plateau: f64,
-    /// Rows at which half of it is reached.
+    /// M at which half of the rate is reached.
     pub rows_knee: f64,
-    /// Columns and depth likewise.
+    /// N and K at which half of the rate is reached.
     pub columns_knee: f64,
-    /// Half of the measured lie within so much of the curve, as a share.
+    /// Median relative error of the fit.
     pub median_error: f64,
-    /// Products that were fitted to.
+    /// Number of samples used.
     pub count: usize,
 }
 
-/// The least of each size that a training step has.
-const LEAST_ROWS: f64 = 512.0;
-const LEAST_COLUMNS: f64 = 512.0;
+/// Smallest dimensions that occur in training.
+const MIN_ROWS: f64 = 512.0;
+const MIN_COLUMNS: f64 = 512.0;
 
-/// Time of a launch beside the work itself, as the smallest products show.
+/// Launch overhead, as the smallest GEMMs show.
 const LAUNCH_S: f64 = 4e-6;
 
-/// Fits the curve to products on a GPU of the given peak. `scaling_s` is what it takes to scale one
-/// number of the first matrix, where tables count that in: 0 for 16 bits.
-pub fn shape(products: &[Product], peak_flops: f64, scaling_s: f64) -> Shape {
-    let wanted: Vec<&Product> = products
+/// Fits the curve to GEMMs on a GPU with the given peak. `scaling_s` is the time to quantize one
+/// element of the first operand, if the table includes that: 0 for 16 bits.
+pub fn fit_gemm(gemms: &[GemmSample], peak_flops: f64, scaling_s: f64) -> GemmFit {
+    let samples: Vec<&GemmSample> = gemms
         .iter()
-        .filter(|product| {
-            product.rows >= LEAST_ROWS
-                && product.columns >= LEAST_COLUMNS
-                && product.depth >= LEAST_COLUMNS
+        .filter(|gemm| {
+            gemm.rows >= MIN_ROWS
+                && gemm.columns >= MIN_COLUMNS
+                && gemm.depth >= MIN_COLUMNS
         })
         .collect();
-    let error = |at: &[f64], product: &Product| {
+    let error = |at: &[f64], gemm: &GemmSample| {
         let [plateau, rows_knee, columns_knee] = [at[0].exp(), at[1].exp(), at[2].exp()];
-        let slowness = (1.0 + rows_knee / product.rows)
-            * (1.0 + columns_knee / product.columns)
-            * (1.0 + columns_knee / product.depth);
-        let work = 2.0 * product.rows * product.columns * product.depth;
-        let beside = LAUNCH_S + product.rows * product.depth * scaling_s;
-        ((work / (peak_flops * plateau) * slowness + beside) / product.seconds).ln()
+        let slowdown = (1.0 + rows_knee / gemm.rows)
+            * (1.0 + columns_knee / gemm.columns)
+            * (1.0 + columns_knee / gemm.depth);
+        let work = 2.0 * gemm.rows * gemm.columns * gemm.depth;
+        let overhead = LAUNCH_S + gemm.rows * gemm.depth * scaling_s;
+        ((work / (peak_flops * plateau) * slowdown + overhead) / gemm.seconds).ln()
     };
     let start = vec![0.7_f64.ln(), 100.0_f64.ln(), 100.0_f64.ln()];
-    let found = squares::least(start, |at| {
-        wanted.iter().map(|product| squares::robust(error(at, product) / 0.1, 2.0)).collect()
+    let fitted = least_squares::minimize(start, |at| {
+        samples.iter().map(|gemm| least_squares::robust(error(at, gemm) / 0.1, 2.0)).collect()
     });
-    let mut errors: Vec<f64> = wanted.iter().map(|product| error(&found, product).abs()).collect();
+    let mut errors: Vec<f64> = samples.iter().map(|gemm| error(&fitted, gemm).abs()).collect();
     errors.sort_by(f64::total_cmp);
-    Shape {
-        plateau: found[0].exp(),
-        rows_knee: found[1].exp(),
-        columns_knee: found[2].exp(),
+    GemmFit {
+        plateau: fitted[0].exp(),
+        rows_knee: fitted[1].exp(),
+        columns_knee: fitted[2].exp(),
         median_error: errors.get(errors.len() / 2).copied().unwrap_or(f64::NAN),
-        count: wanted.len(),
+        count: samples.len(),
     }
 }

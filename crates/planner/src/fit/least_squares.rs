@@ -1,24 +1,24 @@
-//! Least squares: Levenberg and Marquardt's way, with slopes taken by small steps.
+//! Nonlinear least squares: Levenberg-Marquardt with a finite-difference Jacobian.
 
-use super::linear;
+use super::linear_algebra;
 
-/// The place where the squares of `residuals` are least, sought from `start`.
-pub fn least(start: Vec<f64>, residuals: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
+/// Minimizes the sum of squared `residuals`, starting from `start`.
+pub fn minimize(start: Vec<f64>, residuals: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let mut at = start;
     let mut damping = 1e-2;
     let mut errors = residuals(&at);
-    let mut cost = squares(&errors);
+    let mut cost = sum_of_squares(&errors);
     for _ in 0..60 {
-        let slopes = slopes(&at, &errors, &residuals);
+        let jacobian = jacobian(&at, &errors, &residuals);
         let mut improved = false;
         for _ in 0..8 {
-            let step = linear::damped_step(&slopes, &errors, damping);
-            let tried: Vec<f64> = at.iter().zip(&step).map(|(at, step)| at + step).collect();
-            let tried_errors = residuals(&tried);
-            let tried_cost = squares(&tried_errors);
-            if tried_cost < cost {
-                improved = cost - tried_cost > 1e-6 * cost;
-                (at, errors, cost) = (tried, tried_errors, tried_cost);
+            let step = linear::damped_step(&jacobian, &errors, damping);
+            let trial: Vec<f64> = at.iter().zip(&step).map(|(at, step)| at + step).collect();
+            let trial_errors = residuals(&trial);
+            let trial_cost = sum_of_squares(&trial_errors);
+            if trial_cost < cost {
+                improved = cost - trial_cost > 1e-6 * cost;
+                (at, errors, cost) = (trial, trial_errors, trial_cost);
                 damping = (damping * 0.4).max(1e-9);
                 break;
             }
@@ -31,28 +31,28 @@ pub fn least(start: Vec<f64>, residuals: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64
     at
 }
 
-fn squares(errors: &[f64]) -> f64 {
+fn sum_of_squares(errors: &[f64]) -> f64 {
     errors.iter().map(|error| error * error).sum()
 }
 
-/// How each residual changes with each variable: one column a variable.
-fn slopes(at: &[f64], errors: &[f64], residuals: impl Fn(&[f64]) -> Vec<f64>) -> Vec<Vec<f64>> {
+/// Derivative of each residual by each variable, one column per variable.
+fn jacobian(at: &[f64], errors: &[f64], residuals: impl Fn(&[f64]) -> Vec<f64>) -> Vec<Vec<f64>> {
     const STEP: f64 = 1e-4;
     (0..at.len())
         .map(|column| {
             let mut moved = at.to_vec();
             moved[column] += STEP;
-            let there = residuals(&moved);
-            there.iter().zip(errors).map(|(there, here)| (there - here) / STEP).collect()
+            let shifted = residuals(&moved);
+            shifted.iter().zip(errors).map(|(shifted, error)| (shifted - error) / STEP).collect()
         })
         .collect()
 }
 
-/// The square of this grows only as a logarithm beyond `most`: what is far off is something that the
-/// model does not know of.
-pub fn robust(deviations: f64, most: f64) -> f64 {
-    let scaled = deviations / most;
-    most * (1.0 + scaled * scaled).ln().sqrt().copysign(scaled)
+/// Cauchy loss: the square of this grows only logarithmically beyond `limit`, so that outliers that
+/// the model does not cover have little influence.
+pub fn robust(deviations: f64, limit: f64) -> f64 {
+    let scaled = deviations / limit;
+    limit * (1.0 + scaled * scaled).ln().sqrt().copysign(scaled)
 }
 
 #[cfg(test)]
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_is_found_again() {
+    fn minimize_recovers_known_parameters() {
         let points: Vec<(f64, f64)> =
             (1..20).map(f64::from).map(|x| (x, 3.0 * x / (x + 5.0))).collect();
-        let found = least(vec![0.0, 0.0], |at| {
+        let fitted = minimize(vec![0.0, 0.0], |at| {
             let curve = |x: f64| at[0].exp() * x / (x + at[1].exp());
             points.iter().map(|(x, y)| curve(*x) - y).collect()
         });
-        assert!((found[0].exp() - 3.0).abs() < 1e-3 && (found[1].exp() - 5.0).abs() < 1e-2);
+        assert!((fitted[0].exp() - 3.0).abs() < 1e-3 && (fitted[1].exp() - 5.0).abs() < 1e-2);
     }
 }

@@ -1,7 +1,6 @@
-//! Linear algebra of the size that a fit needs.
+//! Dense linear algebra for small systems.
 
-/// The step that least squares with damping take from residuals and their slopes (one column a
-/// variable).
+/// Levenberg-Marquardt step from residuals and their Jacobian, stored by column (one per variable).
 pub fn damped_step(columns: &[Vec<f64>], residuals: &[f64], damping: f64) -> Vec<f64> {
     let count = columns.len();
     let mut normal = vec![vec![0.0; count]; count];
@@ -17,12 +16,11 @@ pub fn damped_step(columns: &[Vec<f64>], residuals: &[f64], damping: f64) -> Vec
     for (index, row) in normal.iter_mut().enumerate() {
         row[index] *= 1.0 + damping;
     }
-    Cholesky::of(normal).map_or_else(|| vec![0.0; count], |factor| factor.solve(&right))
+    Cholesky::factor(normal).map_or_else(|| vec![0.0; count], |factor| factor.solve(&right))
 }
 
-/// The sum of products.
 pub fn dot(left: &[f64], right: &[f64]) -> f64 {
-    // Four sums side by side: one alone waits for each addition.
+    // Four accumulators: a single one stalls on the latency of every addition.
     let (left_fours, left_rest) = left.as_chunks::<4>();
     let (right_fours, right_rest) = right.as_chunks::<4>();
     let mut sums = [0.0; 4];
@@ -35,15 +33,15 @@ pub fn dot(left: &[f64], right: &[f64]) -> f64 {
     sums[0] + sums[1] + sums[2] + sums[3] + rest
 }
 
-/// A positive definite matrix, as the triangle whose square it is.
+/// Cholesky factor of a positive definite matrix.
 #[derive(Debug, Clone)]
 pub struct Cholesky {
     lower: Vec<Vec<f64>>,
 }
 
 impl Cholesky {
-    /// Of a matrix, unless it is not positive definite.
-    pub fn of(mut matrix: Vec<Vec<f64>>) -> Option<Self> {
+    /// `None` if the matrix is not positive definite.
+    pub fn factor(mut matrix: Vec<Vec<f64>>) -> Option<Self> {
         for row in 0..matrix.len() {
             for column in 0..=row {
                 let (before, after) = matrix.split_at_mut(row);
@@ -67,26 +65,26 @@ impl Cholesky {
         Some(Self { lower: matrix })
     }
 
-    /// What times the triangle gives `right`: its square is `right` by the inverse of the matrix.
-    pub fn half(&self, right: &[f64]) -> Vec<f64> {
-        let mut half = right.to_vec();
+    /// Solves L·x = `right`; the squared norm of x is `right`ᵀ·A⁻¹·`right`.
+    pub fn forward_substitute(&self, right: &[f64]) -> Vec<f64> {
+        let mut solution = right.to_vec();
         for row in 0..right.len() {
-            let sum = half[row] - dot(&self.lower[row][..row], &half[..row]);
-            half[row] = sum / self.lower[row][row];
+            let sum = solution[row] - dot(&self.lower[row][..row], &solution[..row]);
+            solution[row] = sum / self.lower[row][row];
         }
-        half
+        solution
     }
 
-    /// What times the matrix gives `right`.
+    /// Solves A·x = `right`.
     pub fn solve(&self, right: &[f64]) -> Vec<f64> {
         let count = right.len();
-        let mut half = self.half(right);
+        let mut solution = self.forward_substitute(right);
         for row in (0..count).rev() {
             let below: f64 =
-                (row + 1..count).map(|below| self.lower[below][row] * half[below]).sum();
-            half[row] = (half[row] - below) / self.lower[row][row];
+                (row + 1..count).map(|below| self.lower[below][row] * solution[below]).sum();
+            solution[row] = (solution[row] - below) / self.lower[row][row];
         }
-        half
+        solution
     }
 }
 
@@ -95,17 +93,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_solved_multiplies_back() {
+    fn solution_satisfies_the_system() {
         let matrix = vec![vec![4.0, 1.0, 0.5], vec![1.0, 3.0, 0.2], vec![0.5, 0.2, 2.0]];
         let right = [1.0, -2.0, 3.0];
-        let found = Cholesky::of(matrix.clone()).unwrap().solve(&right);
+        let solution = Cholesky::factor(matrix.clone()).unwrap().solve(&right);
         for (row, right) in matrix.iter().zip(right) {
-            assert!((dot(row, &found) - right).abs() < 1e-12);
+            assert!((dot(row, &solution) - right).abs() < 1e-12);
         }
     }
 
     #[test]
-    fn what_is_not_positive_definite_is_refused() {
-        assert!(Cholesky::of(vec![vec![1.0, 2.0], vec![2.0, 1.0]]).is_none());
+    fn indefinite_matrix_is_rejected() {
+        assert!(Cholesky::factor(vec![vec![1.0, 2.0], vec![2.0, 1.0]]).is_none());
     }
 }

@@ -1,69 +1,64 @@
-//! What a minute less is worth.
+//! Value of a minute less of detection, recovery or checkpoint stall.
 
 use serde::Serialize;
 
-use super::closed_form::balance;
+use super::closed_form::steady_state;
 use super::interval;
-use super::timing::Timing;
+use super::timing::RunTiming;
 
-/// What a minute less of something saves over the run; less than a minute where there is none.
+/// Savings over the run from a minute less, or from eliminating it if it takes less than a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Worth {
-    /// How much less, at most a minute.
+pub struct MarginalValue {
+    /// The reduction, at most a minute.
     pub less_s: f64,
-    /// Hours that the run is shorter.
+    /// Reduction of the run's duration.
     pub hours: f64,
-    /// What these would have cost.
     pub usd: Option<f64>,
 }
 
-/// What a minute less is worth, for each thing that can be made shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Worths {
-    /// Of detection.
-    pub detection: Worth,
-    /// Of recovery (restart, load or warm-up).
-    pub recovery: Worth,
-    /// Of the stall at each checkpoint.
-    pub checkpoint_stall: Worth,
+pub struct MarginalValues {
+    pub detection: MarginalValue,
+    pub recovery: MarginalValue,
+    pub checkpoint_stall: MarginalValue,
 }
 
 const MINUTE_S: f64 = 60.0;
 
-impl Worths {
-    /// Over a run of so many hours without loss; at an interval, or at the best of each.
-    pub(super) fn of(
-        timing: &Timing,
+impl MarginalValues {
+    /// Over a run of `productive_h` without loss; at a fixed interval, or at the best of each case.
+    pub(super) fn new(
+        timing: &RunTiming,
         interval_s: Option<f64>,
         productive_h: f64,
         usd_per_hour: Option<f64>,
     ) -> Self {
-        let hours = |timing: &Timing| {
+        let hours = |timing: &RunTiming| {
             let interval_s = interval_s.unwrap_or_else(|| interval::best_s(timing));
-            productive_h / balance(timing, interval_s).split.useful_share
+            productive_h / steady_state(timing, interval_s).breakdown.useful_share
         };
         let now_h = hours(timing);
-        let worth = |less_s: f64, faster: &Timing| {
+        let marginal_value = |less_s: f64, faster: &RunTiming| {
             let saved_h = (now_h - hours(faster)).max(0.0);
-            Worth { less_s, hours: saved_h, usd: usd_per_hour.map(|usd| usd * saved_h) }
+            MarginalValue { less_s, hours: saved_h, usd: usd_per_hour.map(|usd| usd * saved_h) }
         };
 
         let less_s = timing.detection_s.min(MINUTE_S);
         let mut faster = *timing;
         faster.detection_s -= less_s;
-        let detection = worth(less_s, &faster);
+        let detection = marginal_value(less_s, &faster);
 
         let less_s = timing.recovery_s.min(MINUTE_S);
         let mut faster = *timing;
         faster.recovery_s -= less_s;
-        if let Some(behind) = &mut faster.behind {
-            behind.recovery_s = (behind.recovery_s - less_s).max(0.0);
+        if let Some(storage_tier) = &mut faster.storage_tier {
+            storage_tier.recovery_s = (storage_tier.recovery_s - less_s).max(0.0);
         }
-        let recovery = worth(less_s, &faster);
+        let recovery = marginal_value(less_s, &faster);
 
         let less_s = timing.stall_s.min(MINUTE_S);
         let mut faster = *timing;
         faster.stall_s -= less_s;
-        Self { detection, recovery, checkpoint_stall: worth(less_s, &faster) }
+        Self { detection, recovery, checkpoint_stall: marginal_value(less_s, &faster) }
     }
 }

@@ -1,35 +1,35 @@
-//! The part that a source means.
+//! The GPU that a source names.
 
 use farrier_facts::FactSet;
 
 use super::RowError;
-use super::cells::number;
+use super::table::number;
 use crate::gpu::Accelerator;
 
-/// The part that a source means, with what it says of it: `H100-SXM-96GB-HBM2e(2.4TB/s,500W)`.
+/// Resolves a GPU name with annotations: `H100-SXM-96GB-HBM2e(2.4TB/s,500W)`.
 pub(super) fn accelerator(facts: &FactSet, name: &str) -> Result<Accelerator, RowError> {
-    let (plain, said) = name.split_once('(').unwrap_or((name, ""));
-    // Sold to some clouds with the memory of the generation before, and 500 W; the facts have no
-    // such part. Parts of other kinds have that memory by their own names.
-    let lesser = plain.starts_with("H100-SXM") && plain.contains("HBM2e");
-    let cut = plain.starts_with("H800");
-    let known = if lesser || cut { "H100-SXM-80GB" } else { plain };
-    let mut gpu = Accelerator::named(facts, known)?;
+    let (plain, annotations) = name.split_once('(').unwrap_or((name, ""));
+    // Some clouds sell an H100 with HBM2e and 500 W, which the facts do not list. Other SKUs with HBM2e
+    // have their own names.
+    let is_hbm2e_h100 = plain.starts_with("H100-SXM") && plain.contains("HBM2e");
+    let is_h800 = plain.starts_with("H800");
+    let sku = if is_hbm2e_h100 || is_h800 { "H100-SXM-80GB" } else { plain };
+    let mut gpu = Accelerator::by_name(facts, sku)?;
     let default_w = || {
-        let power = facts.gpus.by_name(known).and_then(|found| found.gpu.power.as_ref());
-        let power = power.ok_or_else(|| RowError::Power(known.to_owned()));
+        let power = facts.gpus.by_name(sku).and_then(|found| found.gpu.power.as_ref());
+        let power = power.ok_or_else(|| RowError::Power(sku.to_owned()));
         power.map(|power| power.default_w)
     };
-    if cut {
+    if is_h800 {
         gpu.link_bytes_per_s = 200e9;
     }
-    if lesser {
+    if is_hbm2e_h100 {
         gpu.hbm_bytes = if plain.contains("94GB") { 94e9 } else { 96e9 };
         gpu.hbm_bytes_per_s = 2.4e12;
         gpu.power_share = 500.0 / default_w()?;
     }
-    for said in said.trim_end_matches(')').split(',') {
-        if let Some(watts) = said.trim().strip_suffix('W').and_then(number) {
+    for annotation in annotations.trim_end_matches(')').split(',') {
+        if let Some(watts) = annotation.trim().strip_suffix('W').and_then(number) {
             gpu.power_share = watts / default_w()?;
         }
     }
@@ -40,13 +40,13 @@ pub(super) fn accelerator(facts: &FactSet, name: &str) -> Result<Accelerator, Ro
 mod tests {
     use super::*;
 
-    fn part(name: &str) -> Result<Accelerator, RowError> {
+    fn gpu(name: &str) -> Result<Accelerator, RowError> {
         accelerator(FactSet::embedded(), name)
     }
 
     #[test]
-    fn watts_are_a_share_of_the_part_s_own() {
-        let share = |name: &str| part(name).unwrap().power_share;
+    fn watts_become_a_share_of_the_default_power() {
+        let share = |name: &str| gpu(name).unwrap().power_share;
         assert!((share("H100-SXM-80GB(700W)") - 1.0).abs() < 1e-9);
         assert!((share("H100-SXM-80GB(8x, 350W)") - 0.5).abs() < 1e-9);
         assert!((share("A100-SXM-80GB(400W)") - 1.0).abs() < 1e-9);
@@ -55,15 +55,15 @@ mod tests {
     }
 
     #[test]
-    fn older_memory_alone_does_not_make_an_h100() {
+    fn hbm2e_alone_does_not_make_an_h100() {
         for other in ["A100-SXM4-80GB-HBM2e", "A100-SXM-80GB-HBM2e", "H100-PCIE-80GB-HBM2e"] {
-            match part(other) {
+            match gpu(other) {
                 Ok(gpu) => assert!(!gpu.id.starts_with("H100-SXM"), "{other} is {}", gpu.id),
-                Err(said) => assert!(said.to_string().contains(other), "{said}"),
+                Err(err) => assert!(err.to_string().contains(other), "{err}"),
             }
         }
-        let lesser = part("H100-SXM-94GB-HBM2e").unwrap();
-        assert!((lesser.hbm_bytes - 94e9).abs() < 1.0);
-        assert!(lesser.id.starts_with("H100"));
+        let hbm2e = gpu("H100-SXM-94GB-HBM2e").unwrap();
+        assert!((hbm2e.hbm_bytes - 94e9).abs() < 1.0);
+        assert!(hbm2e.id.starts_with("H100"));
     }
 }

@@ -1,11 +1,11 @@
-//! The table as it stands: columns, cells, and numbers in them.
+//! The CSV table: columns, raw rows, and numbers in cells.
 
 use serde::{Deserialize, Deserializer};
 
 use super::{RowError, TableError};
 
-/// The columns that a table may have, in the order of the one that ships. Those that are not in
-/// [`Cells`] are for people.
+/// The accepted columns, in the order of the shipped table. Columns that are not in [`RawRow`] are
+/// for human readers.
 pub(super) const COLUMNS: [&str; 39] = [
     "source",
     "date",
@@ -48,16 +48,16 @@ pub(super) const COLUMNS: [&str; 39] = [
     "program",
 ];
 
-/// The columns without which no row can be estimated.
-const NEEDED: [&str; 6] = ["model", "gpu", "n_gpus", "precision", "seq_len", "global_batch_seqs"];
-/// One of these says how fast a run was.
+/// Required columns.
+const REQUIRED: [&str; 6] = ["model", "gpu", "n_gpus", "precision", "seq_len", "global_batch_seqs"];
+/// One of these is required to state the speed.
 const SPEEDS: [&str; 4] = ["step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"];
 
-/// A row as it stands in the table. Cells may be empty.
+/// A row of the table. Cells may be empty.
 #[derive(Debug, Clone, Deserialize)]
 #[expect(missing_docs, reason = "the columns are described in data/planner/README.md")]
 #[expect(non_snake_case, reason = "the columns' own names")]
-pub struct Cells {
+pub struct RawRow {
     #[serde(default)]
     pub source: String,
     #[serde(default)]
@@ -120,8 +120,8 @@ pub struct Cells {
     pub peak_mem_gib: String,
     #[serde(default)]
     pub notes: String,
-    /// Nothing where the table has no such column; a cell of it may be empty.
-    #[serde(default, deserialize_with = "of_the_column")]
+    /// `None` if the table has no such column; the cell may be empty.
+    #[serde(default, deserialize_with = "present_cell")]
     pub fused_experts: Option<String>,
     #[serde(default)]
     pub caution: String,
@@ -129,29 +129,29 @@ pub struct Cells {
     pub program: String,
 }
 
-/// An empty cell of a column that is there is not the same as no column.
-fn of_the_column<'de, D: Deserializer<'de>>(cell: D) -> Result<Option<String>, D::Error> {
+/// Distinguishes an empty cell from a missing column.
+fn present_cell<'de, D: Deserializer<'de>>(cell: D) -> Result<Option<String>, D::Error> {
     String::deserialize(cell).map(Some)
 }
 
-/// The rows of a table that has the columns which every row needs.
-pub(super) fn rows(table: &[u8]) -> Result<Vec<Cells>, TableError> {
+/// Rows of a table. Fails if a required column is missing.
+pub(super) fn rows(table: &[u8]) -> Result<Vec<RawRow>, TableError> {
     let mut reader = reader(table);
     let headers = reader.headers()?;
     let has = |column: &str| headers.iter().any(|header| header == column);
-    let mut lacking: Vec<String> =
-        NEEDED.iter().filter(|column| !has(column)).map(|column| format!("`{column}`")).collect();
+    let mut missing: Vec<String> =
+        REQUIRED.iter().filter(|column| !has(column)).map(|column| format!("`{column}`")).collect();
     if !SPEEDS.iter().any(|column| has(column)) {
-        lacking.push(format!("one of `{}`", SPEEDS.join("`, `")));
+        missing.push(format!("one of `{}`", SPEEDS.join("`, `")));
     }
-    if !lacking.is_empty() {
-        return Err(TableError::Lacks { lacking });
+    if !missing.is_empty() {
+        return Err(TableError::MissingColumns { columns: missing });
     }
-    let rows = reader.deserialize::<Cells>().collect::<Result<Vec<_>, _>>()?;
+    let rows = reader.deserialize::<RawRow>().collect::<Result<Vec<_>, _>>()?;
     if rows.is_empty() { Err(TableError::Empty) } else { Ok(rows) }
 }
 
-/// The headers of a table that are not read, since no column is called so.
+/// Headers of a table that are not an accepted column and therefore ignored.
 pub fn unknown_columns(table: &[u8]) -> Result<Vec<String>, TableError> {
     let mut reader = reader(table);
     let unknown = reader.headers()?.iter().filter(|header| !COLUMNS.contains(header));
@@ -162,25 +162,25 @@ fn reader(table: &[u8]) -> csv::Reader<&[u8]> {
     csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(table)
 }
 
-/// A number above zero, if the cell is one.
+/// A positive number, if the cell is one.
 pub(super) fn number(cell: &str) -> Option<f64> {
     cell.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
 
-/// Likewise a whole number.
+/// A positive integer, if the cell is one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above zero")]
 pub(super) fn count(cell: &str) -> Option<u32> {
     number(cell).filter(|number| number.fract() == 0.0 && *number < 4e9).map(|number| number as u32)
 }
 
-/// A whole number, or nothing where the cell does not state one; what is neither is refused.
-pub(super) fn stated_count(cell: &str, what: &str) -> Result<Option<u32>, RowError> {
+/// A positive integer; `None` if the cell is empty or `n/a`; an error otherwise.
+pub(super) fn stated_count(cell: &str, column: &str) -> Result<Option<u32>, RowError> {
     if cell.is_empty() || cell.eq_ignore_ascii_case("n/a") {
         return Ok(None);
     }
     count(cell)
         .map(Some)
-        .ok_or_else(|| RowError::NoCount { column: what.to_owned(), cell: cell.to_owned() })
+        .ok_or_else(|| RowError::NotACount { column: column.to_owned(), cell: cell.to_owned() })
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_that_ships_has_all_columns_and_no_other() {
+    fn shipped_table_has_exactly_the_accepted_columns() {
         let mut reader = reader(super::super::embedded());
         let headers: Vec<&str> = reader.headers().unwrap().iter().collect();
         assert_eq!(headers, COLUMNS);
@@ -196,33 +196,33 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_what_every_row_needs_is_refused() {
-        let said = rows(b"model,gpu,n_gpus,precison,seq_len\na,H100,8,bf16,1\n").unwrap_err();
-        let said = said.to_string();
-        assert!(said.contains("`precision`, `global_batch_seqs`, one of `step_time_s`"), "{said}");
-        assert!(said.contains("its columns are those of data/planner"), "{said}");
+    fn missing_columns_are_reported() {
+        let err = rows(b"model,gpu,n_gpus,precison,seq_len\na,H100,8,bf16,1\n").unwrap_err();
+        let message = err.to_string();
+        assert!(message.contains("`precision`, `global_batch_seqs`, one of `step_time_s`"), "{message}");
+        assert!(message.contains("expected the columns of data/planner"), "{message}");
     }
 
     #[test]
-    fn a_misspelt_header_is_named() {
+    fn misspelt_column_is_reported() {
         let table = b"model,gpu,n_gpus,precision,seq_len,global_batch_seqs,step_time_s,Tp\n";
         assert_eq!(unknown_columns(table).unwrap(), ["Tp"]);
         assert!(matches!(rows(table), Err(TableError::Empty)));
     }
 
     #[test]
-    fn an_empty_cell_is_not_a_lacking_column() {
+    fn empty_cell_differs_from_missing_column() {
         let head = "model,gpu,n_gpus,precision,seq_len,global_batch_seqs,step_time_s";
         let with = format!("{head},fused_experts\na,H100,8,bf16,1,1,1,\n");
         assert_eq!(rows(with.as_bytes()).unwrap()[0].fused_experts.as_deref(), Some(""));
         let without = format!("{head}\na, H100 ,8,bf16,1,1,1\n");
-        let cells = &rows(without.as_bytes()).unwrap()[0];
-        assert_eq!(cells.fused_experts, None);
-        assert_eq!((cells.source.as_str(), cells.gpu.as_str()), ("", "H100"));
+        let row = &rows(without.as_bytes()).unwrap()[0];
+        assert_eq!(row.fused_experts, None);
+        assert_eq!((row.source.as_str(), row.gpu.as_str()), ("", "H100"));
     }
 
     #[test]
-    fn counts_are_whole_and_above_zero() {
+    fn counts_are_positive_integers() {
         assert_eq!(stated_count("8", "TP"), Ok(Some(8)));
         assert_eq!(stated_count("", "TP"), Ok(None));
         assert_eq!(stated_count("n/a", "VP"), Ok(None));

@@ -1,78 +1,75 @@
-//! Kinds of a GPU's work, and who keeps account of them.
+//! Cost of a GPU's operations, by kind.
 
 use serde::Serialize;
 
-use super::{Phase, StepTime};
+use super::{StepPhase, StepTime};
 
-/// A kind of work.
+/// Kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum OpKind {
     /// Projections of attention.
-    AttentionProducts,
-    /// Products of feed-forward parts that every token passes.
-    FeedForwardProducts,
-    /// Products of experts that tokens are routed to.
-    ExpertProducts,
-    /// The core of attention.
+    #[serde(rename = "attention-products")]
+    AttentionGemm,
+    /// GEMMs of dense and shared feed-forward blocks.
+    #[serde(rename = "feed-forward-products")]
+    FeedForwardGemm,
+    /// Grouped GEMMs of routed experts.
+    #[serde(rename = "expert-products")]
+    ExpertGemm,
     AttentionCore,
-    /// Norms, activations, sums, scaling, and moving tokens to experts.
+    /// Norms, activation functions, residual sums, quantization, token permutation.
     Pointwise,
-    /// The output projection and the loss.
+    /// Output projection and loss.
     Logits,
-    /// The optimizer.
     Optimizer,
 }
 
-impl Kind {
-    /// All of them.
+impl OpKind {
     pub const ALL: [Self; 7] = [
-        Self::AttentionProducts,
-        Self::FeedForwardProducts,
-        Self::ExpertProducts,
+        Self::AttentionGemm,
+        Self::FeedForwardGemm,
+        Self::ExpertGemm,
         Self::AttentionCore,
         Self::Pointwise,
         Self::Logits,
         Self::Optimizer,
     ];
 
-    /// Its name.
+    /// Display name.
     pub fn name(self) -> &'static str {
         match self {
-            Self::AttentionProducts => "products of attention",
-            Self::FeedForwardProducts => "products of feed-forward",
-            Self::ExpertProducts => "products of experts",
-            Self::AttentionCore => "core of attention",
+            Self::AttentionGemm => "attention GEMMs",
+            Self::FeedForwardGemm => "feed-forward GEMMs",
+            Self::ExpertGemm => "expert GEMMs",
+            Self::AttentionCore => "attention core",
             Self::Pointwise => "pointwise",
             Self::Logits => "output projection and loss",
             Self::Optimizer => "optimizer",
         }
     }
 
-    /// Whether it is computed in 16 bits whatever the run's precision.
-    pub fn is_half(self) -> bool {
+    /// Whether it is computed in 16 bits regardless of the run's precision.
+    pub fn is_16bit(self) -> bool {
         matches!(self, Self::AttentionCore | Self::Logits)
     }
 }
 
-/// Work of one GPU.
+/// Cost of an operation on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Work {
-    /// Operations.
+pub(crate) struct OpCost {
     pub(crate) flops: f64,
-    /// What must pass the memory at least; where the time is that of memory, what is reckoned to.
+    /// Minimum memory traffic; for memory-bound operations the estimated traffic.
     pub(crate) bytes: f64,
-    /// What it takes.
     pub(crate) seconds: f64,
 }
 
-impl Work {
-    /// What takes as long as its bytes take at a rate.
-    pub(super) fn of_memory(bytes: f64, bytes_per_s: f64, flops: f64) -> Self {
+impl OpCost {
+    /// A memory-bound operation.
+    pub(super) fn memory_bound(bytes: f64, bytes_per_s: f64, flops: f64) -> Self {
         Self { flops, bytes, seconds: bytes / bytes_per_s }
     }
 
-    /// Two together.
     #[must_use]
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
@@ -82,7 +79,6 @@ impl Work {
         }
     }
 
-    /// So many of it.
     #[must_use]
     pub(crate) fn times(self, factor: f64) -> Self {
         Self {
@@ -93,38 +89,35 @@ impl Work {
     }
 }
 
-/// Where work is written down.
-pub(crate) trait Ledger {
-    /// Work of a kind, in the phase of a step that it is part of.
-    fn enter(&mut self, phase: Phase, kind: Kind, work: Work);
+/// Receives the costs of a step's operations.
+pub(crate) trait CostSink {
+    fn record(&mut self, phase: StepPhase, kind: OpKind, work: OpCost);
 }
 
-impl Ledger for StepTime {
-    fn enter(&mut self, phase: Phase, _: Kind, work: Work) {
+impl CostSink for StepTime {
+    fn record(&mut self, phase: StepPhase, _: OpKind, work: OpCost) {
         self.add(phase, work.seconds);
     }
 }
 
-/// Work by its kinds.
+/// Costs accumulated by kind.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ByKind([Work; 7]);
+pub(crate) struct CostByKind([OpCost; 7]);
 
-impl ByKind {
-    /// Of one kind.
-    pub(crate) fn of(&self, kind: Kind) -> Work {
+impl CostByKind {
+    pub(crate) fn get(&self, kind: OpKind) -> OpCost {
         self.0[kind as usize]
     }
 
-    /// Adds another so many times.
-    pub(crate) fn add_all(&mut self, other: &Self, times: f64) {
+    pub(crate) fn add_scaled(&mut self, other: &Self, times: f64) {
         for (sum, work) in self.0.iter_mut().zip(&other.0) {
             *sum = sum.plus(work.times(times));
         }
     }
 }
 
-impl Ledger for ByKind {
-    fn enter(&mut self, _: Phase, kind: Kind, work: Work) {
+impl CostSink for CostByKind {
+    fn record(&mut self, _: StepPhase, kind: OpKind, work: OpCost) {
         self.0[kind as usize] = self.0[kind as usize].plus(work);
     }
 }

@@ -3,17 +3,17 @@
 use farrier_facts::FactSet;
 use farrier_planner::check;
 use farrier_planner::gpu::{Accelerator, plannable};
-use farrier_planner::run::{Run, Task};
-use farrier_planner::search::{self, Axes};
+use farrier_planner::run::{TrainingRun, TrainingTask};
+use farrier_planner::search::{self, Constraints};
 
-use super::request::Asked;
+use super::request::PlanRequest;
 use crate::failure::Hinted;
 use crate::sets;
 
 /// Whether a run can be run; else what could be.
-pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
-    check::check_on(run, gpus).map_err(|err| {
-        let hint = if err.is_of_split() { of_search(run, axes, gpus) } else { None };
+pub(super) fn check_run(run: &TrainingRun, constraints: &Constraints, gpus: u32) -> anyhow::Result<()> {
+    check::check_on_gpus(run, gpus).map_err(|err| {
+        let hint = if err.depends_on_parallelism() { of_search(run, constraints, gpus) } else { None };
         hinted(format!("this run is not possible: {err}"), hint)
     })
 }
@@ -29,16 +29,16 @@ pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
 /// So many further nodes are tried one by one, and then twice as many each time.
 const NODES: u32 = 64;
 /// Half as many GPUs as the largest cluster that a plan is made for.
-const MOST_GPUS: u32 = 1 << 21;
+const MAX_GPUS: u32 = 1 << 21;
 
 /// What would do where no split over so many GPUs does.
-pub(super) fn instead(asked: &Asked, axes: &Axes, few: u32) -> String {
+pub(super) fn instead(asked: &PlanRequest, constraints: &Constraints, few: u32) -> String {
     let run = &asked.run;
     let found: Vec<String> = [
-        more(run, axes, few).map(|gpus| format!("{gpus} of them do")),
-        larger(&sets::active(), run, axes, few).map(|gpu| format!("{few} of `{gpu}` do")),
-        adapters(run, axes, few).then(|| "adapters do (`--lora`)".to_owned()),
-        free(run, axes, few).then(|| "a split without the numbers given does".to_owned()),
+        more(run, constraints, few).map(|gpus| format!("{gpus} of them do")),
+        larger(&sets::active(), run, constraints, few).map(|gpu| format!("{few} of `{gpu}` do")),
+        adapters(run, constraints, few).then(|| "adapters do (`--lora`)".to_owned()),
+        free(run, constraints, few).then(|| "a split without the numbers given does".to_owned()),
     ]
     .into_iter()
     .flatten()
@@ -51,10 +51,10 @@ pub(super) fn instead(asked: &Asked, axes: &Axes, few: u32) -> String {
 }
 
 /// What a search would find where a split does not do.
-pub(super) fn of_search(run: &Run, axes: &Axes, gpus: u32) -> Option<&'static str> {
-    if search::fits(run, gpus, axes) {
+pub(super) fn of_search(run: &TrainingRun, constraints: &Constraints, gpus: u32) -> Option<&'static str> {
+    if search::fits(run, gpus, constraints) {
         Some("`--search` finds the best split that does, with the numbers given")
-    } else if free(run, axes, gpus) {
+    } else if free(run, constraints, gpus) {
         Some("`--search` finds a split that does, without the numbers given")
     } else {
         None
@@ -62,8 +62,8 @@ pub(super) fn of_search(run: &Run, axes: &Axes, gpus: u32) -> Option<&'static st
 }
 
 /// The fewest GPUs beyond `few`, in whole nodes, over which a split fits.
-fn more(run: &Run, axes: &Axes, few: u32) -> Option<u32> {
-    let node = run.gpu.gpus_of_node();
+fn more(run: &TrainingRun, constraints: &Constraints, few: u32) -> Option<u32> {
+    let node = run.gpu.gpus_per_node();
     let begin = few / node + 1;
     let one_by_one = begin..begin.saturating_add(NODES);
     let doubled = (0..32).map(|power| 1_u32 << power).filter(|nodes| *nodes >= one_by_one.end);
@@ -71,28 +71,28 @@ fn more(run: &Run, axes: &Axes, few: u32) -> Option<u32> {
         .clone()
         .chain(doubled)
         .filter_map(|nodes| nodes.checked_mul(node))
-        .take_while(|gpus| *gpus <= MOST_GPUS)
-        .find(|gpus| search::fits(run, *gpus, axes))
+        .take_while(|gpus| *gpus <= MAX_GPUS)
+        .find(|gpus| search::fits(run, *gpus, constraints))
 }
 
 /// The part with the least more memory with which a split fits.
-fn larger(facts: &FactSet, run: &Run, axes: &Axes, gpus: u32) -> Option<String> {
-    let known = plannable(facts).into_iter().filter_map(|id| Accelerator::named(facts, id).ok());
+fn larger(facts: &FactSet, run: &TrainingRun, constraints: &Constraints, gpus: u32) -> Option<String> {
+    let known = plannable(facts).into_iter().filter_map(|id| Accelerator::by_name(facts, id).ok());
     let mut parts: Vec<Accelerator> =
         known.filter(|part| part.hbm_bytes > run.gpu.hbm_bytes).collect();
     parts.sort_by(|left, right| left.hbm_bytes.total_cmp(&right.hbm_bytes));
     parts
         .into_iter()
-        .map(|gpu| Run { gpu, ..run.clone() })
-        .find(|run| search::fits(run, gpus, axes))
+        .map(|gpu| TrainingRun { gpu, ..run.clone() })
+        .find(|run| search::fits(run, gpus, constraints))
         .map(|run| run.gpu.id)
 }
 
-fn adapters(run: &Run, axes: &Axes, gpus: u32) -> bool {
-    let lora = Run { task: Task::Lora, ..run.clone() };
-    run.task != Task::Lora && search::fits(&lora, gpus, axes)
+fn adapters(run: &TrainingRun, constraints: &Constraints, gpus: u32) -> bool {
+    let lora = TrainingRun { task: TrainingTask::Lora, ..run.clone() };
+    run.task != TrainingTask::Lora && search::fits(&lora, gpus, constraints)
 }
 
-fn free(run: &Run, axes: &Axes, gpus: u32) -> bool {
-    axes.loosened().is_some_and(|axes| search::fits(run, gpus, &axes))
+fn free(run: &TrainingRun, constraints: &Constraints, gpus: u32) -> bool {
+    constraints.relaxed().is_some_and(|constraints| search::fits(run, gpus, &constraints))
 }

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
-use farrier_planner::calibration::{Calibration, Measured};
+use farrier_planner::calibration::{Calibration, Measurements};
 use farrier_planner::gpu::Accelerator;
 
-use super::figures::{number, percent};
+use super::format::{number, percent};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
@@ -21,7 +21,7 @@ const TESTS: [&str; 4] = ["gemm-bf16", "gemm-fp8", "hbm-copy", "launch-stream"];
 
 /// A GPU as it was measured.
 #[derive(Debug, clap::Args)]
-pub(super) struct Calibrated {
+pub(super) struct CalibrationArgs {
     /// What `farrier plan calibrate --keep FILE` measured on such a GPU
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         None => measure(args)?,
     };
     let (gpu, measured, when) = measured(&facts, &text, args.gpu)?;
-    let calibration = Calibration::of(&gpu, &measured, when)
+    let calibration = Calibration::new(&gpu, &measured, when)
         .map_err(|err| Hinted::error(err.to_string(), "`farrier diag --level 2` says why"))?;
     if let Some(path) = &args.keep {
         let text = serde_json::to_string_pretty(&calibration)?;
@@ -78,8 +78,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         vec![name.to_owned(), here, beside]
     };
     let rows = [
-        row("products, bf16", measured.half_flops, (1e-12, "TFLOP/s"), calibration.half_products),
-        row("products, fp8", measured.fp8_flops, (1e-12, "TFLOP/s"), calibration.fp8_products),
+        row("products, bf16", measured.flops_16bit, (1e-12, "TFLOP/s"), calibration.gemm_16bit),
+        row("products, fp8", measured.fp8_flops, (1e-12, "TFLOP/s"), calibration.gemm_fp8),
         row("memory, copy", measured.copy_bytes_per_s, (1e-9, "GB/s"), calibration.memory),
         row("launch on a stream", measured.launch_s, (1e6, "µs"), calibration.launches),
     ];
@@ -152,7 +152,7 @@ fn measured(
     facts: &FactSet,
     text: &str,
     index: u32,
-) -> anyhow::Result<(Accelerator, Measured, String)> {
+) -> anyhow::Result<(Accelerator, Measurements, String)> {
     let wrong = || {
         Hinted::error(
             "this is not a report of `farrier diag`",
@@ -164,8 +164,8 @@ fn measured(
         return Err(wrong());
     }
     let gpus = report["gpus"].as_array().ok_or_else(wrong)?;
-    let is_it = |gpu: &&serde_json::Value| gpu["index"].as_u64() == Some(u64::from(index));
-    let gpu = gpus.iter().find(is_it).ok_or_else(|| {
+    let is_match = |gpu: &&serde_json::Value| gpu["index"].as_u64() == Some(u64::from(index));
+    let gpu = gpus.iter().find(is_match).ok_or_else(|| {
         let known: Vec<String> = gpus.iter().map(|gpu| gpu["index"].to_string()).collect();
         Hinted::error(
             format!("the report has no GPU {index}"),
@@ -173,7 +173,7 @@ fn measured(
         )
     })?;
     let part = gpu["part"].as_str().or_else(|| gpu["name"].as_str()).ok_or_else(wrong)?;
-    let accelerator = Accelerator::named(facts, part).map_err(|err| {
+    let accelerator = Accelerator::by_name(facts, part).map_err(|err| {
         Hinted::error(err.to_string(), "only parts of the facts can be planned with")
     })?;
     let value = |test: &str| {
@@ -186,8 +186,8 @@ fn measured(
         report["driver"].as_str().unwrap_or("not known"),
         if report["simulated"].as_bool() == Some(true) { ", simulated" } else { "" }
     );
-    let measured = Measured {
-        half_flops: value("gemm-bf16").map(|tflops| tflops * 1e12),
+    let measured = Measurements {
+        flops_16bit: value("gemm-bf16").map(|tflops| tflops * 1e12),
         fp8_flops: value("gemm-fp8").map(|tflops| tflops * 1e12),
         copy_bytes_per_s: value("hbm-copy").map(|gb| gb * 1e9),
         launch_s: value("launch-stream").map(|us| us * 1e-6),
@@ -195,14 +195,14 @@ fn measured(
     Ok((accelerator, measured, when))
 }
 
-impl Calibrated {
+impl CalibrationArgs {
     /// The planner for one GPU, as a kept calibration rescales it.
     pub(super) fn planner(&self, gpu: &Accelerator) -> anyhow::Result<&'static Planner> {
-        self.planner_of(std::slice::from_ref(gpu))
+        self.planner_for_all(std::slice::from_ref(gpu))
     }
 
     /// The planner for GPUs; what was measured is of one kind.
-    pub(super) fn planner_of(&self, gpus: &[Accelerator]) -> anyhow::Result<&'static Planner> {
+    pub(super) fn planner_for_all(&self, gpus: &[Accelerator]) -> anyhow::Result<&'static Planner> {
         let shipped = Planner::shipped();
         let Some(path) = &self.calibration else { return Ok(shipped) };
         let [gpu] = gpus else {
@@ -216,10 +216,10 @@ impl Calibrated {
         let calibration: Calibration = serde_json::from_str(&text).with_context(|| {
             format!("`{}` is not a calibration of `farrier plan calibrate`", path.display())
         })?;
-        let fitted = calibration.rescale(gpu, &shipped.fitted).map_err(|err| {
+        let coefficients = calibration.rescale(gpu, &shipped.coefficients).map_err(|err| {
             let hint = "`farrier plan calibrate --keep FILE` makes one on a GPU";
             Hinted::error(err.to_string(), hint)
         })?;
-        Ok(Box::leak(Box::new(shipped.with(fitted))))
+        Ok(Box::leak(Box::new(shipped.with_coefficients(coefficients))))
     }
 }

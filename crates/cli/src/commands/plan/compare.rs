@@ -1,16 +1,16 @@
 //! `farrier plan compare`
 
-use farrier_planner::compare::{Comparison, Equal, Offer, Terms, compare, usual_precision};
+use farrier_planner::compare::{GpuComparison, Basis, GpuOption, Criteria, compare, default_precision};
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::Layout;
+use farrier_planner::parallelism::ParallelConfig;
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack};
+use farrier_planner::run::{TrainingRun, Framework};
 use farrier_planner::search::describe;
 
-use super::calibrate::Calibrated;
-use super::figures::{count, number, percent};
-use super::request::{self, Links, Work};
-use super::values::{count as whole, days, price, up_to};
+use super::calibrate::CalibrationArgs;
+use super::format::{count, number, percent};
+use super::request::{self, LinkArgs, WorkloadArgs};
+use super::value_parsers::{count as whole, days, price, up_to};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
@@ -32,7 +32,7 @@ const USUAL: [&str; 7] = [
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    work: Work,
+    work: WorkloadArgs,
     /// The GPUs to compare; without it those that people choose between
     #[arg(long, value_name = "SKU", value_delimiter = ',')]
     gpu: Vec<String>,
@@ -49,9 +49,9 @@ pub(crate) struct Args {
     #[arg(long = "prices", value_name = "SKU=USD", value_delimiter = ',')]
     prices: Vec<String>,
     #[command(flatten)]
-    links: Links,
+    links: LinkArgs,
     #[command(flatten)]
-    calibrated: Calibrated,
+    calibration: CalibrationArgs,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -60,9 +60,9 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
     let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
-        (_, Some(usd), ..) => Equal::UsdPerHour(usd),
-        (_, _, Some(days), Some(tokens)) => Equal::Days { days, tokens },
-        (Some(gpus), ..) => Equal::Gpus(gpus),
+        (_, Some(usd), ..) => Basis::UsdPerHour(usd),
+        (_, _, Some(days), Some(tokens)) => Basis::Days { days, tokens },
+        (Some(gpus), ..) => Basis::Gpus(gpus),
         _ => {
             return Err(Hinted::error(
                 "what is to be equal?",
@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     let taken: Vec<String> =
         names.iter().filter_map(|name| request::taken_for(&facts, name)).collect();
-    let links = Links { price: None, ..args.links.clone() };
+    let links = LinkArgs { price: None, ..args.links.clone() };
     let mut parts = names
         .into_iter()
         .map(|name| request::accelerator(&facts, name, &links))
@@ -94,28 +94,28 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ));
     }
     let (model, assumed) = request::model(&args.work.model)?;
-    let run = Run {
+    let run = TrainingRun {
         model,
         gpu: parts[0].clone(),
         seq_len: args.work.seq_len,
         global_batch: args.work.global_batch,
         precision: args.work.precision.unwrap_or(Precision::Bf16),
-        layout: Layout { adapter_rank: args.work.adapter_rank(), ..Layout::copies(1, 1) },
+        parallelism: ParallelConfig { adapter_rank: args.work.adapter_rank(), ..ParallelConfig::data_parallel(1, 1) },
         task: args.work.task(),
-        stack: args.work.stack.unwrap_or(Stack::Bridge),
+        framework: args.work.framework.unwrap_or(Framework::Bridge),
         fused_experts: false,
     };
-    let terms = Terms {
+    let terms = Criteria {
         precision: args.work.precision,
-        stack: args.work.stack,
+        framework: args.work.framework,
         tokens: args.work.tokens,
         equal,
     };
-    let mut found = compare(args.calibrated.planner_of(&parts)?, &run, &parts, &terms);
-    for offer in &mut found.offers {
-        let Some(part) = parts.iter().find(|part| part.id == offer.gpu) else { continue };
+    let mut found = compare(args.calibration.planner_for_all(&parts)?, &run, &parts, &terms);
+    for option in &mut found.options {
+        let Some(part) = parts.iter().find(|part| part.id == option.gpu) else { continue };
         let usd = part.usd_per_hour.filter(|_| asked.contains(&part.id));
-        offer.price_source = request::price(&facts, part, usd).map(|price| price.source);
+        option.price_source = request::price(&facts, part, usd).map(|price| price.source);
     }
     match args.output {
         Output::Json => printer.json(&found)?,
@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             print(args, &run, &found, printer)?;
         }
     }
-    Ok(Outcome::finding_if(found.offers.is_empty()))
+    Ok(Outcome::finding_if(found.options.is_empty()))
 }
 
 /// Sets the price of a part as asked for, and says which part that is.
@@ -152,7 +152,7 @@ fn set_price(
     }
 }
 
-fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(args: &Args, run: &TrainingRun, found: &GpuComparison, printer: &mut Printer) -> anyhow::Result<()> {
     let equal = match (args.gpus, args.usd_per_hour, args.days) {
         (_, Some(usd), _) => format!("${} an hour", number(usd)),
         (_, _, Some(days)) => format!("{} days", number(days)),
@@ -165,18 +165,18 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
     printer.line("")?;
     table(args, found, printer)?;
     prices(found, printer)?;
-    for offer in &found.offers {
-        printer.paragraph("", 0, &format!("{}: {}", offer.gpu, describe(&offer.layout)))?;
-        published(offer, printer)?;
+    for option in &found.options {
+        printer.paragraph("", 0, &format!("{}: {}", option.gpu, describe(&option.parallelism)))?;
+        published(option, printer)?;
     }
-    for not in &found.not_offered {
+    for not in &found.excluded {
         printer.paragraph("", 0, &format!("{} is not offered: {}", not.gpu, not.why))?;
     }
     if args.work.precision.is_none() {
         let usual: Vec<String> = farrier_planner::gpu::Generation::ALL
             .iter()
             .map(|generation| {
-                format!("{} {}", generation.name(), usual_precision(*generation).name())
+                format!("{} {}", generation.name(), default_precision(*generation).name())
             })
             .collect();
         printer.line(&format!(
@@ -188,7 +188,7 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
 }
 
 /// A row for each GPU that is offered.
-fn table(args: &Args, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
+fn table(args: &Args, found: &GpuComparison, printer: &mut Printer) -> anyhow::Result<()> {
     let dollars = |value: Option<f64>| {
         value.map_or_else(|| "no list price".to_owned(), |value| format!("${}", number(value)))
     };
@@ -198,38 +198,38 @@ fn table(args: &Args, found: &Comparison, printer: &mut Printer) -> anyhow::Resu
     }
     head.push(if args.usd_per_hour.is_some() { "All, an hour" } else { "GPU and hour" });
     head.push("Million tokens");
-    let row = |offer: &Offer| {
+    let row = |option: &GpuOption| {
         let mut row = vec![
-            format!("{} × {}", offer.gpus, offer.gpu),
-            offer.precision.to_owned(),
+            format!("{} × {}", option.gpus, option.gpu),
+            option.precision.to_owned(),
             format!(
                 "{} ({}-{})",
-                number(offer.tokens_per_s_per_gpu),
-                number(offer.tokens_per_s_per_gpu_p10),
-                number(offer.tokens_per_s_per_gpu_p90)
+                number(option.tokens_per_s_per_gpu),
+                number(option.tokens_per_s_per_gpu_p10),
+                number(option.tokens_per_s_per_gpu_p90)
             ),
-            count(offer.tokens_per_s),
-            percent(offer.mfu_causal),
-            offer.bound.name_on(offer.has_nvlink).to_owned(),
+            count(option.tokens_per_s),
+            percent(option.mfu_causal),
+            option.bound.name_on(option.has_nvlink).to_owned(),
         ];
-        row.extend(offer.days.map(number));
+        row.extend(option.days.map(number));
         row.push(dollars(if args.usd_per_hour.is_some() {
-            offer.usd_per_hour
+            option.usd_per_hour
         } else {
-            offer.usd_per_gpu_hour
+            option.usd_per_gpu_hour
         }));
-        row.push(dollars(offer.cost_per_million_tokens_usd));
+        row.push(dollars(option.cost_per_million_tokens_usd));
         row
     };
-    let rows: Vec<Vec<String>> = found.offers.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = found.options.iter().map(row).collect();
     printer.table(&head, &rows)?;
     Ok(())
 }
 
 /// Whose prices these are.
-fn prices(found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
-    let of = |offer: &Offer| Some(format!("{}: {}", offer.gpu, offer.price_source.as_ref()?));
-    let sources: Vec<String> = found.offers.iter().filter_map(of).collect();
+fn prices(found: &GpuComparison, printer: &mut Printer) -> anyhow::Result<()> {
+    let of = |option: &GpuOption| Some(format!("{}: {}", option.gpu, option.price_source.as_ref()?));
+    let sources: Vec<String> = found.options.iter().filter_map(of).collect();
     if !sources.is_empty() {
         printer.paragraph("Prices", 8, &sources.join("; "))?;
     }
@@ -237,9 +237,9 @@ fn prices(found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Published runs beside an offer, each on the GPU that its source names.
-fn published(offer: &Offer, printer: &mut Printer) -> anyhow::Result<()> {
-    for seen in &offer.published {
-        let kin = if seen.is_same_part { "" } else { ", not the same part" };
+fn published(option: &GpuOption, printer: &mut Printer) -> anyhow::Result<()> {
+    for seen in &option.published {
+        let kin = if seen.is_same_sku { "" } else { ", not the same part" };
         let text = format!(
             "{}: {} tokens/s each on {} × {}{kin}, in {}, {} tokens a sequence ({}, {})",
             seen.model,

@@ -1,23 +1,23 @@
 //! `farrier plan goodput`
 
-mod faults;
-mod print;
+mod fault_args;
+mod output;
 
-pub(super) use faults::Faults;
+pub(super) use fault_args::FaultArgs;
 
 use farrier_planner::Planner;
-use farrier_planner::goodput::{Conditions, Report, Training};
-use farrier_planner::layout::Layout;
-use farrier_planner::plan::{self, Plan};
-use farrier_planner::run::Run;
+use farrier_planner::goodput::{Conditions, GoodputReport, Training};
+use farrier_planner::parallelism::ParallelConfig;
+use farrier_planner::plan::{self, TrainingPlan};
+use farrier_planner::run::TrainingRun;
 use serde::Serialize;
 
 use super::advice::check_run;
-use super::calibrate::Calibrated;
-use super::request::{self, Asked, Cluster, Split, Work};
-use super::searched::{Goal, Search};
-use super::train::{TooLarge, best};
-use super::values::up_to;
+use super::calibrate::CalibrationArgs;
+use super::request::{self, PlanRequest, ClusterArgs, ParallelismArgs, WorkloadArgs};
+use super::search_args::{SearchGoal, SearchArgs};
+use super::train::{NothingFits, best};
+use super::value_parsers::up_to;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
@@ -27,56 +27,56 @@ use crate::sets;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    work: Work,
+    work: WorkloadArgs,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    split: Split,
+    split: ParallelismArgs,
     #[command(flatten)]
-    search: Search,
+    search: SearchArgs,
     /// Tokens a second of the whole run, where they are measured and not to be estimated
     #[arg(long, value_name = "TOKENS/S", value_parser = up_to(1e12), allow_negative_numbers = true)]
     tokens_per_s: Option<f64>,
     #[command(flatten)]
-    calibrated: Calibrated,
+    calibration: CalibrationArgs,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
     // Last, as its heading holds for what follows.
     #[command(flatten)]
-    faults: Faults,
+    faults: FaultArgs,
 }
 
 /// The whole answer.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct GoodputAnswer {
     v: u32,
     model: String,
     gpu: String,
     gpus: u32,
-    layout: Layout,
+    parallelism: ParallelConfig,
     assumed: Vec<String>,
     /// Whether memory suffices with little doubt; none where the run was measured, and so had room.
     fits: Option<bool>,
-    memory: Option<Memory>,
+    memory: Option<MemorySummary>,
     tokens: Option<f64>,
     tokens_per_s: f64,
     conditions: Conditions,
     #[serde(flatten)]
-    report: Report,
+    report: GoodputReport,
 }
 
 /// What the fullest GPU needs.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Memory {
+struct MemorySummary {
     p50_gib: f64,
     p95_gib: f64,
     capacity_gib: f64,
     tight: bool,
 }
 
-impl Memory {
-    fn of(plan: &Plan) -> Self {
+impl MemorySummary {
+    fn of(plan: &TrainingPlan) -> Self {
         Self {
             p50_gib: plan.memory.p50_gib,
             p95_gib: plan.memory.p95_gib,
@@ -86,7 +86,7 @@ impl Memory {
     }
 }
 
-impl Answer {
+impl GoodputAnswer {
     /// Nothing ever stops the run.
     fn is_faultless(&self) -> bool {
         self.report.best.mtbf_s.is_infinite()
@@ -96,32 +96,32 @@ impl Answer {
 /// The run that is meant, and what was assumed of it.
 fn chosen(
     args: &Args,
-    asked: &Asked,
+    asked: &PlanRequest,
     planner: &Planner,
-) -> anyhow::Result<Result<(Run, Vec<String>), TooLarge>> {
+) -> anyhow::Result<Result<(TrainingRun, Vec<String>), NothingFits>> {
     let mut assumed = asked.assumed.clone();
     let numbers = &args.cluster.gpus;
-    let axes = args.split.axes(&args.work);
+    let constraints = args.split.constraints(&args.work);
     if !args.search.search {
-        check_run(&asked.run, &axes, args.cluster.one_number()?)?;
+        check_run(&asked.run, &constraints, args.cluster.one_number()?)?;
         return Ok(Ok((asked.run.clone(), assumed)));
     }
     let goal = args.search.goal;
-    let run = match best(planner, asked, &axes, numbers, goal, args.work.tokens, &args.faults)? {
+    let run = match best(planner, asked, &constraints, numbers, goal, args.work.tokens, &args.faults)? {
         Ok(best) => best.run,
         Err(large) => return Ok(Err(large)),
     };
     if numbers.len() > 1 {
         let why = match goal {
-            Goal::Speed => {
+            SearchGoal::Speed => {
                 "the fastest of the numbers given; `--for goodput` weighs cost and faults too"
             }
-            Goal::Cost => "of the numbers given the one with the least cost for a token",
-            Goal::Goodput => {
+            SearchGoal::Cost => "of the numbers given the one with the least cost for a token",
+            SearchGoal::Goodput => {
                 "of the numbers given the one with most tokens for the money, faults counted"
             }
         };
-        assumed.push(format!("{} GPUs, {why}", run.layout.gpus()));
+        assumed.push(format!("{} GPUs, {why}", run.parallelism.gpus()));
     }
     Ok(Ok((run, assumed)))
 }
@@ -130,7 +130,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let facts = sets::active();
     let tokens = args.work.tokens;
     let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
-    let planner = args.calibrated.planner(&asked.run.gpu)?;
+    let planner = args.calibration.planner(&asked.run.gpu)?;
     let (run, assumed) = match chosen(args, &asked, planner)? {
         Ok(chosen) => chosen,
         Err(large) => return large.print(args.output, printer),
@@ -146,15 +146,15 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         usd_per_gpu_hour: asked.price.as_ref().map(|price| price.usd_per_gpu_hour),
     };
     let report = args.faults.report(&conditions, &training)?;
-    let answer = Answer {
+    let answer = GoodputAnswer {
         v: 1,
         model: run.model.name.clone(),
         gpu: run.gpu.id.clone(),
-        gpus: run.layout.gpus(),
-        layout: run.layout,
+        gpus: run.parallelism.gpus(),
+        parallelism: run.parallelism,
         assumed,
         fits: (!is_measured).then_some(faultless.fits),
-        memory: (!is_measured).then(|| Memory::of(&faultless)),
+        memory: (!is_measured).then(|| MemorySummary::new(&faultless)),
         tokens,
         tokens_per_s,
         conditions,
@@ -162,7 +162,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     match args.output {
         Output::Json => printer.json(&answer)?,
-        Output::Table => print::answer(&answer, printer)?,
+        Output::Table => output::print(&answer, printer)?,
     }
-    Ok(Outcome::finding_if(answer.report.no_headway.is_some() || answer.fits == Some(false)))
+    Ok(Outcome::finding_if(answer.report.no_progress.is_some() || answer.fits == Some(false)))
 }

@@ -1,23 +1,23 @@
 //! A plan as one HTML page: the answer, plots of memory, time, roofs and cost, and what they rest on.
 //! Pure.
 
-mod faults;
-mod plots;
-mod splits;
+mod goodput_section;
+mod charts;
+mod search_section;
 mod tables;
 
 use farrier_planner::bound::Bound;
 use farrier_planner::goodput;
-use farrier_planner::plan::Plan;
-use farrier_planner::run::Task;
+use farrier_planner::plan::TrainingPlan;
+use farrier_planner::run::TrainingTask;
 use farrier_planner::search;
 
-use super::figures::{count, grouped, number, percent, usd};
-use crate::page::{escape, head_with_colours};
+use super::format::{count, grouped, number, percent, usd};
+use crate::render::{escape, head_with_colours};
 
 /// The run on another number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Point {
+pub(crate) struct CostPoint {
     /// So many GPUs.
     pub(crate) gpus: u32,
     /// Days that the tokens take, the middle of what is expected.
@@ -31,11 +31,11 @@ pub(crate) struct Point {
 }
 
 /// The whole page.
-pub(crate) fn page(
-    plan: &Plan,
-    found: Option<&search::Report>,
-    goodput: Option<&goodput::Report>,
-    cost_and_time: &[Point],
+pub(crate) fn render(
+    plan: &TrainingPlan,
+    found: Option<&search::SearchReport>,
+    goodput: Option<&goodput::GoodputReport>,
+    cost_and_time: &[CostPoint],
 ) -> String {
     let title = format!("{} on {} × {}", plan.model.name, grouped(f64::from(plan.gpus)), plan.gpu);
     let mut html = head_with_colours(&title);
@@ -50,10 +50,10 @@ pub(crate) fn page(
     html.push_str(&tables::tenth_more(plan));
     html.push_str(&tables::nearest(plan));
     if let Some(found) = found {
-        html.push_str(&splits::section(plan, found));
+        html.push_str(&search_section::section(plan, found));
     }
     if let Some(goodput) = goodput {
-        html.push_str(&faults::section(goodput));
+        html.push_str(&goodput_section::section(goodput));
     }
     html.push_str(&tables::memory(plan));
     html.push_str(&tables::roofline(plan));
@@ -64,7 +64,7 @@ pub(crate) fn page(
 }
 
 /// Everything in one line.
-fn answer(plan: &Plan, goodput: Option<&goodput::Report>) -> String {
+fn answer(plan: &TrainingPlan, goodput: Option<&goodput::GoodputReport>) -> String {
     let estimate = &plan.estimate;
     let memory = &plan.memory;
     let fit = if plan.fits {
@@ -90,7 +90,7 @@ fn answer(plan: &Plan, goodput: Option<&goodput::Report>) -> String {
         "MFU {} causal, {} full; bound by {}",
         percent(estimate.mfu_causal),
         percent(estimate.mfu_full),
-        bound_words(estimate.bound, plan.has_nvlink)
+        bound_label(estimate.bound, plan.has_nvlink)
     );
     if let Some((days, (least, most))) = plan.time_days.zip(days_range(plan)) {
         rest.push_str(&format!("; {} days ({}–{})", number(days), number(least), number(most)));
@@ -119,7 +119,7 @@ fn answer(plan: &Plan, goodput: Option<&goodput::Report>) -> String {
 }
 
 /// Days that the run takes, of which one in ten takes less, and one in ten more.
-fn days_range(plan: &Plan) -> Option<(f64, f64)> {
+fn days_range(plan: &TrainingPlan) -> Option<(f64, f64)> {
     let estimate = &plan.estimate;
     let rate = estimate.tokens_per_s_per_gpu;
     plan.time_days.map(|days| {
@@ -130,14 +130,14 @@ fn days_range(plan: &Plan) -> Option<(f64, f64)> {
     })
 }
 
-fn facts(plan: &Plan) -> String {
+fn facts(plan: &TrainingPlan) -> String {
     let about = &plan.model;
     let mut weights = format!("{} parameters", count(about.parameters));
     if about.active_parameters < 0.95 * about.parameters {
         weights.push_str(&format!(", {} of them for each token", count(about.active_parameters)));
     }
-    if about.further_parameters > 0.0 {
-        let further = count(about.further_parameters);
+    if about.mtp_parameters > 0.0 {
+        let further = count(about.mtp_parameters);
         weights.push_str(&format!(", {further} to predict further tokens"));
     }
     weights.push_str(&format!(
@@ -147,14 +147,14 @@ fn facts(plan: &Plan) -> String {
     ));
     let tokens = f64::from(plan.seq_len) * f64::from(plan.global_batch);
     let learns = match plan.task {
-        Task::Full => "all weights learn".to_owned(),
-        Task::Lora => format!("LoRA of rank {} learns", plan.layout.adapter_rank),
+        TrainingTask::Full => "all weights learn".to_owned(),
+        TrainingTask::Lora => format!("LoRA of rank {} learns", plan.parallelism.adapter_rank),
     };
-    let mut program = vec![plan.stack.to_owned(), plan.precision.to_owned(), learns];
-    program.extend(plan.unusual.iter().cloned());
+    let mut program = vec![plan.framework.to_owned(), plan.precision.to_owned(), learns];
+    program.extend(plan.non_default.iter().cloned());
     let mut facts = vec![
         ("Model", weights),
-        ("Split", search::describe(&plan.layout)),
+        ("Split", search::describe(&plan.parallelism)),
         (
             "Step",
             format!(
@@ -192,7 +192,7 @@ fn facts(plan: &Plan) -> String {
 }
 
 /// A bound as a reader would say it.
-fn bound_words(bound: Bound, has_nvlink: bool) -> &'static str {
+fn bound_label(bound: Bound, has_nvlink: bool) -> &'static str {
     match bound {
         Bound::Tensor => "tensor cores",
         Bound::Hbm => "GPU memory (HBM)",
@@ -200,7 +200,7 @@ fn bound_words(bound: Bound, has_nvlink: bool) -> &'static str {
         Bound::Nvlink => "NVLink",
         Bound::Network => "network",
         Bound::Bubble => "pipeline bubble",
-        Bound::Launch => "launches, host and stragglers",
+        Bound::LauncherArg => "launches, host and stragglers",
     }
 }
 

@@ -4,25 +4,25 @@ use clap::ValueEnum;
 use farrier_planner::Planner;
 use farrier_planner::emit::{EmitError, Launcher, emit};
 use farrier_planner::plan::plan;
-use farrier_planner::run::Run;
-use farrier_planner::search::{Axes, Report};
+use farrier_planner::run::TrainingRun;
+use farrier_planner::search::{Constraints, SearchReport};
 
 use super::advice;
-use super::train::Answer;
+use super::train::TrainAnswer;
 use crate::commands::Outcome;
 use crate::failure;
 use crate::printer::Printer;
 
 /// What starts a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Launch {
+pub(super) enum LauncherArg {
     /// A script for each node.
     Torchrun,
     /// A batch script of Slurm.
     Slurm,
 }
 
-impl Launch {
+impl LauncherArg {
     fn launcher(self) -> Launcher {
         match self {
             Self::Torchrun => Launcher::Torchrun,
@@ -35,21 +35,21 @@ impl Launch {
 /// not a matter of the split.
 pub(super) fn startable(
     planner: &Planner,
-    fastest: Run,
-    found: &Report,
-    axes: &Axes,
-    launch: Launch,
-) -> Run {
-    let lacks = |run: &Run| match emit(&plan(planner, run, None, None), run, launch.launcher()) {
+    fastest: TrainingRun,
+    search_report: &SearchReport,
+    constraints: &Constraints,
+    launch: LauncherArg,
+) -> TrainingRun {
+    let lacks = |run: &TrainingRun| match emit(&plan(planner, run, None, None), run, launch.launcher()) {
         Err(err @ EmitError::Setting { .. }) => Some(err),
         _ => None,
     };
     let Some(why) = lacks(&fastest) else { return fastest };
     let mut run = fastest.clone();
-    for candidate in found.fitting() {
-        axes.lay_out(&mut run, candidate.layout);
+    for candidate in search_report.fitting() {
+        constraints.apply(&mut run, candidate.parallelism);
         if lacks(&run).is_none() {
-            let slower = 100.0 * (candidate.step_s / found.best[0].step_s - 1.0);
+            let slower = 100.0 * (candidate.step_s / search_report.best[0].step_s - 1.0);
             failure::warn(&anyhow::anyhow!(
                 "the fastest split cannot be written ({why}); this one takes {slower:.1} % longer"
             ));
@@ -61,15 +61,15 @@ pub(super) fn startable(
 
 /// Prints the file that starts a planned run.
 pub(super) fn file(
-    answer: &Answer,
-    axes: &Axes,
-    launch: Launch,
+    answer: &TrainAnswer,
+    constraints: &Constraints,
+    launch: LauncherArg,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let (plan, run) = (&answer.plan, &answer.run);
     if !plan.fits && !plan.tight {
         let message = format!("`{}` does not fit in this split", plan.model.name);
-        let hint = advice::of_search(run, axes, plan.gpus);
+        let hint = advice::of_search(run, constraints, plan.gpus);
         failure::report(&advice::hinted(message, hint));
         return Ok(Outcome::Finding);
     }

@@ -2,18 +2,18 @@
 //! nodes die?
 
 mod advice;
-mod answer;
+mod train_output;
 mod calibrate;
 mod compare;
-mod figures;
+mod format;
 mod goodput;
 mod launch;
-mod page;
+mod html_report;
 mod request;
 mod score;
-mod searched;
+mod search_args;
 mod train;
-mod values;
+mod value_parsers;
 
 use clap::Subcommand;
 

@@ -5,21 +5,21 @@ use std::path::Path;
 use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::{ADAPTER_RANK, Layout, Recompute, Schedule, Sharding};
-use farrier_planner::model::{Model, builtin, config};
-use farrier_planner::plan::{Price, usual_stack};
+use farrier_planner::parallelism::{ADAPTER_RANK, ParallelConfig, Recompute, Schedule, Sharding};
+use farrier_planner::model::{TransformerConfig, builtin, config};
+use farrier_planner::plan::{GpuPrice, default_framework};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack, Task};
-use farrier_planner::search::Axes;
+use farrier_planner::run::{TrainingRun, Framework, TrainingTask};
+use farrier_planner::search::Constraints;
 
-use super::values::{
-    self, count, gbit, gradients, moments, precision, recompute, schedule, seq_len, stack,
+use super::value_parsers::{
+    self, count, gbit, gradients, moments, precision, recompute, schedule, seq_len, framework,
 };
 use crate::failure::Hinted;
 
 /// The work: what is trained, on which data.
 #[derive(Debug, clap::Args)]
-pub(super) struct Work {
+pub(super) struct WorkloadArgs {
     /// A model by name (`llama3-70b`), or a `config.json` of Hugging Face
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
@@ -40,18 +40,18 @@ pub(super) struct Work {
     #[arg(long, value_name = "N", requires = "lora", value_parser = count, allow_negative_numbers = true)]
     lora_rank: Option<u32>,
     /// Tokens to train on, such as 15.6T or 300e9
-    #[arg(long, value_parser = values::tokens, allow_negative_numbers = true)]
+    #[arg(long, value_parser = value_parsers::tokens, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
     /// By what program: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, llm-foundry, tuned [default:
     /// megatron-bridge, or fsdp-compiled where weights are shared (`--zero 3`)]
-    #[arg(long, value_parser = stack)]
-    pub(super) stack: Option<Stack>,
+    #[arg(long, value_parser = framework)]
+    pub(super) framework: Option<Framework>,
 }
 
-impl Work {
+impl WorkloadArgs {
     /// Which weights learn.
-    pub(super) fn task(&self) -> Task {
-        if self.lora { Task::Lora } else { Task::Full }
+    pub(super) fn task(&self) -> TrainingTask {
+        if self.lora { TrainingTask::Lora } else { TrainingTask::Full }
     }
 
     /// Width of adapters.
@@ -62,7 +62,7 @@ impl Work {
 
 /// The GPUs.
 #[derive(Debug, clap::Args)]
-pub(super) struct Cluster {
+pub(super) struct ClusterArgs {
     /// The GPU, by any of its names (`farrier facts gpu` lists them)
     #[arg(long, value_name = "SKU")]
     pub(super) gpu: String,
@@ -77,10 +77,10 @@ pub(super) struct Cluster {
     )]
     pub(super) gpus: Vec<u32>,
     #[command(flatten)]
-    pub(super) links: Links,
+    pub(super) links: LinkArgs,
 }
 
-impl Cluster {
+impl ClusterArgs {
     /// The number of GPUs where nothing is searched for.
     pub(super) fn one_number(&self) -> anyhow::Result<u32> {
         match self.gpus[..] {
@@ -95,7 +95,7 @@ impl Cluster {
 
 /// How GPUs are joined and paid, where that is not the usual.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Links {
+pub(super) struct LinkArgs {
     /// Network of each GPU in Gbit/s [default: 200 for Ampere, 400 for Hopper and Blackwell, 800 for B300]
     #[arg(long, value_name = "GBIT/S", value_parser = gbit, allow_negative_numbers = true)]
     pub(super) network: Option<f64>,
@@ -104,13 +104,13 @@ pub(super) struct Links {
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) nvlink_domain: Option<u32>,
     /// Dollars for one GPU and hour [default: a dated list price]
-    #[arg(long, value_name = "USD", value_parser = values::price, allow_negative_numbers = true)]
+    #[arg(long, value_name = "USD", value_parser = value_parsers::price, allow_negative_numbers = true)]
     pub(super) price: Option<f64>,
 }
 
 /// The split. What is left out is 1, or searched for with `--search`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Split {
+pub(super) struct ParallelismArgs {
     /// Tensor parallelism: GPUs that share each product
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) tp: Option<u32>,
@@ -150,10 +150,10 @@ pub(super) struct Split {
     optimizer_dtype: Option<u8>,
 }
 
-impl Split {
+impl ParallelismArgs {
     /// What was asked for; `--dp` is what the others leave.
-    pub(super) fn axes(&self, work: &Work) -> Axes {
-        Axes {
+    pub(super) fn constraints(&self, work: &WorkloadArgs) -> Constraints {
+        Constraints {
             tp: self.tp,
             pp: self.pp,
             vp: self.vp,
@@ -164,24 +164,24 @@ impl Split {
             micro_batch: self.micro_batch,
             dp: self.dp,
             schedule: self.schedule,
-            stack: work.stack,
+            framework: work.framework,
             reduce_bytes: self.grad_dtype,
         }
     }
 
     /// The layout on so many GPUs, and the program.
-    fn layout(&self, gpus: u32, work: &Work) -> (Layout, Stack) {
+    fn parallelism(&self, gpus: u32, work: &WorkloadArgs) -> (ParallelConfig, Framework) {
         let one = |number: Option<u32>| number.unwrap_or(1);
         let (tp, pp, cp) = (one(self.tp), one(self.pp), one(self.cp));
         let shared = u64::from(tp) * u64::from(pp) * u64::from(cp);
         // Where they do not divide, the check says what would.
         let whole = u64::from(gpus).checked_div(shared).unwrap_or(1).max(1);
         let dp = self.dp.unwrap_or_else(|| u32::try_from(whole).unwrap_or(u32::MAX));
-        let usual = work.stack.map_or(Sharding::Optimizer, Stack::usual_sharding);
+        let usual = work.framework.map_or(Sharding::Optimizer, Framework::default_sharding);
         let sharding = self.zero.map_or(usual, |stage| Sharding::ALL[usize::from(stage)]);
-        let copies = Layout { sharding, ..Layout::copies(dp, one(self.micro_batch)) };
-        let stack = work.stack.unwrap_or_else(|| usual_stack(&copies));
-        let layout = Layout {
+        let copies = ParallelConfig { sharding, ..ParallelConfig::data_parallel(dp, one(self.micro_batch)) };
+        let framework = work.framework.unwrap_or_else(|| default_framework(&copies));
+        let parallelism = ParallelConfig {
             dp,
             tp,
             pp,
@@ -190,73 +190,73 @@ impl Split {
             ep: one(self.ep),
             recompute: self.recompute.unwrap_or(Recompute::None),
             schedule: self.schedule.unwrap_or(Schedule::OneForwardOneBackward),
-            tensor_overlap: stack.overlaps_tensor(),
-            reduce_bytes: self.grad_dtype.unwrap_or(stack.reduce_bytes()),
+            tensor_overlap: framework.overlaps_tp(),
+            reduce_bytes: self.grad_dtype.unwrap_or(framework.reduce_bytes()),
             moment_bytes: self.optimizer_dtype.unwrap_or(copies.moment_bytes),
             adapter_rank: work.adapter_rank(),
             ..copies
         };
-        (layout, stack)
+        (parallelism, framework)
     }
 }
 
 /// A run as asked for, what was assumed of the model's file, and the price.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) run: Run,
+pub(super) struct PlanRequest {
+    pub(super) run: TrainingRun,
     pub(super) assumed: Vec<String>,
-    pub(super) price: Option<Price>,
+    pub(super) price: Option<GpuPrice>,
 }
 
 /// The run that flags describe. Not yet checked.
 pub(super) fn asked(
     facts: &FactSet,
-    work: &Work,
-    cluster: &Cluster,
-    split: &Split,
-) -> anyhow::Result<Asked> {
+    work: &WorkloadArgs,
+    cluster: &ClusterArgs,
+    split: &ParallelismArgs,
+) -> anyhow::Result<PlanRequest> {
     let (model, mut assumed) = model(&work.model)?;
     let gpu = accelerator(facts, &cluster.gpu, &cluster.links)?;
     assumed.extend(taken_for(facts, &cluster.gpu));
     let price = price(facts, &gpu, cluster.links.price);
-    let (layout, stack) = split.layout(cluster.gpus[0], work);
-    let mut run = Run {
+    let (parallelism, framework) = split.parallelism(cluster.gpus[0], work);
+    let mut run = TrainingRun {
         model,
         gpu,
         seq_len: work.seq_len,
         global_batch: work.global_batch,
         precision: work.precision.unwrap_or(Precision::Bf16),
-        layout,
+        parallelism,
         task: work.task(),
-        stack,
+        framework,
         fused_experts: false,
     };
     run.fused_experts = run.fuses_experts();
-    Ok(Asked { run, assumed, price })
+    Ok(PlanRequest { run, assumed, price })
 }
 
 /// A model by name or from its file, and what was assumed of it.
-pub(super) fn model(name: &str) -> anyhow::Result<(Model, Vec<String>)> {
+pub(super) fn model(name: &str) -> anyhow::Result<(TransformerConfig, Vec<String>)> {
     let path = Path::new(name);
     let path = if path.is_dir() { &path.join("config.json") } else { path };
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     if is_json || path.is_file() {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("failed to read the model's configuration `{name}`"))?;
-        let read = config::read(&text).with_context(|| format!("`{name}` cannot be planned"))?;
+        let read = config::parse(&text).with_context(|| format!("`{name}` cannot be planned"))?;
         let mut model = read.model;
         path.display().to_string().clone_into(&mut model.name);
         return Ok((model, read.assumed));
     }
     // `meta-llama/Llama-3.1-70B`: whose it is does not matter.
     let name = name.rsplit('/').next().unwrap_or(name);
-    if let Some(record) = builtin::named(name) {
+    if let Some(record) = builtin::by_name(name) {
         return Ok((record.model(), Vec::new()));
     }
     let near = builtin::nearest(name);
     let hint = if near.is_empty() {
         let known: Vec<&str> =
-            builtin::records().iter().map(|record| record.name.as_str()).collect();
+            builtin::all().iter().map(|record| record.name.as_str()).collect();
         format!("a `config.json` of Hugging Face, or one of: {}", known.join(", "))
     } else {
         format!("did you mean `{}`? A `config.json` of Hugging Face does too", near.join("`, `"))
@@ -274,9 +274,9 @@ pub(super) fn taken_for(facts: &FactSet, name: &str) -> Option<String> {
 pub(super) fn accelerator(
     facts: &FactSet,
     name: &str,
-    links: &Links,
+    links: &LinkArgs,
 ) -> anyhow::Result<Accelerator> {
-    let mut gpu = Accelerator::named(facts, name)
+    let mut gpu = Accelerator::by_name(facts, name)
         .map_err(|err| Hinted::error(err.to_string(), "`farrier facts gpu` lists GPUs"))?;
     if let Some(gbit) = links.network {
         gpu.network_bytes_per_s = gbit * 1e9 / 8.0;
@@ -291,12 +291,12 @@ pub(super) fn accelerator(
 }
 
 /// What a GPU costs: as asked for, or by the dated list.
-pub(super) fn price(facts: &FactSet, gpu: &Accelerator, asked: Option<f64>) -> Option<Price> {
+pub(super) fn price(facts: &FactSet, gpu: &Accelerator, asked: Option<f64>) -> Option<GpuPrice> {
     if let Some(usd) = asked {
-        return Some(Price { usd_per_gpu_hour: usd, source: "as asked for".to_owned() });
+        return Some(GpuPrice { usd_per_gpu_hour: usd, source: "as asked for".to_owned() });
     }
     let listed = facts.gpus.by_name(&gpu.id)?.gpu.price.as_ref()?;
-    Some(Price {
+    Some(GpuPrice {
         usd_per_gpu_hour: listed.usd_per_gpu_hour,
         source: format!(
             "on demand, {}, {} ({})",

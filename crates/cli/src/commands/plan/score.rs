@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use farrier_planner::Planner;
 use farrier_planner::published;
-use farrier_planner::score::{Score, Scored, Tally, score};
+use farrier_planner::score::{Score, ScoredRow, ErrorStats, score};
 
-use super::figures::percent;
+use super::format::percent;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
@@ -64,19 +64,19 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 /// A row for programs.
-fn line(scored: &Scored) -> serde_json::Value {
+fn line(scored: &ScoredRow) -> serde_json::Value {
     let run = &scored.row.run;
     serde_json::json!({
         "source": scored.row.source,
         "date": scored.row.date,
         "model": run.model.name,
         "gpu": scored.row.gpu,
-        "gpus": run.layout.gpus(),
+        "gpus": run.parallelism.gpus(),
         "precision": run.precision.name(),
-        "stack": run.stack.name(),
+        "stack": run.framework.name(),
         "seq_len": run.seq_len,
         "global_batch": run.global_batch,
-        "layout": run.layout,
+        "layout": run.parallelism,
         "assumed": scored.row.assumed,
         "measured_step_s": scored.row.step_s,
         "estimated_step_s": scored.row.step_s * (1.0 + scored.error),
@@ -109,9 +109,9 @@ fn print(
     let mut rows =
         vec![row("complete", overall), row("incomplete, the rest assumed", &score.incomplete)];
     for (kind, tallies) in &score.by {
-        for (key, tally) in tallies {
+        for (key, stats) in tallies {
             let key: String = key.chars().take(60).collect();
-            rows.push(row(&format!("{kind} {key}"), tally));
+            rows.push(row(&format!("{kind} {key}"), stats));
         }
     }
     printer.table(
@@ -148,7 +148,7 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
         return Ok(());
     }
     let seconds = |step_s: f64| format!("{step_s:.3} s");
-    let cells = |scored: &Scored| {
+    let cells = |scored: &ScoredRow| {
         let run = &scored.row.run;
         vec![
             seconds(scored.row.step_s),
@@ -156,10 +156,10 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
             format!("{:+.1} %", 100.0 * scored.error),
             if scored.inside { "yes" } else { "no" }.to_owned(),
             run.model.name.clone(),
-            format!("{} × {}", run.layout.gpus(), scored.row.gpu),
+            format!("{} × {}", run.parallelism.gpus(), scored.row.gpu),
             run.precision.name().to_owned(),
-            run.stack.name().to_owned(),
-            farrier_planner::search::describe(&run.layout),
+            run.framework.name().to_owned(),
+            farrier_planner::search::describe(&run.parallelism),
             scored.row.source.chars().take(40).collect(),
         ]
     };
@@ -183,15 +183,15 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
     Ok(())
 }
 
-fn row(name: &str, tally: &Tally) -> Vec<String> {
+fn row(name: &str, stats: &ErrorStats) -> Vec<String> {
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), percent);
     vec![
         name.to_owned(),
-        tally.covered.to_string(),
-        share(tally.mean_abs_error),
-        share(tally.median_abs_error),
-        share(tally.p90_abs_error),
-        tally.bias.map_or_else(|| "-".to_owned(), |bias| format!("{:+.1} %", 100.0 * bias)),
-        share(tally.inside_p10_p90),
+        stats.covered.to_string(),
+        share(stats.mean_abs_error),
+        share(stats.median_abs_error),
+        share(stats.p90_abs_error),
+        stats.bias.map_or_else(|| "-".to_owned(), |bias| format!("{:+.1} %", 100.0 * bias)),
+        share(stats.inside_p10_p90),
     ]
 }

@@ -1,29 +1,29 @@
 //! The answer of `farrier plan train`, for people.
 
 use farrier_planner::bound::Bound;
-use farrier_planner::estimate::Alike;
-use farrier_planner::plan::{About, Plan};
-use farrier_planner::run::Task;
-use farrier_planner::search::{self, Other, Report};
+use farrier_planner::estimate::Similarity;
+use farrier_planner::plan::{ModelSummary, TrainingPlan};
+use farrier_planner::run::TrainingTask;
+use farrier_planner::search::{self, Alternative, SearchReport};
 
-use super::figures::{count, duration, grouped, number, percent, usd};
-use super::train::Answer;
+use super::format::{count, duration, grouped, number, percent, usd};
+use super::train::TrainAnswer;
 use crate::printer::{Printer, Tone};
 
 /// What of a model's weights is told apart: those for each token, those for further tokens.
-fn weights_beside(model: &About) -> String {
+fn weights_beside(model: &ModelSummary) -> String {
     let mut beside = Vec::new();
     if model.active_parameters < 0.9 * model.parameters {
         beside.push(format!("{} for each token", count(model.active_parameters)));
     }
-    if model.further_parameters > 0.0 {
-        beside.push(format!("{} to predict further tokens", count(model.further_parameters)));
+    if model.mtp_parameters > 0.0 {
+        beside.push(format!("{} to predict further tokens", count(model.mtp_parameters)));
     }
     if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) }
 }
 
 /// Prints an answer for people.
-pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn print(answer: &TrainAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let plan = &answer.plan;
     printer.line(&format!(
         "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}{}",
@@ -35,14 +35,14 @@ pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()
         grouped(f64::from(plan.seq_len)),
         grouped(f64::from(plan.global_batch)),
         plan.precision,
-        plan.stack,
+        plan.framework,
         told(plan),
     ))?;
     let passes = match plan.micro_batches {
         1 => "1 micro-batch a step".to_owned(),
         count => format!("{count} micro-batches a step"),
     };
-    printer.line(&format!("{} · {passes}", search::describe(&plan.layout)))?;
+    printer.line(&format!("{} · {passes}", search::describe(&plan.parallelism)))?;
     for assumed in &answer.assumed {
         printer.line(&format!("assumed: {assumed}"))?;
     }
@@ -58,21 +58,21 @@ pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()
         printer.line("")?;
         counts(answer, printer)?;
     }
-    if let Some(found) = &answer.found {
+    if let Some(search_report) = &answer.search_report {
         printer.line("")?;
-        searched(found, printer)?;
+        searched(search_report, printer)?;
     }
     nearest(plan, printer)?;
     Ok(())
 }
 
 /// What is not full training as the program does it unless it is told.
-fn told(plan: &Plan) -> String {
+fn told(plan: &TrainingPlan) -> String {
     let adapters = match plan.task {
-        Task::Full => String::new(),
-        Task::Lora => format!(", LoRA of rank {}", plan.layout.adapter_rank),
+        TrainingTask::Full => String::new(),
+        TrainingTask::Lora => format!(", LoRA of rank {}", plan.parallelism.adapter_rank),
     };
-    plan.unusual.iter().fold(adapters, |text, unusual| format!("{text}, {unusual}"))
+    plan.non_default.iter().fold(adapters, |text, non_default| format!("{text}, {non_default}"))
 }
 
 /// Whether memory suffices: what is needed in the middle and at P95, and what there is, in GiB.
@@ -89,7 +89,7 @@ pub(super) fn room(fits: bool, tight: bool, needs_gib: [f64; 3], printer: &Print
     format!("{verdict}: {middle} GiB in the middle, {p95} GiB at P95, of {capacity} GiB")
 }
 
-fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+fn headline(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let estimate = &plan.estimate;
     let needs_gib = [plan.memory.p50_gib, plan.memory.p95_gib, plan.capacity_gib];
     let room = room(plan.fits, plan.tight, needs_gib, printer);
@@ -133,14 +133,14 @@ fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn memory(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+fn memory(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let stage = &plan.memory.stages[plan.memory.worst_stage];
     let which = if plan.memory.stages.len() == 1 {
         "each GPU".to_owned()
     } else {
         format!("a GPU of stage {} of {}, the fullest", stage.stage + 1, plan.memory.stages.len())
     };
-    let parts = |parts: &farrier_planner::memory::Parts| {
+    let parts = |parts: &farrier_planner::memory::MemoryBreakdown| {
         [
             parts.weights_gib,
             parts.gradients_gib,
@@ -179,7 +179,7 @@ fn memory(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn phases(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+fn phases(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let rows: Vec<Vec<String>> = plan
         .estimate
         .phases
@@ -198,17 +198,17 @@ fn phases(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bounds(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+fn bounds(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let gains = |less: bool| {
         let gains: Vec<String> = plan
             .estimate
             .bounds
             .iter()
-            .filter(|share| share.gain_of_tenth >= 0.0005)
-            .filter(|share| matches!(share.bound, Bound::Bubble | Bound::Launch) == less)
+            .filter(|share| share.gain_from_tenth_more >= 0.0005)
+            .filter(|share| matches!(share.bound, Bound::Bubble | Bound::LauncherArg) == less)
             .map(|share| {
                 let name = share.bound.name_on(plan.has_nvlink);
-                format!("{name} {}", percent(share.gain_of_tenth))
+                format!("{name} {}", percent(share.gain_from_tenth_more))
             })
             .collect();
         gains.join(", ")
@@ -222,7 +222,7 @@ fn bounds(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// What each number of GPUs does in its best split.
-fn counts(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+fn counts(answer: &TrainAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let cell =
         |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
     let rows: Vec<Vec<String>> = answer
@@ -246,30 +246,30 @@ fn counts(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
+fn searched(search_report: &SearchReport, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(&format!(
         "Tried {} splits; {} fit.",
-        grouped_count(found.tried),
-        grouped_count(found.fit)
+        grouped_count(search_report.tried),
+        grouped_count(search_report.fit)
     ))?;
-    let first = found.best[0].step_s;
-    let rows: Vec<Vec<String>> = found
+    let first = search_report.best[0].step_s;
+    let rows: Vec<Vec<String>> = search_report
         .best
         .iter()
         .take(5)
         .map(|candidate| {
             vec![
-                search::describe(&candidate.layout),
+                search::describe(&candidate.parallelism),
                 format!("{:+.1} %", 100.0 * (candidate.step_s / first - 1.0)),
                 number(candidate.p95_gib),
             ]
         })
         .collect();
     printer.table(&["Best splits", "Step", "GiB, P95"], &rows)?;
-    let why: Vec<String> = best_others(found)
-        .filter_map(|other| match (other.slower, other.needs_gib) {
-            (Some(slower), _) => Some(format!("{} {:+.1} %", other.change, 100.0 * slower)),
-            (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", other.change)),
+    let why: Vec<String> = best_others(search_report)
+        .filter_map(|alternative| match (alternative.slower, alternative.needs_gib) {
+            (Some(slower), _) => Some(format!("{} {:+.1} %", alternative.change, 100.0 * slower)),
+            (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", alternative.change)),
             (None, None) => None,
         })
         .collect();
@@ -280,10 +280,10 @@ fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
             &format!("With another number, the best step is: {}.", why.join("; ")),
         )?;
     }
-    let out: Vec<String> = found
+    let out: Vec<String> = search_report
         .ruled_out
         .iter()
-        .map(|out| format!("{} {}", grouped_count(out.count), out.why))
+        .map(|out| format!("{} {}", grouped_count(out.count), out.reason))
         .collect();
     if !out.is_empty() {
         printer.paragraph("", 0, &format!("Ruled out: {}.", out.join("; ")))?;
@@ -292,13 +292,13 @@ fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Of each number's other values the two that come nearest; JSON has them all.
-fn best_others(found: &Report) -> impl Iterator<Item = &Other> {
+fn best_others(search_report: &SearchReport) -> impl Iterator<Item = &Alternative> {
     const OF_EACH: usize = 2;
-    let axis = |other: &Other| other.change.rsplit_once(' ').map(|(axis, _)| axis.to_owned());
-    let worth = |other: &Other| other.slower.unwrap_or(f64::INFINITY);
-    found.others.iter().filter(move |other| {
-        let of_axis = found.others.iter().filter(|one| axis(one) == axis(other));
-        of_axis.filter(|one| worth(one) < worth(other)).count() < OF_EACH
+    let axis = |alternative: &Alternative| alternative.change.rsplit_once(' ').map(|(axis, _)| axis.to_owned());
+    let worth = |alternative: &Alternative| alternative.slower.unwrap_or(f64::INFINITY);
+    search_report.alternatives.iter().filter(move |alternative| {
+        let of_axis = search_report.alternatives.iter().filter(|one| axis(one) == axis(alternative));
+        of_axis.filter(|one| worth(one) < worth(alternative)).count() < OF_EACH
     })
 }
 
@@ -307,16 +307,16 @@ fn grouped_count(count: usize) -> String {
     grouped(count as f64)
 }
 
-fn nearest(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+fn nearest(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let Some(nearest) = &plan.estimate.nearest_measured else { return Ok(()) };
     printer.line("")?;
     let how = match (nearest.task, plan.task) {
-        (Task::Full, Task::Lora) => "the nearest, but full training",
-        (Task::Lora, Task::Full) => "the nearest, but LoRA",
-        _ => match nearest.alike() {
-            Alike::Close => "close to this one",
-            Alike::InPart => "like this one in part",
-            Alike::Not => "the nearest, but another kind of run",
+        (TrainingTask::Full, TrainingTask::Lora) => "the nearest, but full training",
+        (TrainingTask::Lora, TrainingTask::Full) => "the nearest, but LoRA",
+        _ => match nearest.similarity() {
+            Similarity::Close => "close to this one",
+            Similarity::Partial => "like this one in part",
+            Similarity::Different => "the nearest, but another kind of run",
         },
     };
     printer.paragraph(

@@ -1,19 +1,19 @@
 //! Values of flags, as people write them.
 
-use farrier_planner::layout::{Recompute, Schedule};
+use farrier_planner::parallelism::{Recompute, Schedule};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::Stack;
+use farrier_planner::run::Framework;
 
 pub(super) fn precision(text: &str) -> Result<Precision, String> {
-    Precision::named(text).ok_or_else(|| {
+    Precision::parse(text).ok_or_else(|| {
         let known: Vec<&str> = Precision::ALL.iter().map(|precision| precision.name()).collect();
         format!("possible: {}", known.join(", "))
     })
 }
 
-pub(super) fn stack(text: &str) -> Result<Stack, String> {
-    Stack::ALL.into_iter().find(|stack| stack.name() == text).ok_or_else(|| {
-        let known: Vec<&str> = Stack::ALL.iter().map(|stack| stack.name()).collect();
+pub(super) fn framework(text: &str) -> Result<Framework, String> {
+    Framework::ALL.into_iter().find(|framework| framework.name() == text).ok_or_else(|| {
+        let known: Vec<&str> = Framework::ALL.iter().map(|framework| framework.name()).collect();
         format!("possible: {}", known.join(", "))
     })
 }

@@ -1,27 +1,27 @@
-//! The model: its blocks and its experts.
+//! Flags of the model: layers and experts.
 
-use super::super::flags::{Command, Group};
-use super::super::known::{Details, Known};
-use crate::model::{Attention, Bias, Experts, Norm, Window};
-use crate::run::Run;
+use super::super::flags::{LaunchCommand, FlagGroup};
+use super::super::model_flags::{FlagValue, ModelFlags};
+use crate::model::{Attention, Bias, Experts, Norm, AttentionWindow};
+use crate::run::TrainingRun;
 
-/// Megatron pads the vocabulary to a multiple of this and TP (`--make-vocab-size-divisible-by`).
+/// Megatron pads the vocabulary to a multiple of this times TP (`--make-vocab-size-divisible-by`).
 const VOCABULARY_UNIT: u32 = 128;
 
-/// What every block has.
-pub(super) fn model(run: &Run, details: &Details, command: &mut Command) -> Group {
+/// Flags of the layers.
+pub(super) fn model(run: &TrainingRun, flags: &ModelFlags, command: &mut LaunchCommand) -> FlagGroup {
     let model = &run.model;
-    let mut group = Group::new("MODEL");
+    let mut group = FlagGroup::new("MODEL");
     group.put("--num-layers", model.layers);
     group.put("--hidden-size", model.hidden);
     group.put("--ffn-hidden-size", model.ffn);
     attention(&mut group, model.attention);
     group.put("--seq-length", run.seq_len);
     group.put("--max-position-embeddings", run.seq_len.max(model.learned_positions));
-    positions(&mut group, run, details, command);
-    let has = |wanted: &str| details.blocks.iter().any(|(name, _)| *name == wanted);
+    positions(&mut group, run, flags, command);
+    let has = |flag: &str| flags.blocks.iter().any(|(name, _)| *name == flag);
     let latent = matches!(model.attention, Attention::Latent { .. });
-    known(&mut group, details.blocks);
+    add_flags(&mut group, flags.blocks);
     group.set_if(latent && !has("--qk-layernorm"), "--qk-layernorm");
     group.set_if(model.gated && !has("--quick-geglu"), "--swiglu");
     group.put(
@@ -34,15 +34,15 @@ pub(super) fn model(run: &Run, details: &Details, command: &mut Command) -> Grou
     group.set_if(model.bias != Bias::All, "--disable-bias-linear");
     group.set_if(model.bias == Bias::Qkv, "--add-qkv-bias");
     group.set_if(!model.tied, "--untie-embeddings-and-output-weights");
-    let Window { tokens, global, of } = model.window;
-    if tokens > 0 && global < of {
-        // Tokens before the one that looks, and none after.
+    let AttentionWindow { tokens, global, period } = model.window;
+    if tokens > 0 && global < period {
+        // Tokens before the current one, and none after it.
         group.quote("--window-size", &format!("{},0", tokens - 1));
         if global > 0 {
-            group.put("--window-attn-skip-freq", of);
+            group.put("--window-attn-skip-freq", period);
         }
     }
-    let unit = VOCABULARY_UNIT * run.layout.tp;
+    let unit = VOCABULARY_UNIT * run.parallelism.tp;
     group.put("--padded-vocab-size", model.vocab.div_ceil(unit) * unit);
     if model.mtp_layers > 0 {
         group.put("--mtp-num-layers", model.mtp_layers);
@@ -51,7 +51,7 @@ pub(super) fn model(run: &Run, details: &Details, command: &mut Command) -> Grou
     group
 }
 
-pub(super) fn known(group: &mut Group, flags: &[Known]) {
+pub(super) fn add_flags(group: &mut FlagGroup, flags: &[FlagValue]) {
     for (name, value) in flags {
         if value.is_empty() {
             group.set(name);
@@ -61,7 +61,7 @@ pub(super) fn known(group: &mut Group, flags: &[Known]) {
     }
 }
 
-fn attention(group: &mut Group, attention: Attention) {
+fn attention(group: &mut FlagGroup, attention: Attention) {
     group.put("--num-attention-heads", attention.heads());
     match attention {
         Attention::Grouped { heads, kv_heads, head_dim } => {
@@ -85,32 +85,32 @@ fn attention(group: &mut Group, attention: Attention) {
     }
 }
 
-fn positions(group: &mut Group, run: &Run, details: &Details, command: &mut Command) {
+fn positions(group: &mut FlagGroup, run: &TrainingRun, flags: &ModelFlags, command: &mut LaunchCommand) {
     if run.model.learned_positions > 0 {
         group.put("--position-embedding-type", "learned_absolute");
         return;
     }
-    group.put("--position-embedding-type", details.positions);
-    if let Some(base) = details.rotary_base {
+    group.put("--position-embedding-type", flags.positions);
+    if let Some(base) = flags.rotary_base {
         group.put("--rotary-base", base);
     } else {
-        command.asks.push(("ROTARY_BASE", "rope_theta of the config.json, a whole number"));
+        command.required_variables.push(("ROTARY_BASE", "rope_theta of the config.json, an integer"));
         group.variable("--rotary-base", "ROTARY_BASE");
     }
-    if let Some(percent) = details.rotary_percent {
+    if let Some(percent) = flags.rotary_percent {
         group.put("--rotary-percent", percent);
     } else {
-        command.asks.push((
+        command.required_variables.push((
             "ROTARY_PERCENT",
-            "partial_rotary_factor of the config.json, or 1.0 where it has none",
+            "partial_rotary_factor of the config.json, or 1.0 if it has none",
         ));
         group.variable("--rotary-percent", "ROTARY_PERCENT");
     }
 }
 
-/// A mixture's experts and router; nothing where there are none.
-pub(super) fn experts(run: &Run, details: &Details) -> Group {
-    let mut group = Group::new("EXPERTS");
+/// Flags of experts and router; empty for a dense model.
+pub(super) fn experts(run: &TrainingRun, flags: &ModelFlags) -> FlagGroup {
+    let mut group = FlagGroup::new("EXPERTS");
     let Some(experts) = run.model.experts else { return group };
     group.put("--num-experts", experts.count);
     group.put("--moe-ffn-hidden-size", experts.ffn);
@@ -121,7 +121,7 @@ pub(super) fn experts(run: &Run, details: &Details) -> Group {
     if experts.shared_ffn > 0 {
         group.put("--moe-shared-expert-intermediate-size", experts.shared_ffn);
     }
-    known(&mut group, details.router);
+    add_flags(&mut group, flags.router);
     group.put("--moe-token-dispatcher-type", "alltoall");
     group.set("--moe-grouped-gemm");
     group.set("--moe-permute-fusion");
@@ -129,7 +129,7 @@ pub(super) fn experts(run: &Run, details: &Details) -> Group {
     group
 }
 
-/// Which blocks are mixtures, as a list of Python: 1 is one.
+/// `--moe-layer-freq` as a Python list expression: 1 marks a `MoE` layer.
 fn pattern(layers: u32, experts: Experts) -> String {
     let every = experts.every.max(1);
     let after = layers.saturating_sub(experts.dense_layers);
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pattern_has_every_block() {
+    fn pattern_covers_every_layer() {
         let experts = |dense_layers, every| Experts {
             count: 8,
             per_token: 2,

@@ -1,18 +1,18 @@
-//! What is no transformer that decodes text.
+//! Detection of architectures other than decoder-only language models.
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, fields};
+use super::{ModelConfigError, fields};
 
-const ENCODER_DECODER: &str = "an encoder with a decoder";
+const ENCODER_DECODER: &str = "an encoder-decoder model";
 const ENCODER: &str = "an encoder (embeddings, classification)";
-const VISION: &str = "a model of images or video";
-const SPEECH: &str = "a model of sound";
+const VISION: &str = "an image or video model";
+const SPEECH: &str = "an audio model";
 const DIFFUSION: &str = "a diffusion model";
 const STATE_SPACE: &str = "a state-space or recurrent model, or a hybrid with one";
-const OTHER_ATTENTION: &str = "a model whose attention picks or compresses what it sees";
+const OTHER_ATTENTION: &str = "a model with sparse or compressed attention";
 
-/// `model_type`s of transformers, and what they are.
+/// Unsupported `model_type`s of transformers, by kind.
 const KINDS: &[(&str, &str)] = &[
     (
         ENCODER_DECODER,
@@ -48,7 +48,7 @@ const KINDS: &[(&str, &str)] = &[
     (OTHER_ATTENTION, "deepseek_v32 deepseek_v4 glm_moe_dsa minicpm_sala reformer"),
 ];
 
-/// Fields that only such models have.
+/// Fields that only models of a kind have.
 const SIGNS: &[(&str, &[&str])] = &[
     (DIFFUSION, &["_diffusers_version", "_class_name"]),
     (
@@ -70,22 +70,22 @@ const SIGNS: &[(&str, &[&str])] = &[
     (VISION, &["patch_size", "image_size"]),
 ];
 
-/// An error for what cannot be planned with.
-pub(super) fn refuse(object: &Map<String, Value>) -> Result<(), ConfigError> {
+/// Fails for architectures that cannot be planned with.
+pub(super) fn check_supported(object: &Map<String, Value>) -> Result<(), ModelConfigError> {
     let model_type = fields::text(object, "model_type").unwrap_or_default();
-    let is_it = |types: &str| types.split(' ').any(|name| name == model_type);
-    let by_type = KINDS.iter().find(|(_, types)| is_it(types)).map(|(kind, _)| kind);
+    let is_listed = |types: &str| types.split(' ').any(|name| name == model_type);
+    let by_type = KINDS.iter().find(|(_, types)| is_listed(types)).map(|(kind, _)| kind);
     let has = |field: &&str| object.get(*field).is_some_and(|value| !value.is_null());
-    // Of a file with a model of text inside, that is asked.
-    let whole = !object.contains_key("text_config");
+    // If the file nests a text model, check that one instead.
+    let is_flat = !object.contains_key("text_config");
     let by_sign =
-        || SIGNS.iter().find(|(_, signs)| whole && signs.iter().any(has)).map(|(kind, _)| kind);
+        || SIGNS.iter().find(|(_, signs)| is_flat && signs.iter().any(has)).map(|(kind, _)| kind);
     let kind = match by_type.or_else(by_sign) {
         Some(kind) => kind,
         None if object.get("is_encoder_decoder").and_then(Value::as_bool) == Some(true) => {
             ENCODER_DECODER
         }
-        None if lists_others(object) => STATE_SPACE,
+        None if lists_non_attention_layers(object) => STATE_SPACE,
         None => return Ok(()),
     };
     let class = || object.get("architectures")?.get(0)?.as_str();
@@ -94,11 +94,11 @@ pub(super) fn refuse(object: &Map<String, Value>) -> Result<(), ConfigError> {
         .or_else(class)
         .or_else(|| fields::text(object, "_class_name"))
         .unwrap_or("this config");
-    Err(ConfigError::Refused { architecture: fields::shown(architecture), kind })
+    Err(ModelConfigError::Unsupported { architecture: fields::sanitized(architecture), kind })
 }
 
-/// Whether blocks are listed that have no attention.
-fn lists_others(object: &Map<String, Value>) -> bool {
+/// Whether the config lists layers without softmax attention.
+fn lists_non_attention_layers(object: &Map<String, Value>) -> bool {
     let other = |kind: &Value| {
         kind.as_str().is_some_and(|kind| {
             ["linear", "mamba", "conv", "recurrent", "ssm"].iter().any(|part| kind.contains(part))

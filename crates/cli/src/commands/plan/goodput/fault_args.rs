@@ -2,12 +2,12 @@
 
 use clap::ValueEnum;
 use farrier_planner::goodput::{
-    CheckpointKind, Conditions, Goodput, Hazard, MOST_REPAIR_H, MOST_SPARES, Recovery, Report,
+    CheckpointKind, Conditions, Goodput, Hazard, MAX_REPAIR_H, MAX_SPARES, RecoveryTimes, GoodputReport,
     Training,
 };
-use farrier_planner::run::Run;
+use farrier_planner::run::TrainingRun;
 
-use super::super::values::{time, up_to};
+use super::super::value_parsers::{time, up_to};
 use crate::failure::Hinted;
 
 /// Storage of a cluster, where none is given.
@@ -16,7 +16,7 @@ const STORAGE_GB_PER_S: f64 = 200.0;
 /// Faults, and what is done about them.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Faults")]
-pub(in super::super) struct Faults {
+pub(in super::super) struct FaultArgs {
     /// A fault that stops the run comes every so many hours [default: by --hazard and the number of GPUs]
     #[arg(long, value_name = "HOURS", value_parser = time, conflicts_with = "hazard", allow_negative_numbers = true)]
     mtbf: Option<f64>,
@@ -32,7 +32,7 @@ pub(in super::super) struct Faults {
     recovery: Option<f64>,
     /// How checkpoints are kept [default: asynchronous]
     #[arg(long, value_name = "KIND")]
-    checkpoint: Option<Kind>,
+    checkpoint: Option<CheckpointArg>,
     /// Storage, GB/s of the whole cluster [default: 200]
     #[arg(long, value_name = "GB/S", value_parser = up_to(1e6), allow_negative_numbers = true)]
     storage: Option<f64>,
@@ -46,7 +46,7 @@ pub(in super::super) struct Faults {
     #[arg(long, value_name = "NODES", value_parser = spares, allow_negative_numbers = true)]
     spares: Option<u32>,
     /// Hours until a broken node is back [default: 24]
-    #[arg(long, value_name = "HOURS", value_parser = up_to(MOST_REPAIR_H), allow_negative_numbers = true)]
+    #[arg(long, value_name = "HOURS", value_parser = up_to(MAX_REPAIR_H), allow_negative_numbers = true)]
     repair: Option<f64>,
     /// Planned stops a day, each after a checkpoint [default: none]
     #[arg(long, value_name = "STOPS", value_parser = up_to(1440.0), allow_negative_numbers = true)]
@@ -55,7 +55,7 @@ pub(in super::super) struct Faults {
 
 /// How checkpoints are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum CheckpointArg {
     /// Training waits until it is written.
     Synchronous,
     /// Training waits for the copy to the host; it is written beside.
@@ -65,17 +65,17 @@ enum Kind {
 }
 
 fn hazard(text: &str) -> Result<Hazard, String> {
-    Hazard::named(text).ok_or_else(|| format!("possible: {}", Hazard::NAMES.join(", ")))
+    Hazard::by_name(text).ok_or_else(|| format!("possible: {}", Hazard::NAMES.join(", ")))
 }
 
 fn spares(text: &str) -> Result<u32, String> {
-    let nodes = text.parse().ok().filter(|nodes| *nodes <= MOST_SPARES);
+    let nodes = text.parse().ok().filter(|nodes| *nodes <= MAX_SPARES);
     nodes.ok_or_else(|| format!("expected a whole number from 0 to {MOST_SPARES}"))
 }
 
-impl Faults {
+impl FaultArgs {
     /// The first of these flags that was given.
-    pub(in super::super) fn first_given(&self) -> Option<&'static str> {
+    pub(in super::super) fn first_set_flag(&self) -> Option<&'static str> {
         [
             ("--mtbf", self.mtbf.is_some()),
             ("--hazard", self.hazard.is_some()),
@@ -90,19 +90,19 @@ impl Faults {
             ("--planned-stops", self.planned_stops.is_some()),
         ]
         .into_iter()
-        .find_map(|(flag, given)| given.then_some(flag))
+        .find_map(|(flag, requested)| requested.then_some(flag))
     }
 
     /// The conditions of a run whose step takes so long.
     pub(in super::super) fn conditions(
         &self,
-        run: &Run,
+        run: &TrainingRun,
         step_s: f64,
     ) -> anyhow::Result<Conditions> {
         let kind = match self.checkpoint {
-            Some(Kind::Synchronous) => CheckpointKind::Synchronous,
-            None | Some(Kind::Asynchronous) => CheckpointKind::Asynchronous,
-            Some(Kind::InMemory) => CheckpointKind::InMemory,
+            Some(CheckpointArg::Synchronous) => CheckpointKind::Synchronous,
+            None | Some(CheckpointArg::Asynchronous) => CheckpointKind::Asynchronous,
+            Some(CheckpointArg::InMemory) => CheckpointKind::InMemory,
         };
         if self.storage_interval.is_some() && kind != CheckpointKind::InMemory {
             return Err(Hinted::error(
@@ -111,18 +111,18 @@ impl Faults {
             ));
         }
         let storage = self.storage.unwrap_or(STORAGE_GB_PER_S);
-        let mut conditions = Conditions::of_run(run, kind, storage * 1e9, step_s);
+        let mut conditions = Conditions::for_run(run, kind, storage * 1e9, step_s);
         conditions.checkpoint.storage_interval_s = seconds(self.storage_interval);
         conditions.planned_stops_per_day = self.planned_stops.unwrap_or(0.0);
         conditions.hazard = match self.mtbf {
-            Some(hours) => Hazard::every(hours)?,
+            Some(hours) => Hazard::with_mtbf(hours)?,
             None => self.hazard.unwrap_or(Hazard::DEDICATED),
         };
         if let Some(detection_s) = seconds(self.detection) {
             conditions.detection_s = detection_s;
         }
         if let Some(restart_s) = seconds(self.recovery) {
-            conditions.recovery = Recovery { restart_s, load_s: Some(0.0), warm_up_s: 0.0 };
+            conditions.recovery = RecoveryTimes { restart_s, load_s: Some(0.0), warm_up_s: 0.0 };
         }
         conditions.spares.nodes = self.spares;
         if let Some(hours) = self.repair {
@@ -144,8 +144,8 @@ impl Faults {
         &self,
         conditions: &Conditions,
         training: &Training,
-    ) -> anyhow::Result<Report> {
-        Ok(Report::of(conditions, training, seconds(self.interval))?)
+    ) -> anyhow::Result<GoodputReport> {
+        Ok(GoodputReport::new(conditions, training, seconds(self.interval))?)
     }
 }
 

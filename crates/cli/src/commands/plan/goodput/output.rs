@@ -1,15 +1,15 @@
 //! The answer of `farrier plan goodput`, for people.
 
-use farrier_planner::goodput::{Goodput, Report, RunCost, Worth};
+use farrier_planner::goodput::{Goodput, GoodputReport, RunCost, MarginalValue};
 use farrier_planner::search;
 
-use super::super::answer::room;
-use super::super::figures::{count, duration, number, percent, usd};
-use super::Answer;
+use super::super::train_output::room;
+use super::super::format::{count, duration, number, percent, usd};
+use super::GoodputAnswer;
 use crate::printer::Printer;
 
 /// Prints the whole answer.
-pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn answer(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let report = &answer.report;
     let tokens = answer.tokens.map_or_else(String::new, |all| format!("{} tokens at ", count(all)));
     printer.line(&format!(
@@ -19,13 +19,13 @@ pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<(
         answer.gpu,
         count(answer.tokens_per_s)
     ))?;
-    printer.line(&search::describe(&answer.layout))?;
+    printer.line(&search::describe(&answer.parallelism))?;
     for assumed in &answer.assumed {
         printer.line(&format!("assumed: {assumed}"))?;
     }
     memory(answer, printer)?;
     conditions(answer, printer)?;
-    if let Some(stuck) = &report.no_headway {
+    if let Some(stuck) = &report.no_progress {
         printer.line("")?;
         printer.paragraph("", 0, &stuck.to_string())?;
         return Ok(());
@@ -44,7 +44,7 @@ pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<(
     worth(report, printer)
 }
 
-fn memory(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+fn memory(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let (Some(fits), Some(memory)) = (answer.fits, &answer.memory) else { return Ok(()) };
     let needs_gib = [memory.p50_gib, memory.p95_gib, memory.capacity_gib];
     let room = room(fits, memory.tight, needs_gib, printer);
@@ -57,11 +57,11 @@ fn memory(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// What stops the run, and how it is saved.
-fn conditions(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+fn conditions(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let best = &answer.report.best;
     if answer.is_faultless() {
         printer.line("faults      no faults: checkpoints are not needed")?;
-        if answer.report.given.is_none() {
+        if answer.report.requested.is_none() {
             return Ok(());
         }
     } else {
@@ -83,7 +83,7 @@ fn conditions(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// The best interval and the one asked for; whether there was one to print.
-fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
+fn intervals(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<bool> {
     let report = &answer.report;
     let line = |name: &str, goodput: &Goodput| {
         let interval = match goodput.interval_s {
@@ -96,8 +96,8 @@ fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
     if !answer.is_faultless() {
         rows.push(line("the best", &report.best));
     }
-    if let Some(given) = &report.given {
-        rows.push(line("as asked for", given));
+    if let Some(requested) = &report.requested {
+        rows.push(line("as asked for", requested));
     }
     if rows.is_empty() {
         return Ok(false);
@@ -118,7 +118,7 @@ fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn cost(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
+fn cost(report: &GoodputReport, printer: &mut Printer) -> anyhow::Result<()> {
     if let Some(run) = &report.run {
         printer.paragraph("", 0, &takes(run))?;
         let lost = &run.lost;
@@ -163,9 +163,9 @@ fn takes(run: &RunCost) -> String {
 }
 
 /// What would be better.
-fn worth(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
-    if let Some(worth) = &report.worth_of_a_minute {
-        let said = |worth: &Worth| match worth.usd {
+fn worth(report: &GoodputReport, printer: &mut Printer) -> anyhow::Result<()> {
+    if let Some(worth) = &report.value_of_a_minute {
+        let said = |worth: &MarginalValue| match worth.usd {
             Some(dollars) => format!("{} and {}", duration(3600.0 * worth.hours), usd(dollars)),
             None => duration(3600.0 * worth.hours),
         };

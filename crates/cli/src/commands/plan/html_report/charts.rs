@@ -1,22 +1,22 @@
 //! The plots of a plan.
 
 use farrier_planner::bound::Bound;
-use farrier_planner::memory::Parts;
-use farrier_planner::plan::Plan;
-use farrier_planner::roofline::Kind;
+use farrier_planner::memory::MemoryBreakdown;
+use farrier_planner::plan::TrainingPlan;
+use farrier_planner::roofline::OpKind;
 
-use super::super::figures::{grouped, number, percent, usd};
-use super::{Point, bound_words};
-use crate::page::{
+use super::super::format::{grouped, number, percent, usd};
+use super::{CostPoint, bound_label};
+use crate::render::{
     Colour, Column, Fall, Place, Roof, Stack, Trade, Under, Waterfall, escape, legend, mark, roofs,
     stack, trade, waterfall,
 };
 
 /// A part of memory: its colour, its name, and how much of it there is, GiB.
-type Part = (Colour, &'static str, fn(&Parts) -> f64);
+type MemoryPart = (Colour, &'static str, fn(&MemoryBreakdown) -> f64);
 
 /// What is in a GPU's memory, from below in the plot.
-pub(super) const PARTS: [Part; 9] = [
+pub(super) const PARTS: [MemoryPart; 9] = [
     (Colour::Indigo, "weights", |parts| parts.weights_gib),
     (Colour::Cyan, "gradients", |parts| parts.gradients_gib),
     (Colour::Teal, "optimizer", |parts| parts.optimizer_gib),
@@ -38,7 +38,7 @@ fn figure(title: &str, plot: &str, legend: &str, note: &str) -> String {
 }
 
 /// Memory of a GPU of each stage.
-pub(super) fn memory(plan: &Plan) -> String {
+pub(super) fn memory(plan: &TrainingPlan) -> String {
     let memory = &plan.memory;
     let staged = memory.stages.len() > 1;
     let columns = memory.stages.iter().map(|stage| Column {
@@ -82,12 +82,12 @@ fn bound_colour(bound: Bound) -> Colour {
         Bound::Nvlink => Colour::Teal,
         Bound::Network => Colour::Cyan,
         Bound::Bubble => Colour::Grey,
-        Bound::Launch => Colour::Rose,
+        Bound::LauncherArg => Colour::Rose,
     }
 }
 
 /// What a step is spent on.
-pub(super) fn step(plan: &Plan) -> String {
+pub(super) fn step(plan: &TrainingPlan) -> String {
     let estimate = &plan.estimate;
     // Of a quick step milliseconds.
     let (factor, unit, axis) = if estimate.step_time_s < 1.0 {
@@ -118,27 +118,27 @@ pub(super) fn step(plan: &Plan) -> String {
     let shown = Bound::ALL
         .into_iter()
         .filter(|bound| estimate.phases.iter().any(|phase| phase.bound == *bound))
-        .map(|bound| (bound_colour(bound), bound_words(bound, plan.has_nvlink)));
+        .map(|bound| (bound_colour(bound), bound_label(bound, plan.has_nvlink)));
     let note = "The colour says what a part is bound by. Traffic is only what the step waits for; \
                 what hides behind work is not in it. The range of the whole is P10 to P90.";
     figure(title, &plot, &legend(shown), note)
 }
 
 /// A kind's colour and mark.
-pub(super) fn kind_colour(kind: Kind) -> Colour {
+pub(super) fn kind_colour(kind: OpKind) -> Colour {
     match kind {
-        Kind::AttentionProducts => Colour::Indigo,
-        Kind::FeedForwardProducts => Colour::Green,
-        Kind::ExpertProducts => Colour::Teal,
-        Kind::AttentionCore => Colour::Rose,
-        Kind::Pointwise => Colour::Sand,
-        Kind::Logits => Colour::Purple,
-        Kind::Optimizer => Colour::Olive,
+        OpKind::AttentionGemm => Colour::Indigo,
+        OpKind::FeedForwardGemm => Colour::Green,
+        OpKind::ExpertGemm => Colour::Teal,
+        OpKind::AttentionCore => Colour::Rose,
+        OpKind::Pointwise => Colour::Sand,
+        OpKind::Logits => Colour::Purple,
+        OpKind::Optimizer => Colour::Olive,
     }
 }
 
 /// Where the kinds of work lie under the GPU's roofs.
-pub(super) fn roofline(plan: &Plan) -> String {
+pub(super) fn roofline(plan: &TrainingPlan) -> String {
     let roofline = &plan.roofline;
     let (peak, half) = (roofline.peak_flops_per_s / 1e12, roofline.half_peak_flops_per_s / 1e12);
     let memory = roofline.hbm_bytes_per_s / 1e12;
@@ -176,12 +176,12 @@ pub(super) fn roofline(plan: &Plan) -> String {
 }
 
 /// Days and dollars of the same run on other numbers of GPUs.
-pub(super) fn cost_and_time(plan: &Plan, points: &[Point]) -> String {
+pub(super) fn cost_and_time(plan: &TrainingPlan, points: &[CostPoint]) -> String {
     if points.is_empty() {
         return String::new();
     }
     let priced = points.iter().all(|point| point.usd.is_some());
-    let place = |point: &Point| {
+    let place = |point: &CostPoint| {
         let ours = point.gpus == plan.gpus;
         let gpus = grouped(f64::from(point.gpus));
         let cost = point.usd.map(|cost| format!(", {}", usd(cost))).unwrap_or_default();

@@ -1,27 +1,27 @@
 //! The tables of a plan, and what it rests on.
 
 use farrier_planner::bound::Bound;
-use farrier_planner::estimate::Alike;
-use farrier_planner::plan::Plan;
-use farrier_planner::run::Task;
+use farrier_planner::estimate::Similarity;
+use farrier_planner::plan::TrainingPlan;
+use farrier_planner::run::TrainingTask;
 
-use super::super::figures::{grouped, number, percent, usd};
-use super::plots::{PARTS, kind_colour};
-use super::{Point, bound_words};
-use crate::page::{escape, mark};
+use super::super::format::{grouped, number, percent, usd};
+use super::charts::{PARTS, kind_colour};
+use super::{CostPoint, bound_label};
+use crate::render::{escape, mark};
 
 /// A table of cells that are HTML already.
-pub(super) struct Table {
+pub(super) struct HtmlTable {
     html: String,
 }
 
-impl Table {
+impl HtmlTable {
     /// With a heading for each column. One that begins with `<` has words under it, on the left.
     pub(super) fn new(headings: &[&str]) -> Self {
         let mut html = "<div class=\"wide\"><table>\n<tr>".to_owned();
         for heading in headings {
             match heading.strip_prefix('<') {
-                Some(words) => html.push_str(&format!("<th class=\"words\">{words}</th>")),
+                Some(text_cell) => html.push_str(&format!("<th class=\"words\">{text_cell}</th>")),
                 None => html.push_str(&format!("<th>{heading}</th>")),
             }
         }
@@ -33,9 +33,9 @@ impl Table {
     pub(super) fn row(&mut self, ours: bool, cells: &[String]) {
         self.html.push_str(if ours { "<tr class=\"ours\">" } else { "<tr>" });
         for cell in cells {
-            match cell.strip_prefix(WORDS) {
-                Some(words) => {
-                    self.html.push_str(&format!("<td class=\"words\">{words}</td>"));
+            match cell.strip_prefix(TEXT_CELL) {
+                Some(text_cell) => {
+                    self.html.push_str(&format!("<td class=\"words\">{text_cell}</td>"));
                 }
                 None => self.html.push_str(&format!("<td>{cell}</td>")),
             }
@@ -51,35 +51,35 @@ impl Table {
 }
 
 /// What a cell of words begins with.
-const WORDS: char = '\u{1}';
+const TEXT_CELL: char = '\u{1}';
 
 /// A cell of words, on the left and broken where it must be.
-pub(super) fn words(text: &str) -> String {
+pub(super) fn text_cell(text: &str) -> String {
     format!("{WORDS}{}", escape(text))
 }
 
 /// What more of each resource would bring.
-pub(super) fn tenth_more(plan: &Plan) -> String {
-    let mut table = Table::new(&["Resource", "Share of the step", "A tenth more brings"]);
+pub(super) fn tenth_more(plan: &TrainingPlan) -> String {
+    let mut table = HtmlTable::new(&["Resource", "Share of the step", "A tenth more brings"]);
     for share in &plan.estimate.bounds {
-        let less = matches!(share.bound, Bound::Bubble | Bound::Launch);
+        let less = matches!(share.bound, Bound::Bubble | Bound::LauncherArg);
         let name = format!(
             "{}{}",
-            bound_words(share.bound, plan.has_nvlink),
+            bound_label(share.bound, plan.has_nvlink),
             if less { " <small>(a tenth less)</small>" } else { "" }
         );
         table.row(
             share.bound == plan.estimate.bound,
-            &[name, percent(share.share), format!("+{} speed", percent(share.gain_of_tenth))],
+            &[name, percent(share.share), format!("+{} speed", percent(share.gain_from_tenth_more))],
         );
     }
     format!("<h2>What a tenth more would bring</h2>\n{}", table.end())
 }
 
 /// The published run that is most like this one.
-pub(super) fn nearest(plan: &Plan) -> String {
+pub(super) fn nearest(plan: &TrainingPlan) -> String {
     let Some(nearest) = &plan.estimate.nearest_measured else { return String::new() };
-    let mut table = Table::new(&["", "Published", "This plan"]);
+    let mut table = HtmlTable::new(&["", "Published", "This plan"]);
     let mut row = |name: &str, published: String, planned: String| {
         table.row(false, &[name.to_owned(), published, planned]);
     };
@@ -87,9 +87,9 @@ pub(super) fn nearest(plan: &Plan) -> String {
     row("GPU", escape(&nearest.gpu), escape(&plan.gpu));
     let grouped = |number: u32| grouped(f64::from(number));
     row("GPUs", grouped(nearest.gpus), grouped(plan.gpus));
-    let learns = |task: Task| match task {
-        Task::Full => "all weights".to_owned(),
-        Task::Lora => "adapters (LoRA)".to_owned(),
+    let learns = |task: TrainingTask| match task {
+        TrainingTask::Full => "all weights".to_owned(),
+        TrainingTask::Lora => "adapters (LoRA)".to_owned(),
     };
     row("Learns", learns(nearest.task), learns(plan.task));
     row("Precision", nearest.precision.to_owned(), plan.precision.to_owned());
@@ -100,12 +100,12 @@ pub(super) fn nearest(plan: &Plan) -> String {
         format!("{} expected", number(plan.estimate.tokens_per_s_per_gpu)),
     );
     let how_far = match (nearest.task, plan.task) {
-        (Task::Full, Task::Lora) => "is of full training",
-        (Task::Lora, Task::Full) => "is of LoRA",
-        _ => match nearest.alike() {
-            Alike::Close => "is close",
-            Alike::InPart => "is like it in part",
-            Alike::Not => "is another kind of run",
+        (TrainingTask::Full, TrainingTask::Lora) => "is of full training",
+        (TrainingTask::Lora, TrainingTask::Full) => "is of LoRA",
+        _ => match nearest.similarity() {
+            Similarity::Close => "is close",
+            Similarity::Partial => "is like it in part",
+            Similarity::Different => "is another kind of run",
         },
     };
     format!(
@@ -122,11 +122,11 @@ pub(super) fn nearest(plan: &Plan) -> String {
 }
 
 /// The fullest GPU, part by part.
-pub(super) fn memory(plan: &Plan) -> String {
+pub(super) fn memory(plan: &TrainingPlan) -> String {
     let Some(stage) = plan.memory.stages.get(plan.memory.worst_stage) else {
         return String::new();
     };
-    let mut table = Table::new(&["Part", "P50, GiB", "P95, GiB"]);
+    let mut table = HtmlTable::new(&["Part", "P50, GiB", "P95, GiB"]);
     for (_, name, part) in PARTS {
         let (half, most) = (part(&stage.p50), part(&stage.p95));
         if half > 0.0 || most > 0.0 {
@@ -143,15 +143,15 @@ pub(super) fn memory(plan: &Plan) -> String {
         stage.stage + 1,
         stage.blocks,
         if stage.blocks == 1 { "" } else { "s" },
-        number(stage.micro_batches_kept),
+        number(stage.micro_batches_in_flight),
         table.end()
     )
 }
 
 /// What each kind of work reaches.
-pub(super) fn roofline(plan: &Plan) -> String {
+pub(super) fn roofline(plan: &TrainingPlan) -> String {
     let mut table =
-        Table::new(&["Work", "FLOP for each byte", "TFLOP/s", "Of its roof", "Of the work's time"]);
+        HtmlTable::new(&["Work", "FLOP for each byte", "TFLOP/s", "Of its roof", "Of the work's time"]);
     for work in &plan.roofline.work {
         let roof = plan.roofline.roof_flops_per_s(work);
         table.row(
@@ -169,11 +169,11 @@ pub(super) fn roofline(plan: &Plan) -> String {
 }
 
 /// The same run on other numbers of GPUs.
-pub(super) fn cost_and_time(plan: &Plan, points: &[Point]) -> String {
+pub(super) fn cost_and_time(plan: &TrainingPlan, points: &[CostPoint]) -> String {
     if points.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["GPUs", "Days", "P10–P90", "Cost"]);
+    let mut table = HtmlTable::new(&["GPUs", "Days", "P10–P90", "Cost"]);
     for point in points {
         table.row(
             point.gpus == plan.gpus,
@@ -189,7 +189,7 @@ pub(super) fn cost_and_time(plan: &Plan, points: &[Point]) -> String {
 }
 
 /// What the numbers mean and rest on.
-pub(super) fn assumptions(plan: &Plan) -> String {
+pub(super) fn assumptions(plan: &TrainingPlan) -> String {
     let mut notes = vec![
         "MFU is model FLOPs over the peak of the run's precision, without what is computed again. \
          Causal counts attention as a causal mask leaves it (Megatron), full as if every token \

@@ -1,61 +1,61 @@
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::{Layout, Sharding};
+use farrier_planner::parallelism::{ParallelConfig, Sharding};
 use farrier_planner::model::builtin;
-use farrier_planner::plan::{Price, plan};
+use farrier_planner::plan::{GpuPrice, plan};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack};
-use farrier_planner::search::{Axes, search};
+use farrier_planner::run::{TrainingRun, Framework};
+use farrier_planner::search::{Constraints, search};
 
 use super::*;
 
-fn run(model: &str, gpu: &str, layout: Layout, global_batch: u32, stack: Stack) -> Run {
-    Run {
-        model: builtin::named(model).unwrap().model(),
-        gpu: Accelerator::named(FactSet::embedded(), gpu).unwrap(),
+fn run(model: &str, gpu: &str, parallelism: ParallelConfig, global_batch: u32, framework: Framework) -> TrainingRun {
+    TrainingRun {
+        model: builtin::by_name(model).unwrap().model(),
+        gpu: Accelerator::by_name(FactSet::embedded(), gpu).unwrap(),
         seq_len: 8192,
         global_batch,
         precision: Precision::Bf16,
-        layout,
-        task: Task::Full,
-        stack,
+        parallelism,
+        task: TrainingTask::Full,
+        framework,
         fused_experts: false,
     }
 }
 
-fn planned(run: &Run, tokens: Option<f64>) -> Plan {
-    let price = Price { usd_per_gpu_hour: 2.5, source: "a list <of prices> & more".to_owned() };
+fn planned(run: &TrainingRun, tokens: Option<f64>) -> TrainingPlan {
+    let price = GpuPrice { usd_per_gpu_hour: 2.5, source: "a list <of prices> & more".to_owned() };
     plan(Planner::shipped(), run, tokens, tokens.map(|_| price))
 }
 
 /// Llama 3 405B as it was trained: arXiv:2407.21783, 3.3.2.
-fn large() -> Run {
-    let layout = Layout {
+fn large() -> TrainingRun {
+    let parallelism = ParallelConfig {
         tp: 8,
         pp: 16,
         vp: 8,
         sharding: Sharding::Gradients,
-        reduce_bytes: Stack::Tuned.reduce_bytes(),
-        ..Layout::copies(128, 1)
+        reduce_bytes: Framework::Tuned.reduce_bytes(),
+        ..ParallelConfig::data_parallel(128, 1)
     };
-    run("llama3.1-405b", "H100-SXM-80GB", layout, 2048, Stack::Tuned)
+    run("llama3.1-405b", "H100-SXM-80GB", parallelism, 2048, Framework::Tuned)
 }
 
-fn small() -> Run {
-    let layout = Layout { sharding: Sharding::Weights, ..Layout::copies(8, 1) };
-    run("llama3-8b", "H100-SXM-80GB", layout, 16, Stack::FsdpCompiled)
+fn small() -> TrainingRun {
+    let parallelism = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
+    run("llama3-8b", "H100-SXM-80GB", parallelism, 16, Framework::FsdpCompiled)
 }
 
 /// The same run with more or fewer copies.
-fn around(run: &Run, tokens: f64) -> Vec<Point> {
+fn around(run: &TrainingRun, tokens: f64) -> Vec<CostPoint> {
     (0..7_u32)
         .map(|power| {
             let mut other = run.clone();
-            other.layout.dp = 8 << power;
+            other.parallelism.dp = 8 << power;
             let plan = planned(&other, Some(tokens));
             let (days_p10, days_p90) = days_range(&plan).unwrap();
-            Point {
+            CostPoint {
                 gpus: plan.gpus,
                 days: plan.time_days.unwrap(),
                 days_p10,
@@ -66,7 +66,7 @@ fn around(run: &Run, tokens: f64) -> Vec<Point> {
         .collect()
 }
 
-fn goodput_of(plan: &Plan, hazard: goodput::Hazard) -> goodput::Report {
+fn goodput_of(plan: &TrainingPlan, hazard: goodput::Hazard) -> goodput::GoodputReport {
     let bytes = plan.model.parameters * goodput::BYTES_PER_PARAMETER;
     let checkpoint = goodput::Checkpoint::new(goodput::CheckpointKind::Asynchronous, bytes, 2e12);
     let mut conditions = goodput::Conditions::new(plan.gpus, checkpoint, plan.estimate.step_time_s);
@@ -78,7 +78,7 @@ fn goodput_of(plan: &Plan, hazard: goodput::Hazard) -> goodput::Report {
         tokens_per_s_p10_p90: Some(plan.tokens_per_s_p10_p90()),
         usd_per_gpu_hour: Some(2.5),
     };
-    goodput::Report::of(&conditions, &training, None).unwrap()
+    goodput::GoodputReport::new(&conditions, &training, None).unwrap()
 }
 
 /// Every tag that is opened is closed, in order; nothing is loaded, and no number is none.
@@ -99,8 +99,8 @@ fn check(html: &str) {
     for loaded in ["<script", "<link", "src=", "href=", "url(", "@import"] {
         assert!(!html.contains(loaded), "{loaded}");
     }
-    let words = html.split(|letter: char| !letter.is_alphanumeric());
-    for word in words {
+    let text_cell = html.split(|letter: char| !letter.is_alphanumeric());
+    for word in text_cell {
         assert!(!matches!(word, "NaN" | "inf"), "{word} in the page");
     }
     assert!(!html.contains('\u{1}'), "a cell of words has lost its mark");
@@ -118,9 +118,9 @@ fn llama_3_405b_has_all_of_it() {
     let run = large();
     let plan = planned(&run, Some(15.6e12));
     let found =
-        search(Planner::shipped(), &run, 16_384, &Axes { cp: Some(1), ..Axes::default() }).unwrap();
+        search(Planner::shipped(), &run, 16_384, &Constraints { cp: Some(1), ..Constraints::default() }).unwrap();
     let goodput = goodput_of(&plan, goodput::Hazard::DEDICATED);
-    let html = page(&plan, Some(&found), Some(&goodput), &around(&run, 15.6e12));
+    let html = render(&plan, Some(&found), Some(&goodput), &around(&run, 15.6e12));
     keep("page.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 16, "all stages");
@@ -134,13 +134,13 @@ fn llama_3_405b_has_all_of_it() {
     let nearest = plan.estimate.nearest_measured.as_ref().unwrap();
     assert!(html.contains(&escape(&nearest.source)));
     let out = &found.ruled_out[0];
-    assert!(html.contains(&escape(&out.why)));
+    assert!(html.contains(&escape(&out.reason)));
 }
 
 #[test]
 fn llama_3_8b_on_a_node_has_what_was_asked_for_and_no_more() {
     let plan = planned(&small(), None);
-    let html = page(&plan, None, None, &[]);
+    let html = render(&plan, None, None, &[]);
     keep("page_small.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 1);
@@ -150,16 +150,16 @@ fn llama_3_8b_on_a_node_has_what_was_asked_for_and_no_more() {
 
 #[test]
 fn a_long_pipeline_of_experts_in_8_bits_is_drawn_whole() {
-    let layout = Layout { pp: 61, ep: 8, ..Layout::copies(16, 1) };
-    let mut run = run("deepseek-v3", "H100-SXM-80GB", layout, 2048, Stack::Tuned);
+    let parallelism = ParallelConfig { pp: 61, ep: 8, ..ParallelConfig::data_parallel(16, 1) };
+    let mut run = run("deepseek-v3", "H100-SXM-80GB", parallelism, 2048, Framework::Tuned);
     run.precision = Precision::Fp8;
     let plan = planned(&run, Some(1e12));
     let mut points = around(&run, 1e12);
     for point in &mut points {
         point.usd = None;
     }
-    let stuck = goodput_of(&plan, goodput::Hazard::every(0.02).unwrap());
-    let html = page(&plan, None, Some(&stuck), &points);
+    let stuck = goodput_of(&plan, goodput::Hazard::with_mtbf(0.02).unwrap());
+    let html = render(&plan, None, Some(&stuck), &points);
     keep("page_long.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 61);
@@ -172,17 +172,17 @@ fn a_long_pipeline_of_experts_in_8_bits_is_drawn_whole() {
 fn where_nothing_fails_nothing_is_endless() {
     let plan = planned(&small(), Some(1e11));
     let calm = goodput_of(&plan, goodput::Hazard::NONE);
-    let html = page(&plan, None, Some(&calm), &around(&small(), 1e11)[..1]);
+    let html = render(&plan, None, Some(&calm), &around(&small(), 1e11)[..1]);
     check(&html);
     assert!(html.contains("never: nothing fails"));
 }
 
 #[test]
 fn gpus_without_nvlink_wait_for_pcie() {
-    let layout = Layout { sharding: Sharding::Weights, ..Layout::copies(8, 1) };
+    let parallelism = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
     for (gpu, link, other) in [("A10", "PCIe", "NVLink"), ("H100", "NVLink", "PCIe")] {
-        let run = run("llama3.2-1b", gpu, layout, 16, Stack::FsdpCompiled);
-        let html = page(&planned(&run, None), None, None, &[]);
+        let run = run("llama3.2-1b", gpu, parallelism, 16, Framework::FsdpCompiled);
+        let html = render(&planned(&run, None), None, None, &[]);
         assert!(html.contains(link) && !html.contains(other), "{gpu}");
     }
 }
@@ -190,7 +190,7 @@ fn gpus_without_nvlink_wait_for_pcie() {
 #[test]
 fn what_does_not_fit_says_so_first() {
     let mut run = small();
-    run.layout.sharding = Sharding::None;
-    let html = page(&planned(&run, None), None, None, &[]);
+    run.parallelism.sharding = Sharding::None;
+    let html = render(&planned(&run, None), None, None, &[]);
     assert!(html.contains("class=\"answer no\"") && html.contains("Does not fit"));
 }

@@ -1,17 +1,17 @@
 //! What faults and checkpoints leave of a run.
 
-use farrier_planner::goodput::{Goodput, LostTime, Report, SpareChoice, Worth};
+use farrier_planner::goodput::{Goodput, LostTime, GoodputReport, SpareChoice, MarginalValue};
 
-use super::super::figures::{duration, number, percent, usd};
-use super::tables::Table;
-use crate::page::{Bar, bars, escape};
+use super::super::format::{duration, number, percent, usd};
+use super::tables::HtmlTable;
+use crate::render::{Bar, bars, escape};
 use crate::spread::Spread;
 
 /// The section about goodput.
-pub(super) fn section(report: &Report) -> String {
-    let chosen = report.given.as_ref().unwrap_or(&report.best);
+pub(super) fn section(report: &GoodputReport) -> String {
+    let chosen = report.requested.as_ref().unwrap_or(&report.best);
     let mut html = "<h2>With faults and checkpoints</h2>\n".to_owned();
-    if let Some(stuck) = &report.no_headway {
+    if let Some(stuck) = &report.no_progress {
         html.push_str(&format!(
             "<p class=\"warning\">{}</p>\n",
             escape(&format!("The run {stuck}."))
@@ -33,7 +33,7 @@ pub(super) fn section(report: &Report) -> String {
     html
 }
 
-fn facts(report: &Report, chosen: &Goodput) -> Vec<(&'static str, String)> {
+fn facts(report: &GoodputReport, chosen: &Goodput) -> Vec<(&'static str, String)> {
     let every = |goodput: &Goodput| match goodput.interval_s {
         interval_s if interval_s.is_finite() => {
             format!("{} ({} steps)", duration(interval_s), number(goodput.interval_steps))
@@ -42,13 +42,13 @@ fn facts(report: &Report, chosen: &Goodput) -> Vec<(&'static str, String)> {
         _ => "never: nothing fails".to_owned(),
     };
     let mut facts = vec![("Best checkpoint interval", every(&report.best))];
-    if let Some(given) = &report.given {
+    if let Some(requested) = &report.requested {
         facts.push((
             "Interval as given",
             format!(
                 "{}, which keeps {} (the best {})",
-                every(given),
-                percent(given.share),
+                every(requested),
+                percent(requested.share),
                 percent(report.best.share)
             ),
         ));
@@ -115,10 +115,10 @@ fn lost(lost: &LostTime, hours: f64) -> String {
 }
 
 /// What a minute less is worth.
-fn worths(report: &Report) -> String {
-    let Some(worths) = &report.worth_of_a_minute else { return String::new() };
-    let mut table = Table::new(&["A minute less of", "Hours saved", "Worth"]);
-    let mut row = |name: &str, worth: &Worth| {
+fn worths(report: &GoodputReport) -> String {
+    let Some(worths) = &report.value_of_a_minute else { return String::new() };
+    let mut table = HtmlTable::new(&["A minute less of", "Hours saved", "Worth"]);
+    let mut row = |name: &str, worth: &MarginalValue| {
         let name = if worth.less_s < 60.0 {
             format!("{name} <small>(only {})</small>", duration(worth.less_s))
         } else {
@@ -134,9 +134,9 @@ fn worths(report: &Report) -> String {
 }
 
 /// How many spare nodes pay.
-fn spares(report: &Report) -> String {
+fn spares(report: &GoodputReport) -> String {
     let spares = &report.spares;
-    let mut table = Table::new(&[
+    let mut table = HtmlTable::new(&[
         "Spare nodes",
         "None left at a fault",
         "Mean wait",
@@ -157,8 +157,8 @@ fn spares(report: &Report) -> String {
     };
     row("(without any)", &spares.none);
     row("(cheapest)", &spares.cheapest);
-    if let Some(given) = &spares.given {
-        row("(as given)", given);
+    if let Some(requested) = &spares.requested {
+        row("(as given)", requested);
     }
     format!(
         "<h3>Spare nodes</h3>\n<p>{} nodes are out for repair at a time, on average.</p>\n{}",
