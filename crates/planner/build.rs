@@ -1,5 +1,5 @@
-//! Converts `data/planner/*.toml` to embedded JSON. People edit TOML; JSON parses in less time than an
-//! estimate takes.
+//! Converts `data/planner/*.toml` to embedded JSON. People edit TOML; JSON parses in less time than
+//! an estimate takes.
 
 use std::path::{Path, PathBuf};
 

@@ -1,14 +1,14 @@
-//! Any configuration of a model is planned, searched or refused in any split, and any table of runs scored
-//! or refused; what is planned is finite.
+//! Any configuration of a model is planned, searched or refused in any split, and any table of runs
+//! scored or refused; what is planned is finite.
 #![no_main]
 
 use farrier_facts::FactSet;
 use farrier_planner::emit::{Launcher, emit};
 use farrier_planner::gpu::{Accelerator, plannable};
-use farrier_planner::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use farrier_planner::model::{builtin, config};
+use farrier_planner::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{TrainingRun, Framework, TrainingTask};
+use farrier_planner::run::{Framework, TrainingRun, TrainingTask};
 use farrier_planner::search::{self, Constraints};
 use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;

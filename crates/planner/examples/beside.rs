@@ -1,4 +1,5 @@
-//! Questions and timings for `cargo xtask bench planner`, which compares this crate to llm-analysis.
+//! Questions and timings for `cargo xtask bench planner`, which compares this crate to
+//! llm-analysis.
 //!
 //! ```sh
 //! cargo run --release -p farrier-planner --example beside -- questions
@@ -6,8 +7,8 @@
 //! ```
 //!
 //! `questions` prints, as JSON, the published runs that llm-analysis can express, with the measured
-//! step time and the leave-group-out estimate. `time` prints microseconds per estimate, one name and
-//! time per line.
+//! step time and the leave-group-out estimate. `time` prints microseconds per estimate, one name
+//! and time per line.
 #![expect(clippy::disallowed_methods, reason = "it reads the clock; the crate may not")]
 
 use std::collections::BTreeMap;

@@ -5,12 +5,12 @@
 //! cargo run --release -p farrier-planner --example fit -- --tables FOLDER
 //! ```
 //!
-//! `--write` stores them in `data/planner/coefficients.toml`. `--tables` names a folder with tables of
-//! measured GEMMs, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
+//! `--write` stores them in `data/planner/coefficients.toml`. `--tables` names a folder with tables
+//! of measured GEMMs, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
 //! others, as written by the collectors of aiconfigurator), and of collectives within a node,
 //! `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size, latency_ms`). It
-//! prints a fit for each GPU; the priors of rates, knees, link and hop in `src/coefficients.rs` come
-//! from these.
+//! prints a fit for each GPU; the priors of rates, knees, link and hop in `src/coefficients.rs`
+//! come from these.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,8 +21,8 @@ use farrier_planner::coefficients::Coefficients;
 use farrier_planner::fit::collectives::{CollectiveSample, fit_link};
 use farrier_planner::fit::gemm::{GemmSample, fit_gemm};
 use farrier_planner::fit::{PredictionError, fit, leave_group_out};
-use farrier_planner::local::GpHyperparameters;
 use farrier_planner::published::{self, PublishedRun};
+use farrier_planner::uncertainty::GpHyperparameters;
 
 /// GPUs of the GEMM tables: name, 16-bit peak, memory bandwidth in bytes/s.
 const MEASURED: [(&str, f64, f64); 4] = [
@@ -165,7 +165,8 @@ fn gemms(folder: &str, out: &mut impl Write) -> Result<(), BoxError> {
             });
         }
         for (kind, gemms) in kinds {
-            // Quantizing an operand reads 16 bits and writes 8 or 4; per-tensor scaling reads twice.
+            // Quantizing an operand reads 16 bits and writes 8 or 4; per-tensor scaling reads
+            // twice.
             let (peak, bytes) = match kind.as_str() {
                 "bfloat16" => (half_peak, 0.0),
                 "fp8" => (2.0 * half_peak, 5.0),

@@ -61,9 +61,11 @@ impl Bound {
         match phase {
             StepPhase::Gemm | StepPhase::Attention => Self::Tensor,
             StepPhase::Pointwise | StepPhase::Optimizer => Self::Hbm,
-            StepPhase::Tensor | StepPhase::Context | StepPhase::Expert | StepPhase::PipelineP2p | StepPhase::DataParallel => {
-                Self::Nvlink
-            }
+            StepPhase::Tensor
+            | StepPhase::Context
+            | StepPhase::Expert
+            | StepPhase::PipelineP2p
+            | StepPhase::DataParallel => Self::Nvlink,
             StepPhase::Bubble => Self::Bubble,
             StepPhase::Host | StepPhase::Jitter => Self::Launch,
         }
@@ -85,7 +87,9 @@ pub fn shares(run: &TrainingRun, step: &StepTime, coefficients: &Coefficients) -
     let total = step.total_s();
     let part = |bound: Bound, phase: StepPhase| match bound {
         Bound::Network => step.network_s(phase),
-        _ if Bound::excluding_network(phase) == bound => step.phase_s(phase) - step.network_s(phase),
+        _ if Bound::excluding_network(phase) == bound => {
+            step.phase_s(phase) - step.network_s(phase)
+        }
         _ => 0.0,
     };
     let share = |bound| StepPhase::ALL.iter().map(|phase| part(bound, *phase)).sum::<f64>() / total;
@@ -104,7 +108,11 @@ pub fn shares(run: &TrainingRun, step: &StepTime, coefficients: &Coefficients) -
 }
 
 /// The run and coefficients with 10 % more of a resource.
-fn with_tenth_more(run: &TrainingRun, coefficients: &Coefficients, bound: Bound) -> (Box<TrainingRun>, Coefficients) {
+fn with_tenth_more(
+    run: &TrainingRun,
+    coefficients: &Coefficients,
+    bound: Bound,
+) -> (Box<TrainingRun>, Coefficients) {
     const MORE: f64 = 1.1;
     let mut run = Box::new(run.clone());
     let mut coefficients = coefficients.clone();

@@ -47,23 +47,13 @@ pub struct Calibration {
 pub enum CalibrationError {
     /// Measured on another SKU.
     #[error("the calibration was measured on `{measured}`, but the plan is for `{planned}`")]
-    GpuMismatch {
-        measured: String,
-        planned: String,
-    },
+    GpuMismatch { measured: String, planned: String },
     /// No GPU of the SKU is this slow or fast.
-    #[error(
-        "`{name}` is {value}; expected {MIN_RATIO} to {MAX_RATIO} times the reference"
-    )]
-    OutOfRange {
-        name: &'static str,
-        value: f64,
-    },
+    #[error("`{name}` is {value}; expected {MIN_RATIO} to {MAX_RATIO} times the reference")]
+    OutOfRange { name: &'static str, value: f64 },
     /// Unknown document version.
     #[error("the calibration has version {v}, but only version 1 is supported; calibrate again")]
-    UnsupportedVersion {
-        v: u32,
-    },
+    UnsupportedVersion { v: u32 },
     #[error("none of the measurements that a plan depends on is available")]
     NoMeasurements,
 }
@@ -90,9 +80,14 @@ impl Calibration {
         measured: &Measurements,
         when: String,
     ) -> Result<Self, CalibrationError> {
-        let ratio = |value: Option<f64>, reference: f64| value.map_or(1.0, |value| value / reference);
-        let all =
-            [measured.flops_16bit, measured.fp8_flops, measured.copy_bytes_per_s, measured.launch_s];
+        let ratio =
+            |value: Option<f64>, reference: f64| value.map_or(1.0, |value| value / reference);
+        let all = [
+            measured.flops_16bit,
+            measured.fp8_flops,
+            measured.copy_bytes_per_s,
+            measured.launch_s,
+        ];
         if all.iter().all(Option::is_none) {
             return Err(CalibrationError::NoMeasurements);
         }
@@ -196,7 +191,9 @@ mod tests {
             launch_s: Some(4.27e-6),
         };
         let calibration = Calibration::new(&h200(), &measured, "test".to_owned()).unwrap();
-        for value in [calibration.gemm_16bit, calibration.gemm_fp8, calibration.memory, calibration.launches] {
+        for value in
+            [calibration.gemm_16bit, calibration.gemm_fp8, calibration.memory, calibration.launches]
+        {
             assert!((value - 1.0).abs() < 0.1, "{calibration:?}");
         }
     }
@@ -221,7 +218,10 @@ mod tests {
         let after = calibration.rescale(&h200(), &before).unwrap();
         assert!(after.product_half_hopper < 0.52 * before.product_half_hopper);
         let h100 = Accelerator::by_name(FactSet::embedded(), "H100").unwrap();
-        assert!(matches!(calibration.rescale(&h100, &before), Err(CalibrationError::GpuMismatch { .. })));
+        assert!(matches!(
+            calibration.rescale(&h100, &before),
+            Err(CalibrationError::GpuMismatch { .. })
+        ));
     }
 
     #[test]

@@ -5,8 +5,8 @@ mod impossible;
 pub use impossible::ImpossibleRun;
 
 use crate::gpu::Generation;
-use crate::parallelism::{ParallelConfig, Recompute, Schedule};
 use crate::model::{Attention, TransformerConfig};
+use crate::parallelism::{ParallelConfig, Recompute, Schedule};
 use crate::precision::Precision;
 use crate::run::TrainingRun;
 
@@ -117,7 +117,10 @@ fn check_divides(
     Err(ImpossibleRun::NotDivisible { what, value, of, whole, possible })
 }
 
-fn tensor_parallel(model: &TransformerConfig, parallelism: &ParallelConfig) -> Result<(), ImpossibleRun> {
+fn tensor_parallel(
+    model: &TransformerConfig,
+    parallelism: &ParallelConfig,
+) -> Result<(), ImpossibleRun> {
     let tp = parallelism.tp;
     let heads = model.attention.heads();
     check_divides("TP", tp, "heads:", u64::from(heads))?;
@@ -169,7 +172,8 @@ fn sequence(run: &TrainingRun) -> Result<(), ImpossibleRun> {
 }
 
 fn data_parallel(run: &TrainingRun) -> Result<(), ImpossibleRun> {
-    let ParallelConfig { dp, cp, micro_batch, shard_group, reduce_bytes, moment_bytes, .. } = run.parallelism;
+    let ParallelConfig { dp, cp, micro_batch, shard_group, reduce_bytes, moment_bytes, .. } =
+        run.parallelism;
     if !u64::from(run.global_batch).is_multiple_of(product([dp, micro_batch])) {
         return Err(ImpossibleRun::Batch { batch: run.global_batch, dp, micro_batch });
     }
@@ -256,8 +260,8 @@ mod tests {
 
     use super::*;
     use crate::gpu::Accelerator;
-    use crate::parallelism::ParallelConfig;
     use crate::model::builtin;
+    use crate::parallelism::ParallelConfig;
     use crate::published;
     use crate::run::{Framework, TrainingTask};
 
@@ -296,7 +300,10 @@ mod tests {
                 "TP 48 does not divide heads: 64; possible: 1, 2, 4, 8, 16, 32, 64",
             ),
             (error(|run| run.parallelism.tp = 128), "possible: 1, 2, 4, 8, 16, 32, 64"),
-            (error(|run| (run.parallelism.pp, run.parallelism.vp) = (16, 6)), "VP up to 5 with PP 16"),
+            (
+                error(|run| (run.parallelism.pp, run.parallelism.vp) = (16, 6)),
+                "VP up to 5 with PP 16",
+            ),
             (error(|run| run.parallelism.vp = 2), "VP 1, or PP of at least 2"),
             (error(|run| run.parallelism.ep = 2), "EP 2 needs experts and `llama3-70b` has none"),
             (error(|run| run.global_batch = 500), "possible: 496 or 504"),
@@ -315,7 +322,9 @@ mod tests {
             (error(|run| run.parallelism.reduce_bytes = 3), "possible: 2, 4"),
             (error(|run| run.precision = Precision::Nvfp4), "`nvfp4` needs blackwell or newer"),
             (
-                error(|run| (run.parallelism.schedule, run.parallelism.pp) = (Schedule::DualPipe, 5)),
+                error(|run| {
+                    (run.parallelism.schedule, run.parallelism.pp) = (Schedule::DualPipe, 5)
+                }),
                 "an even PP",
             ),
             (
@@ -329,7 +338,10 @@ mod tests {
                 }),
                 "`zero-bubble` with PP 8 and VP 2",
             ),
-            (error(|run| run.parallelism.moment_bytes = 3), "moments of 3 bytes; possible: 1, 2, 4"),
+            (
+                error(|run| run.parallelism.moment_bytes = 3),
+                "moments of 3 bytes; possible: 1, 2, 4",
+            ),
             (error(|run| run.parallelism.adapter_rank = 0), "LoRA rank is 0"),
             (
                 error(|run| (run.parallelism.pp, run.parallelism.vp) = (81, 1)),
@@ -374,7 +386,11 @@ mod tests {
 
     #[test]
     fn parallelism_must_match_the_number_of_gpus() {
-        let run = run("llama3-70b", "H100-SXM-80GB", ParallelConfig { tp: 8, ..ParallelConfig::data_parallel(4, 1) });
+        let run = run(
+            "llama3-70b",
+            "H100-SXM-80GB",
+            ParallelConfig { tp: 8, ..ParallelConfig::data_parallel(4, 1) },
+        );
         assert_eq!(check_on_gpus(&run, 32), Ok(()));
         let message = check_on_gpus(&run, 64).unwrap_err().to_string();
         assert!(message.ends_with("needs 32 GPUs, but there are 64; possible: DP 8"), "{message}");

@@ -9,7 +9,7 @@ use crate::gpu::{Accelerator, Generation};
 use crate::parallelism::ParallelConfig;
 use crate::precision::Precision;
 use crate::published::PublishedRun;
-use crate::run::{TrainingRun, Framework};
+use crate::run::{Framework, TrainingRun};
 use crate::search::{self, Constraints, SearchError};
 
 /// What is equal between the compared GPUs.
@@ -96,24 +96,17 @@ pub enum CompareError {
     NoPrice,
     /// The budget does not cover one node.
     #[error("${usd} per hour do not cover a node of {node} GPUs at ${price} each")]
-    BudgetTooSmall {
-        usd: f64,
-        node: u32,
-        price: f64,
-    },
+    BudgetTooSmall { usd: f64, node: u32, price: f64 },
     /// No number of GPUs meets the deadline.
-    #[error("no number of GPUs reaches {required_tokens_per_s:.0} tokens/s; the maximum is {rate:.0} on {gpus}")]
-    TooSlow {
-        required_tokens_per_s: f64,
-        rate: f64,
-        gpus: u32,
-    },
+    #[error(
+        "no number of GPUs reaches {required_tokens_per_s:.0} tokens/s; the maximum is {rate:.0} on {gpus}"
+    )]
+    TooSlow { required_tokens_per_s: f64, rate: f64, gpus: u32 },
     /// The deadline needs more GPUs than the batch can be divided over.
-    #[error("no number of GPUs reaches {required_tokens_per_s:.0} tokens/s with a global batch of {global_batch} sequences")]
-    BatchTooSmall {
-        required_tokens_per_s: f64,
-        global_batch: u32,
-    },
+    #[error(
+        "no number of GPUs reaches {required_tokens_per_s:.0} tokens/s with a global batch of {global_batch} sequences"
+    )]
+    BatchTooSmall { required_tokens_per_s: f64, global_batch: u32 },
     /// No parallelism config is possible.
     #[error(transparent)]
     Search(#[from] SearchError),
@@ -148,16 +141,27 @@ pub fn default_precision(generation: Generation) -> Precision {
     }
 }
 
-/// Compares GPUs for the model, sequence length and batch of `run`. Each GPU gets its best parallelism
-/// config and, unless fixed by `criteria`, its default precision.
-pub fn compare(planner: &Planner, run: &TrainingRun, gpus: &[Accelerator], criteria: &Criteria) -> GpuComparison {
+/// Compares GPUs for the model, sequence length and batch of `run`. Each GPU gets its best
+/// parallelism config and, unless fixed by `criteria`, its default precision.
+pub fn compare(
+    planner: &Planner,
+    run: &TrainingRun,
+    gpus: &[Accelerator],
+    criteria: &Criteria,
+) -> GpuComparison {
     let constraints = Constraints { framework: criteria.framework, ..Constraints::default() };
     let (mut options, mut excluded) = (Vec::new(), Vec::new());
     for gpu in gpus {
         let mut candidate = run.clone();
         candidate.gpu = gpu.clone();
-        candidate.precision = criteria.precision.unwrap_or_else(|| default_precision(gpu.generation));
-        let context = CompareContext { planner, run: &candidate, constraints: &constraints, tokens: criteria.tokens };
+        candidate.precision =
+            criteria.precision.unwrap_or_else(|| default_precision(gpu.generation));
+        let context = CompareContext {
+            planner,
+            run: &candidate,
+            constraints: &constraints,
+            tokens: criteria.tokens,
+        };
         match context.evaluate(criteria.basis) {
             Ok(option) => options.push(option),
             Err(err) => {
@@ -172,9 +176,9 @@ pub fn compare(planner: &Planner, run: &TrainingRun, gpus: &[Accelerator], crite
     GpuComparison { v: 1, options, excluded }
 }
 
-/// Bound on the per-GPU speedup of fewer nodes over more: less communication, and some GPU counts have
-/// no good config. A bound of 1.1 missed the best option in one case of three, 1.5 in none of 120
-/// (eight models and batches, three GPUs, five budgets).
+/// Bound on the per-GPU speedup of fewer nodes over more: less communication, and some GPU counts
+/// have no good config. A bound of 1.1 missed the best option in one case of three, 1.5 in none of
+/// 120 (eight models and batches, three GPUs, five budgets).
 const FEWER_NODES_GAIN_MAX: f64 = 1.5;
 /// Bound on the per-GPU speedup of more nodes over fewer: more free memory.
 const MORE_NODES_GAIN_MAX: f64 = 2.0;
@@ -253,15 +257,16 @@ impl CompareContext<'_> {
             let Some(rate) = self.tokens_per_s(gpus) else { continue };
             if let Some(option) = self.meets_rate(gpus, rate, required_tokens_per_s) {
                 // If memory is short, a skipped smaller count may also do.
-                let fewer = skipped
-                    .iter()
-                    .find_map(|gpus| self.meets_rate(*gpus, self.tokens_per_s(*gpus)?, required_tokens_per_s));
+                let fewer = skipped.iter().find_map(|gpus| {
+                    self.meets_rate(*gpus, self.tokens_per_s(*gpus)?, required_tokens_per_s)
+                });
                 return Ok(fewer.unwrap_or(option));
             }
             skipped.clear();
             // A count without a good config says nothing about the next one.
             fastest = fastest.max(rate / f64::from(gpus));
-            min_gpus = (required_tokens_per_s / (fastest * MORE_NODES_GAIN_MAX)).min(f64::from(gpus) * NEXT_COUNT_FACTOR_MAX);
+            min_gpus = (required_tokens_per_s / (fastest * MORE_NODES_GAIN_MAX))
+                .min(f64::from(gpus) * NEXT_COUNT_FACTOR_MAX);
             if best.is_none_or(|(_, best)| rate > best) {
                 best = Some((gpus, rate));
             }
@@ -271,16 +276,22 @@ impl CompareContext<'_> {
             None => match gpu_counts.last() {
                 // No count is possible: report the error of the largest.
                 Some(last) if f64::from(*last) >= min_gpus => self.with_gpus(*last),
-                _ => Err(CompareError::BatchTooSmall { required_tokens_per_s, global_batch: run.global_batch }),
+                _ => Err(CompareError::BatchTooSmall {
+                    required_tokens_per_s,
+                    global_batch: run.global_batch,
+                }),
             },
         }
     }
 
-    /// The option with this many GPUs, if it reaches the throughput. A quick search found `rate`; the
-    /// full search may find slightly more.
+    /// The option with this many GPUs, if it reaches the throughput. A quick search found `rate`;
+    /// the full search may find slightly more.
     fn meets_rate(&self, gpus: u32, rate: f64, required_tokens_per_s: f64) -> Option<GpuOption> {
         let may_reach = rate * QUICK_SEARCH_GAP >= required_tokens_per_s;
-        may_reach.then(|| self.with_gpus(gpus).ok()).flatten().filter(|option| option.tokens_per_s >= required_tokens_per_s)
+        may_reach
+            .then(|| self.with_gpus(gpus).ok())
+            .flatten()
+            .filter(|option| option.tokens_per_s >= required_tokens_per_s)
     }
 
     /// Throughput of this many GPUs by a quick search; `None` if no config fits.
@@ -321,13 +332,13 @@ impl CompareContext<'_> {
 }
 
 /// GPUs in whole nodes, at most `gpus`.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded by MOST_GPUS")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded by MAX_GPUS")]
 fn whole_nodes(gpus: f64, node: u32) -> u32 {
     gpus.clamp(0.0, f64::from(MAX_GPUS)) as u32 / node * node
 }
 
-/// Candidate GPU counts in whole nodes, up to `max`: products of a data-parallel degree that divides
-/// the batch, a number of pipeline stages, and a power of two for TP × CP.
+/// Candidate GPU counts in whole nodes, up to `max`: products of a data-parallel degree that
+/// divides the batch, a number of pipeline stages, and a power of two for TP × CP.
 fn gpu_counts(run: &TrainingRun, node: u32, max: u32) -> Vec<u32> {
     const TP_CP_MAX_LOG2: u32 = 10;
     let batch = run.global_batch;

@@ -9,10 +9,10 @@ use crate::bound::{self, Bound, BoundShare};
 use crate::coefficients::Coefficients;
 use crate::fit::PredictionError;
 use crate::flops::FlopsPerToken;
-use crate::uncertainty::{GpHyperparameters, ResidualGp};
 use crate::published::{self, PublishedRun};
 use crate::run::{TrainingRun, TrainingTask};
 use crate::time::{self, StepPhase, StepTime};
+use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
 /// z-score of P90; that of P10 is its negative.
 pub const Z_P90: f64 = 1.2816;

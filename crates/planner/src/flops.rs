@@ -71,8 +71,8 @@ fn matmul_parameters(run: &TrainingRun) -> f64 {
 mod tests {
     use super::*;
     use crate::gpu::Accelerator;
-    use crate::parallelism::ParallelConfig;
     use crate::model::builtin;
+    use crate::parallelism::ParallelConfig;
     use crate::precision::Precision;
     use crate::run::Framework;
 

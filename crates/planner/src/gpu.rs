@@ -67,10 +67,7 @@ pub struct Accelerator {
 pub enum GpuError {
     /// Not in the facts.
     #[error("unknown GPU `{name}`{}", suggestions(.nearest))]
-    Unknown {
-        name: String,
-        nearest: Vec<String>,
-    },
+    Unknown { name: String, nearest: Vec<String> },
     /// The facts lack a value that a plan needs.
     #[error("the facts have no {what} for `{id}`; GPUs that can be planned with: {known}")]
     Incomplete {

@@ -6,9 +6,10 @@ use crate::run::TrainingRun;
 ///
 /// If the layers do not divide evenly, the ends get fewer, since they also hold the embedding and
 /// the loss. One missing layer comes out of the last virtual stage, a second out of the first
-/// (Megatron's `--account-for-loss-in-pipeline-split` and `--account-for-embedding-in-pipeline-split`).
-/// If more are missing, all come out of the last virtual stage down to one layer, then out of the
-/// ones before it (Megatron Bridge's layouts for `DeepSeek` V3).
+/// (Megatron's `--account-for-loss-in-pipeline-split` and
+/// `--account-for-embedding-in-pipeline-split`). If more are missing, all come out of the last
+/// virtual stage down to one layer, then out of the ones before it (Megatron Bridge's layouts for
+/// `DeepSeek` V3).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerAssignment {
     virtual_stages: u32,
@@ -88,7 +89,8 @@ mod tests {
         let llama = layer_counts(126, 16);
         assert_eq!((llama[0], llama[15]), (7, 7));
         assert!(llama[1..15].iter().all(|layers| *layers == 8));
-        // DeepSeek V3 takes layers from the last stage only, which has the MTP layer and two losses.
+        // DeepSeek V3 takes layers from the last stage only, which has the MTP layer and two
+        // losses.
         assert_eq!(layer_counts(61, 8), [8, 8, 8, 8, 8, 8, 8, 5]);
         assert_eq!(layer_counts(61, 16)[14..], [4, 1]);
         // No virtual stage is left empty.
@@ -102,7 +104,11 @@ mod tests {
     fn every_layer_is_assigned_once() {
         for layers in 1..130 {
             for count in 1..=layers + 2 {
-                assert_eq!(layer_counts(layers, count).iter().sum::<u32>(), layers, "{layers} {count}");
+                assert_eq!(
+                    layer_counts(layers, count).iter().sum::<u32>(),
+                    layers,
+                    "{layers} {count}"
+                );
             }
         }
     }

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use crate::estimate::{Estimate, Planner};
-use crate::parallelism::{ParallelConfig, Sharding};
 use crate::memory::{self, MemoryEstimate};
 use crate::model::{ParameterCounts, adapters};
+use crate::parallelism::{ParallelConfig, Sharding};
 use crate::roofline::Roofline;
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 const DAY_S: f64 = 86_400.0;
 const HOUR_S: f64 = 3_600.0;
@@ -108,7 +108,12 @@ impl ModelSummary {
 }
 
 /// Plans one run, which must have passed [`crate::check::check`].
-pub fn plan(planner: &Planner, run: &TrainingRun, tokens: Option<f64>, price: Option<GpuPrice>) -> TrainingPlan {
+pub fn plan(
+    planner: &Planner,
+    run: &TrainingRun,
+    tokens: Option<f64>,
+    price: Option<GpuPrice>,
+) -> TrainingPlan {
     let estimate = planner.estimate(run);
     let memory = memory::estimate(run);
     let capacity_gib = memory::usable_gib(&run.gpu);
@@ -149,7 +154,8 @@ fn non_default(run: &TrainingRun) -> Vec<String> {
     let ParallelConfig { reduce_bytes, moment_bytes, .. } = run.parallelism;
     let settings =
         [("gradients", reduce_bytes, run.framework.reduce_bytes()), ("moments", moment_bytes, 4)];
-    settings.into_iter()
+    settings
+        .into_iter()
         .filter(|(_, bytes, default)| bytes != default)
         .map(|(name, bytes, _)| format!("{}-bit {name}", 8 * u32::from(bytes)))
         .collect()

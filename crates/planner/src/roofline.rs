@@ -125,8 +125,9 @@ mod tests {
             ];
             let ends = seconds(OpKind::Logits);
             let time = time::step(run, coefficients);
-            let step_s = [StepPhase::Gemm, StepPhase::Attention, StepPhase::Pointwise, StepPhase::Optimizer]
-                .map(|phase| time.phase_s(phase));
+            let step_s =
+                [StepPhase::Gemm, StepPhase::Attention, StepPhase::Pointwise, StepPhase::Optimizer]
+                    .map(|phase| time.phase_s(phase));
             // The framework factor scales all phases.
             let factor = step_s[1] / roofline_s[1];
             let is_close = |left: f64, right: f64| (left - right).abs() <= 1e-9 * right.abs();

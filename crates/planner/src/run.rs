@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{Accelerator, Generation};
-use crate::parallelism::{ParallelConfig, Recompute, Sharding};
 use crate::model::{Attention, TransformerConfig};
+use crate::parallelism::{ParallelConfig, Recompute, Sharding};
 use crate::precision::Precision;
 
 /// All inputs of an estimate except the fitted coefficients.
@@ -28,13 +28,15 @@ pub struct TrainingRun {
 impl TrainingRun {
     /// Micro-batches per step and GPU.
     pub fn micro_batches(&self) -> u32 {
-        let per_micro_batch = self.parallelism.dp.saturating_mul(self.parallelism.micro_batch).max(1);
+        let per_micro_batch =
+            self.parallelism.dp.saturating_mul(self.parallelism.micro_batch).max(1);
         (self.global_batch / per_micro_batch).max(1)
     }
 
     /// Tokens per micro-batch and GPU.
     pub fn tokens_per_micro_batch(&self) -> f64 {
-        f64::from(self.parallelism.micro_batch) * f64::from(self.seq_len) / f64::from(self.parallelism.cp)
+        f64::from(self.parallelism.micro_batch) * f64::from(self.seq_len)
+            / f64::from(self.parallelism.cp)
     }
 
     /// Tokens per step, over all GPUs.

@@ -5,8 +5,8 @@
 
 mod goal;
 mod memory_score;
-pub mod scoreboard;
 mod residual;
+pub mod scoreboard;
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use serde::Serialize;
 
 use crate::estimate::{Planner, Z_P90};
 use crate::fit::{self, PredictionError};
-use crate::local::GpHyperparameters;
 use crate::model::builtin;
-use crate::published::{PublishedRun, RowError, RejectedRow};
+use crate::published::{PublishedRun, RejectedRow, RowError};
+use crate::uncertainty::GpHyperparameters;
 
 /// Accuracy over a table of runs.
 #[derive(Debug, Clone, Serialize)]
@@ -95,11 +95,13 @@ pub fn score(planner: &Planner, table: Vec<Result<PublishedRun, RejectedRow>>) -
     let mut rejected = Vec::new();
     let rows = split_rejected(table.into_iter(), &mut rejected);
     let origins: Vec<RowOrigin> = rows.iter().map(|row| RowOrigin::new(planner, row)).collect();
-    let count = |kinds: &[RowOrigin]| origins.iter().filter(|origin| kinds.contains(origin)).count();
+    let count =
+        |kinds: &[RowOrigin]| origins.iter().filter(|origin| kinds.contains(origin)).count();
     let fitted_rows = count(&[RowOrigin::Fitted]);
     let held_out = count(&[RowOrigin::Fitted, RowOrigin::Cautioned]);
     let prediction_errors = prediction_errors(planner, &rows, &origins);
-    let scored = rows.into_iter().zip(prediction_errors).map(|(row, error)| ScoredRow::new(row, error));
+    let scored =
+        rows.into_iter().zip(prediction_errors).map(|(row, error)| ScoredRow::new(row, error));
     let mut scored = split_rejected(scored, &mut rejected);
     scored.sort_by(|left, right| right.error.abs().total_cmp(&left.error.abs()));
 
@@ -121,7 +123,11 @@ pub fn score(planner: &Planner, table: Vec<Result<PublishedRun, RejectedRow>>) -
 }
 
 /// Leave-group-out errors for shipped rows, errors of the shipped fit for external rows.
-fn prediction_errors(planner: &Planner, rows: &[PublishedRun], origins: &[RowOrigin]) -> Vec<PredictionError> {
+fn prediction_errors(
+    planner: &Planner,
+    rows: &[PublishedRun],
+    origins: &[RowOrigin],
+) -> Vec<PredictionError> {
     let shipped = rows.iter().zip(origins).filter(|(_, origin)| **origin != RowOrigin::External);
     let test: Vec<&PublishedRun> = shipped.map(|(row, _)| row).collect();
     let hyperparameters = GpHyperparameters::default();

@@ -4,28 +4,15 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImpossibleRun {
     #[error("{what} is 0; it must be at least 1")]
-    Zero {
-        what: &'static str,
-    },
+    Zero { what: &'static str },
     #[error("{what} is {value}; possible: up to {max}")]
-    TooLarge {
-        what: &'static str,
-        value: u64,
-        max: u64,
-    },
+    TooLarge { what: &'static str, value: u64, max: u64 },
     /// The parallelism config needs a different number of GPUs.
     #[error(
         "DP {dp} × TP {tp} × PP {pp} × CP {cp} needs {required} GPUs, but there are {gpus}; {}",
         possible_dp(*gpus, *tp, *pp, *cp)
     )]
-    Gpus {
-        dp: u32,
-        tp: u32,
-        pp: u32,
-        cp: u32,
-        required: u64,
-        gpus: u32,
-    },
+    Gpus { dp: u32, tp: u32, pp: u32, cp: u32, required: u64, gpus: u32 },
     #[error("{what} {value} does not divide {of} {whole}; possible: {}", list(.possible))]
     NotDivisible {
         what: &'static str,
@@ -40,38 +27,21 @@ pub enum ImpossibleRun {
          possible: {}",
         list(.possible)
     )]
-    KeyValueHeads {
-        tp: u32,
-        kv_heads: u32,
-        possible: Vec<u32>,
-    },
+    KeyValueHeads { tp: u32, kv_heads: u32, possible: Vec<u32> },
     /// More virtual stages than layers.
     #[error("{}", too_many_virtual_stages(*pp, *vp, *layers))]
-    TooManyVirtualStages {
-        pp: u32,
-        vp: u32,
-        layers: u32,
-    },
+    TooManyVirtualStages { pp: u32, vp: u32, layers: u32 },
     #[error("VP {vp} needs a pipeline; possible: VP 1, or PP of at least 2")]
-    VirtualStagesWithoutPipeline {
-        vp: u32,
-    },
+    VirtualStagesWithoutPipeline { vp: u32 },
     #[error("EP {ep} needs experts and `{model}` has none; possible: EP 1")]
-    NoExperts {
-        ep: u32,
-        model: String,
-    },
+    NoExperts { ep: u32, model: String },
     /// The global batch does not divide evenly.
     #[error(
         "a batch of {batch} sequences is not a multiple of DP {dp} × micro-batch {micro_batch}; \
          possible: {}",
         multiples(u64::from(*batch), u64::from(*dp) * u64::from(*micro_batch))
     )]
-    Batch {
-        batch: u32,
-        dp: u32,
-        micro_batch: u32,
-    },
+    Batch { batch: u32, dp: u32, micro_batch: u32 },
     /// The sequence does not divide evenly.
     #[error(
         "a sequence of {seq_len} tokens is not a multiple of {unit} ({reason}); possible: {}",
@@ -89,20 +59,14 @@ pub enum ImpossibleRun {
          possible: {} micro-batches, or VP 1",
         multiples(u64::from(*micro_batches), u64::from(*pp))
     )]
-    Interleaved {
-        micro_batches: u32,
-        pp: u32,
-    },
+    Interleaved { micro_batches: u32, pp: u32 },
     /// `DualPipe` needs an even PP and enough micro-batches.
     #[error(
         "DualPipe with PP {pp} and {micro_batches} micro-batches; possible: an even PP, and an even \
          number of at least {} micro-batches",
         2 * u64::from(*pp)
     )]
-    DualPipe {
-        pp: u32,
-        micro_batches: u32,
-    },
+    DualPipe { pp: u32, micro_batches: u32 },
     /// The GPU's tensor cores lack the precision.
     #[error(
         "`{precision}` needs {min_generation} or newer, `{gpu}` is {generation}; possible: {}",
@@ -120,11 +84,7 @@ pub enum ImpossibleRun {
     #[error(
         "`{schedule}` with PP {pp} and VP {vp}; possible: PP of at least 2 and VP 1, or `1f1b`"
     )]
-    Schedule {
-        schedule: &'static str,
-        pp: u32,
-        vp: u32,
-    },
+    Schedule { schedule: &'static str, pp: u32, vp: u32 },
     /// More recomputed layers than a stage holds.
     #[error(
         "cannot recompute {recomputed} layers where a stage holds {layers}; possible: layers:0 to layers:{layers}, or full"
@@ -136,21 +96,13 @@ pub enum ImpossibleRun {
     },
     /// The framework lacks the recompute mode.
     #[error("`{framework}` cannot recompute `{mode}`; possible: {}", .possible.join(", "))]
-    UnsupportedRecompute {
-        framework: &'static str,
-        mode: String,
-        possible: Vec<String>,
-    },
+    UnsupportedRecompute { framework: &'static str, mode: String, possible: Vec<String> },
     /// Unsupported gradient precision.
     #[error("gradients of {bytes} bytes; possible: 2, 4")]
-    ReduceBytes {
-        bytes: u8,
-    },
+    ReduceBytes { bytes: u8 },
     /// Unsupported precision of the optimizer's moments.
     #[error("moments of {bytes} bytes; possible: 1, 2, 4")]
-    MomentBytes {
-        bytes: u8,
-    },
+    MomentBytes { bytes: u8 },
 }
 
 impl ImpossibleRun {
@@ -217,6 +169,9 @@ fn possible_dp(gpus: u32, tp: u32, pp: u32, cp: u32) -> String {
     if per_replica <= gpus && gpus.is_multiple_of(per_replica) {
         format!("possible: DP {}", gpus / per_replica)
     } else {
-        format!("possible: a multiple of {per_replica} GPUs, such as {}", multiples(gpus, per_replica))
+        format!(
+            "possible: a multiple of {per_replica} GPUs, such as {}",
+            multiples(gpus, per_replica)
+        )
     }
 }

@@ -1,8 +1,8 @@
 use farrier_facts::FactSet;
 
 use super::*;
-use crate::parallelism::ParallelConfig;
 use crate::model::builtin;
+use crate::parallelism::ParallelConfig;
 use crate::run::TrainingTask;
 
 fn run(model: &str, gpu: &str, global_batch: u32) -> TrainingRun {
@@ -40,7 +40,8 @@ fn budget_is_spent_on_the_fastest_count() {
         assert!(other <= option.tokens_per_s * 1.03, "{gpus}: {other} {option:?}");
     }
     // 376 GPUs have a config, and 320 a far better one.
-    let best = |basis| one("qwen3-235b-a22b", "GB200", 1024, Some(1.0), basis).options.swap_remove(0);
+    let best =
+        |basis| one("qwen3-235b-a22b", "GB200", 1024, Some(1.0), basis).options.swap_remove(0);
     let fastest = best(Basis::Gpus(320)).tokens_per_s;
     assert!(best(Basis::Gpus(376)).tokens_per_s < 0.9 * fastest);
     assert!(best(Basis::UsdPerHour(377.0)).tokens_per_s >= fastest);
@@ -53,13 +54,20 @@ fn deadline_is_met_with_the_fewest_nodes() {
     let required_tokens_per_s = 1e12 / (30.0 * DAY_S);
     for (gpu, batch) in [("B200", 240), ("B200", 256), ("GB200", 256)] {
         let option = one("llama3-70b", gpu, batch, None, days).options.swap_remove(0);
-        assert!(option.tokens_per_s >= required_tokens_per_s && option.days.unwrap() <= 30.0, "{option:?}");
+        assert!(
+            option.tokens_per_s >= required_tokens_per_s && option.days.unwrap() <= 30.0,
+            "{option:?}"
+        );
         let node = if gpu == "GB200" { 4 } else { 8 };
         assert!(option.gpus.is_multiple_of(node));
         for gpus in (node..option.gpus).step_by(usize::try_from(node).unwrap()) {
             let fewer = one("llama3-70b", gpu, batch, None, Basis::Gpus(gpus)).options;
             let fewer = fewer.first().map_or(0.0, |fewer| fewer.tokens_per_s);
-            assert!(fewer < required_tokens_per_s, "{gpu}: {gpus} reach {fewer}, {} were chosen", option.gpus);
+            assert!(
+                fewer < required_tokens_per_s,
+                "{gpu}: {gpus} reach {fewer}, {} were chosen",
+                option.gpus
+            );
         }
     }
     // If memory is short, a few more GPUs are many times as fast.
@@ -71,7 +79,10 @@ fn deadline_is_met_with_the_fewest_nodes() {
     assert!(reason.contains("tokens/s with a global batch of 8 sequences"), "{reason}");
     let slow = one("llama3-8b", "H100", 8, None, Basis::Days { days: 30.0, tokens: 4e12 });
     let reason = &slow.excluded[0].reason;
-    assert!(reason.contains("no number of GPUs reaches") && reason.contains("the maximum is"), "{reason}");
+    assert!(
+        reason.contains("no number of GPUs reaches") && reason.contains("the maximum is"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -99,7 +110,8 @@ fn published_runs_keep_the_name_of_their_own_gpu() {
     for model in ["deepseek-v3", "llama3-70b", "llama3-8b"] {
         let runs = published(model);
         assert!(runs.is_sorted_by_key(|run| !run.is_same_sku), "{runs:?}");
-        let is_variant = |run: &PublishedResult| run.gpu.contains("H800") || run.gpu.contains("HBM2e");
+        let is_variant =
+            |run: &PublishedResult| run.gpu.contains("H800") || run.gpu.contains("HBM2e");
         assert!(runs.iter().all(|run| run.is_same_sku != is_variant(run)), "{runs:?}");
     }
 }

@@ -10,8 +10,8 @@
 
 mod error;
 mod flags;
-mod model_flags;
 mod megatron;
+mod model_flags;
 mod nodes;
 mod script;
 mod torchtitan;
@@ -20,7 +20,7 @@ pub use error::EmitError;
 
 use self::nodes::Nodes;
 use crate::plan::TrainingPlan;
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 /// How the processes are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +44,11 @@ impl Launcher {
 }
 
 /// A script that starts a planned run, which must have passed [`crate::check::check`].
-pub fn emit(plan: &TrainingPlan, run: &TrainingRun, launcher: Launcher) -> Result<String, EmitError> {
+pub fn emit(
+    plan: &TrainingPlan,
+    run: &TrainingRun,
+    launcher: Launcher,
+) -> Result<String, EmitError> {
     if run.framework == Framework::Foundry {
         return Err(EmitError::Setting {
             framework: "llm-foundry",
@@ -52,7 +56,8 @@ pub fn emit(plan: &TrainingPlan, run: &TrainingRun, launcher: Launcher) -> Resul
             possible: "`--stack fsdp-compiled` for torchtitan, or one of Megatron".to_owned(),
         });
     }
-    let framework = if run.framework.is_megatron() { megatron::FRAMEWORK } else { torchtitan::FRAMEWORK };
+    let framework =
+        if run.framework.is_megatron() { megatron::FRAMEWORK } else { torchtitan::FRAMEWORK };
     if run.task == TrainingTask::Lora {
         return Err(EmitError::Adapters { framework });
     }
@@ -68,7 +73,7 @@ pub fn emit(plan: &TrainingPlan, run: &TrainingRun, launcher: Launcher) -> Resul
 /// Checkpoint interval of about half an hour, in steps.
 fn steps_between_checkpoints(plan: &TrainingPlan) -> u64 {
     const HALF_HOUR_S: f64 = 1800.0;
-    whole((HALF_HOUR_S / plan.estimate.step_time_s).round().clamp(1.0, 1e6))
+    to_u64((HALF_HOUR_S / plan.estimate.step_time_s).round().clamp(1.0, 1e6))
 }
 
 /// Converts a rounded number.
@@ -77,7 +82,7 @@ fn steps_between_checkpoints(plan: &TrainingPlan) -> u64 {
     clippy::cast_sign_loss,
     reason = "clamped to the range of u64"
 )]
-fn whole(number: f64) -> u64 {
+fn to_u64(number: f64) -> u64 {
     number.clamp(0.0, 1e18) as u64
 }
 

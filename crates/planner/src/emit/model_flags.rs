@@ -2,9 +2,10 @@
 //!
 //! Sources: Megatron-LM `examples/post_training/modelopt/conf/` (Llama 3, Qwen, `DeepSeek`, Kimi,
 //! Nemotron, gpt-oss), `examples/rl/model_configs/` (epsilon of Qwen 3), `examples/mixtral/` and
-//! `tests/functional_tests/test_cases/mixtral/`, all at the commit of [`super::megatron::FRAMEWORK`];
-//! `NeMo` `nemo/collections/llm/gpt/model/` for Llama 2, the scaling of Llama 3.2, `DeepSeek` V2 and
-//! Nemotron 4; torchtitan `models/gpt_oss/model/args.py` for gpt-oss's `YaRN`.
+//! `tests/functional_tests/test_cases/mixtral/`, all at the commit of
+//! [`super::megatron::FRAMEWORK`]; `NeMo` `nemo/collections/llm/gpt/model/` for Llama 2, the
+//! scaling of Llama 3.2, `DeepSeek` V2 and Nemotron 4; torchtitan `models/gpt_oss/model/args.py`
+//! for gpt-oss's `YaRN`.
 
 use crate::model::{TransformerConfig, builtin};
 
@@ -168,7 +169,9 @@ impl ModelSupport {
             ("mistral", "mixtral-8x7b") => {
                 Self::Full(ModelFlags { rotary_base: Some("1000000"), router: MIXTRAL, ..ROTARY })
             }
-            ("mistral", "mixtral-8x22b") => Self::ShapeOnly(ModelFlags { router: MIXTRAL, ..ROTARY }),
+            ("mistral", "mixtral-8x22b") => {
+                Self::ShapeOnly(ModelFlags { router: MIXTRAL, ..ROTARY })
+            }
             ("deepseek" | "kimi", _) => latent(name),
             _ => Self::ShapeOnly(UNKNOWN),
         }

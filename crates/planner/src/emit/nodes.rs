@@ -16,8 +16,10 @@ impl Nodes {
     pub(super) fn new(gpu: &Accelerator, gpus: u32) -> Self {
         let gpus_per_node = gpu.gpus_per_node();
         let gpus = gpus.max(1);
-        let gpus_used =
-            (1..=gpus_per_node.min(gpus)).rev().find(|used| gpus.is_multiple_of(*used)).unwrap_or(1);
+        let gpus_used = (1..=gpus_per_node.min(gpus))
+            .rev()
+            .find(|used| gpus.is_multiple_of(*used))
+            .unwrap_or(1);
         Self { count: gpus / gpus_used, gpus_used, gpus_per_node }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::flags::{LaunchCommand, FlagGroup};
+use super::flags::{FlagGroup, LaunchCommand};
 use super::nodes::Nodes;
-use super::{Launcher, whole};
+use super::{Launcher, to_u64};
 use crate::plan::TrainingPlan;
 use crate::run::TrainingRun;
 
@@ -76,7 +76,7 @@ fn sbatch_header(text: &mut String, plan: &TrainingPlan, nodes: Nodes) {
     if let Some(days) = plan.time_days {
         // Headroom for a slow run (P10) and for failures, which cost large runs a tenth and more.
         let slow = plan.estimate.tokens_per_s_per_gpu / plan.estimate.tokens_per_s_per_gpu_p10;
-        let hours = whole((days * 24.0 * slow / 0.85).ceil().max(1.0));
+        let hours = to_u64((days * 24.0 * slow / 0.85).ceil().max(1.0));
         line(text, &format!("#SBATCH --time={}-{:02}:00:00", hours / 24, hours % 24));
     }
 }
@@ -182,7 +182,10 @@ fn rendezvous(text: &mut String, plan: &TrainingPlan, nodes: Nodes, launcher: La
             line(text, "RDZV_ID=\"$SLURM_JOB_ID\"");
         }
         Launcher::Torchrun if nodes.count > 1 => {
-            line(text, ": \"${MASTER_ADDR:?the host name of the first node, the same on all nodes}\"");
+            line(
+                text,
+                ": \"${MASTER_ADDR:?the host name of the first node, the same on all nodes}\"",
+            );
             line(text, &format!("RDZV_ID=\"${{RDZV_ID:-{name}}}\""));
         }
         Launcher::Torchrun => {

@@ -9,8 +9,8 @@ use super::*;
 use crate::check;
 use crate::estimate::Planner;
 use crate::gpu::Accelerator;
-use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::model::{Attention, builtin};
+use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::plan::plan;
 use crate::precision::Precision;
 use crate::run::Framework;
@@ -170,7 +170,8 @@ fn expand_layout(layout: &str) -> Vec<String> {
 
 #[test]
 fn megatron_dense_model() {
-    let parallelism = ParallelConfig { tp: 8, pp: 16, vp: 8, cp: 2, ..ParallelConfig::data_parallel(4, 1) };
+    let parallelism =
+        ParallelConfig { tp: 8, pp: 16, vp: 8, cp: 2, ..ParallelConfig::data_parallel(4, 1) };
     let mut run = run("llama3.1-405b", "H100-SXM5-80GB", Framework::Bridge, parallelism);
     run.global_batch = 512;
     let text = text(&run, Launcher::Slurm).unwrap();
@@ -237,7 +238,12 @@ fn megatron_low_precision_moments() {
 
 #[test]
 fn megatron_moe_model() {
-    let parallelism = ParallelConfig { pp: 8, ep: 32, recompute: Recompute::Modules, ..ParallelConfig::data_parallel(32, 1) };
+    let parallelism = ParallelConfig {
+        pp: 8,
+        ep: 32,
+        recompute: Recompute::Modules,
+        ..ParallelConfig::data_parallel(32, 1)
+    };
     let mut run = run("deepseek-v3", "GB200", Framework::Bridge, parallelism);
     run.seq_len = 4096;
     run.global_batch = 2048;
@@ -309,7 +315,8 @@ fn torchtitan_model() {
 
 #[test]
 fn torchtitan_model_without_flavor_requires_variables() {
-    let parallelism = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
+    let parallelism =
+        ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
     let run = run("mistral-7b", "H100-SXM5-80GB", Framework::Fsdp, parallelism);
     let text = text(&run, Launcher::Torchrun).unwrap();
     for part in [
@@ -325,7 +332,12 @@ fn torchtitan_model_without_flavor_requires_variables() {
 
 #[test]
 fn model_with_another_shape_does_not_match_by_name() {
-    let mut run = run("llama3-8b", "H100-SXM5-80GB", Framework::Megatron, ParallelConfig::data_parallel(8, 1));
+    let mut run = run(
+        "llama3-8b",
+        "H100-SXM5-80GB",
+        Framework::Megatron,
+        ParallelConfig::data_parallel(8, 1),
+    );
     let known = text(&run, Launcher::Torchrun).unwrap();
     assert!(known.contains("--rotary-base 500000"));
     run.model.layers = 40;
@@ -337,7 +349,12 @@ fn model_with_another_shape_does_not_match_by_name() {
 
 #[test]
 fn model_name_cannot_escape_its_comment() {
-    let mut run = run("llama3-8b", "H100-SXM5-80GB", Framework::Megatron, ParallelConfig::data_parallel(8, 1));
+    let mut run = run(
+        "llama3-8b",
+        "H100-SXM5-80GB",
+        Framework::Megatron,
+        ParallelConfig::data_parallel(8, 1),
+    );
     run.model.name = "x\nrm -rf \"$HOME\" `id` $(id)".to_owned();
     for launcher in Launcher::ALL {
         let text = text(&run, launcher).unwrap();
@@ -349,7 +366,12 @@ fn model_name_cannot_escape_its_comment() {
 #[test]
 fn errors_name_possible_settings() {
     let error = |change: &dyn Fn(&mut TrainingRun)| {
-        let mut run = run("llama3-70b", "H100-SXM5-80GB", Framework::Bridge, ParallelConfig::data_parallel(8, 1));
+        let mut run = run(
+            "llama3-70b",
+            "H100-SXM5-80GB",
+            Framework::Bridge,
+            ParallelConfig::data_parallel(8, 1),
+        );
         change(&mut run);
         text(&run, Launcher::Slurm).unwrap_err().to_string()
     };
@@ -464,7 +486,8 @@ fn every_model_and_config_uses_known_flags() {
     let (mut written, mut rejected) = (0, 0);
     for record in builtin::all() {
         for parallelism in configs() {
-            for framework in [Framework::Bridge, Framework::MegatronEarly, Framework::FsdpCompiled] {
+            for framework in [Framework::Bridge, Framework::MegatronEarly, Framework::FsdpCompiled]
+            {
                 let mut run = run(&record.name, "B200", framework, parallelism);
                 if run.model.experts.is_some() {
                     run.parallelism.ep = 4;
@@ -482,7 +505,10 @@ fn every_model_and_config_uses_known_flags() {
                     if framework.is_megatron() {
                         script.assert_matches_config(&run);
                         let latent = matches!(run.model.attention, Attention::Latent { .. });
-                        assert_eq!(script.framework.contains_key("--multi-latent-attention"), latent);
+                        assert_eq!(
+                            script.framework.contains_key("--multi-latent-attention"),
+                            latent
+                        );
                     }
                     written += 1;
                 }

@@ -1,14 +1,14 @@
 //! Flags of torchtitan.
 
 use super::error::EmitError;
-use super::flags::{LaunchCommand, ENVIRONMENT, FlagGroup};
-use super::{steps_between_checkpoints, whole};
-use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
-use crate::model::{Attention, TransformerConfig, builtin};
+use super::flags::{ENVIRONMENT, FlagGroup, LaunchCommand};
+use super::{steps_between_checkpoints, to_u64};
 use crate::layer_assignment::LayerAssignment;
+use crate::model::{Attention, TransformerConfig, builtin};
+use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::plan::TrainingPlan;
 use crate::precision::Precision;
-use crate::run::{TrainingRun, Framework};
+use crate::run::{Framework, TrainingRun};
 
 /// Display name.
 pub(super) const FRAMEWORK: &str = "torchtitan 0.2.2";
@@ -69,7 +69,8 @@ impl Flavor {
     fn for_model(model: &TransformerConfig) -> Option<Self> {
         let record = builtin::by_name(&model.name)?;
         let builtin = record.model();
-        let has_same_shape = TransformerConfig { name: builtin.name.clone(), ..model.clone() } == builtin;
+        let has_same_shape =
+            TransformerConfig { name: builtin.name.clone(), ..model.clone() } == builtin;
         FLAVORS.into_iter().find(|flavor| has_same_shape && flavor.builtin == record.name)
     }
 }
@@ -83,7 +84,10 @@ pub(super) fn command(plan: &TrainingPlan, run: &TrainingRun) -> Result<LaunchCo
         groups: Vec::new(),
         environment: ENVIRONMENT.to_vec(),
         unset: Vec::new(),
-        required_variables: vec![("DATA_PATH", "the dataset, as Hugging Face load_dataset reads DATASET (c4)")],
+        required_variables: vec![(
+            "DATA_PATH",
+            "the dataset, as Hugging Face load_dataset reads DATASET (c4)",
+        )],
         notes: Vec::new(),
     };
     let model = model(run, flavor, &mut command)?;
@@ -106,7 +110,11 @@ fn unsupported(what: impl Into<String>, possible: impl Into<String>) -> EmitErro
     EmitError::Setting { framework: FRAMEWORK, what: what.into(), possible: possible.into() }
 }
 
-fn model(run: &TrainingRun, flavor: Option<Flavor>, command: &mut LaunchCommand) -> Result<FlagGroup, EmitError> {
+fn model(
+    run: &TrainingRun,
+    flavor: Option<Flavor>,
+    command: &mut LaunchCommand,
+) -> Result<FlagGroup, EmitError> {
     let mut group = FlagGroup::new("MODEL");
     if let Some(flavor) = flavor {
         group.put("--model.name", flavor.model);
@@ -119,16 +127,15 @@ fn model(run: &TrainingRun, flavor: Option<Flavor>, command: &mut LaunchCommand)
                 .to_owned(),
         );
         command.notes.push(shape(&run.model));
-        command.required_variables.push(("MODEL_NAME", "a model of torchtitan's registry, such as llama3"));
+        command
+            .required_variables
+            .push(("MODEL_NAME", "a model of torchtitan's registry, such as llama3"));
         command.required_variables.push(("MODEL_FLAVOR", "the flavor added for this model"));
         group.variable("--model.name", "MODEL_NAME");
         group.variable("--model.flavor", "MODEL_FLAVOR");
     }
     if run.model.mtp_layers > 0 {
-        command.notes.push(
-            "torchtitan has no MTP layers; the plan includes them."
-                .to_owned(),
-        );
+        command.notes.push("torchtitan has no MTP layers; the plan includes them.".to_owned());
     }
     group.variable("--model.hf_assets_path", "TOKENIZER_MODEL");
     precision(&mut group, run, command)?;
@@ -177,7 +184,11 @@ fn check_converters(run: &TrainingRun) -> Result<(), EmitError> {
     Ok(())
 }
 
-fn precision(group: &mut FlagGroup, run: &TrainingRun, command: &mut LaunchCommand) -> Result<(), EmitError> {
+fn precision(
+    group: &mut FlagGroup,
+    run: &TrainingRun,
+    command: &mut LaunchCommand,
+) -> Result<(), EmitError> {
     check_converters(run)?;
     let is_moe = run.model.experts.is_some();
     let converters = |linear: &str, grouped: &str| {
@@ -282,7 +293,11 @@ fn data_parallel(group: &mut FlagGroup, parallelism: &ParallelConfig) -> Result<
     Ok(())
 }
 
-fn pipeline(group: &mut FlagGroup, run: &TrainingRun, flavor: Option<Flavor>) -> Result<(), EmitError> {
+fn pipeline(
+    group: &mut FlagGroup,
+    run: &TrainingRun,
+    flavor: Option<Flavor>,
+) -> Result<(), EmitError> {
     let ParallelConfig { pp, vp, micro_batch, schedule, .. } = run.parallelism;
     group.put("--parallelism.pipeline_parallel_degree", pp);
     if pp == 1 {
@@ -295,10 +310,7 @@ fn pipeline(group: &mut FlagGroup, run: &TrainingRun, flavor: Option<Flavor>) ->
         ));
     }
     if schedule != Schedule::OneForwardOneBackward {
-        return Err(unsupported(
-            "the schedule of the plan",
-            "1F1B, interleaved with VP above 1",
-        ));
+        return Err(unsupported("the schedule of the plan", "1F1B, interleaved with VP above 1"));
     }
     let name = if vp > 1 { "Interleaved1F1B" } else { "1F1B" };
     group.put("--parallelism.pipeline_parallel_schedule", name);
@@ -306,7 +318,8 @@ fn pipeline(group: &mut FlagGroup, run: &TrainingRun, flavor: Option<Flavor>) ->
     let virtual_stages = pp * vp;
     let layers = run.model.layers;
     // Only the first and the last stage may have fewer layers.
-    let LayerAssignment { layers_max, first_missing, last_missing, .. } = LayerAssignment::new(layers, virtual_stages);
+    let LayerAssignment { layers_max, first_missing, last_missing, .. } =
+        LayerAssignment::new(layers, virtual_stages);
     if last_missing > layers_max.max(2) - 1 {
         return Err(unsupported(
             format!("{layers} layers in {virtual_stages} virtual stages"),
@@ -319,7 +332,11 @@ fn pipeline(group: &mut FlagGroup, run: &TrainingRun, flavor: Option<Flavor>) ->
     Ok(())
 }
 
-fn training(plan: &TrainingPlan, run: &TrainingRun, command: &mut LaunchCommand) -> Result<FlagGroup, EmitError> {
+fn training(
+    plan: &TrainingPlan,
+    run: &TrainingRun,
+    command: &mut LaunchCommand,
+) -> Result<FlagGroup, EmitError> {
     if run.parallelism.reduce_bytes != 4 {
         return Err(unsupported("16-bit gradient reduction", "`--grad-dtype fp32`"));
     }
@@ -340,7 +357,7 @@ fn training(plan: &TrainingPlan, run: &TrainingRun, command: &mut LaunchCommand)
     group.put("--training.mixed_precision_reduce", "float32");
     if let Some(tokens) = plan.tokens {
         let steps = (tokens / run.tokens_per_step()).ceil().max(1.0);
-        group.put("--training.steps", whole(steps));
+        group.put("--training.steps", to_u64(steps));
     } else {
         command.required_variables.push(("TRAIN_STEPS", "number of training steps"));
         group.variable("--training.steps", "TRAIN_STEPS");

@@ -33,8 +33,7 @@ pub fn fit_link(collectives: &[CollectiveSample], bytes_per_s: f64) -> LinkFit {
         collectives.iter().filter(|sample| sample.bytes >= MIN_BYTES).collect();
     let error = |at: &[f64], sample: &CollectiveSample| {
         let ring_bytes = sample.bytes * (sample.gpus - 1.0) / sample.gpus;
-        let seconds =
-            ring_bytes / (bytes_per_s * at[0].exp()) + (sample.gpus - 1.0) * at[1].exp();
+        let seconds = ring_bytes / (bytes_per_s * at[0].exp()) + (sample.gpus - 1.0) * at[1].exp();
         (seconds / sample.seconds).ln()
     };
     let fitted = least_squares::minimize(vec![0.7_f64.ln(), 2e-6_f64.ln()], |at| {

@@ -1,5 +1,5 @@
-//! Fit of the GEMM rate curve (plateau and knees) to measured GEMMs. The tables of latencies by shape
-//! are not part of Farrier.
+//! Fit of the GEMM rate curve (plateau and knees) to measured GEMMs. The tables of latencies by
+//! shape are not part of Farrier.
 
 use super::least_squares;
 
@@ -43,9 +43,7 @@ pub fn fit_gemm(gemms: &[GemmSample], peak_flops: f64, scaling_s: f64) -> GemmFi
     let samples: Vec<&GemmSample> = gemms
         .iter()
         .filter(|gemm| {
-            gemm.rows >= MIN_ROWS
-                && gemm.columns >= MIN_COLUMNS
-                && gemm.depth >= MIN_COLUMNS
+            gemm.rows >= MIN_ROWS && gemm.columns >= MIN_COLUMNS && gemm.depth >= MIN_COLUMNS
         })
         .collect();
     let error = |at: &[f64], gemm: &GemmSample| {

@@ -12,7 +12,7 @@ pub fn minimize(start: Vec<f64>, residuals: impl Fn(&[f64]) -> Vec<f64>) -> Vec<
         let jacobian = jacobian(&at, &errors, &residuals);
         let mut improved = false;
         for _ in 0..8 {
-            let step = linear::damped_step(&jacobian, &errors, damping);
+            let step = linear_algebra::damped_step(&jacobian, &errors, damping);
             let trial: Vec<f64> = at.iter().zip(&step).map(|(at, step)| at + step).collect();
             let trial_errors = residuals(&trial);
             let trial_cost = sum_of_squares(&trial_errors);

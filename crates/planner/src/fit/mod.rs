@@ -2,20 +2,20 @@
 //! leave-group-out cross-validation.
 
 pub mod collectives;
-pub mod linear_algebra;
 pub mod gemm;
 pub mod least_squares;
+pub mod linear_algebra;
 
 use std::collections::BTreeSet;
 use std::thread;
 
 use crate::coefficients::Coefficients;
-use crate::uncertainty::{GpHyperparameters, ResidualGp};
 use crate::published::PublishedRun;
 use crate::time;
+use crate::uncertainty::{GpHyperparameters, ResidualGp};
 
-/// Standard deviation of a row that states its whole configuration, and of one that does not or that
-/// trains a `MoE` model, whose kernels change from release to release.
+/// Standard deviation of a row that states its whole configuration, and of one that does not or
+/// that trains a `MoE` model, whose kernels change from release to release.
 const ROW_SPREAD: f64 = 0.035;
 const INCOMPLETE_ROW_SPREAD: f64 = 0.10;
 
@@ -180,7 +180,12 @@ mod tests {
         let rows: Vec<PublishedRun> = table.into_iter().flatten().collect();
         let row = rows.iter().find(|row| row.run.model.experts.is_some()).unwrap();
         let predict = |training: &[PublishedRun]| {
-            leave_group_out(training, &[row], &Coefficients::priors(), &GpHyperparameters::default())[0]
+            leave_group_out(
+                training,
+                &[row],
+                &Coefficients::priors(),
+                &GpHyperparameters::default(),
+            )[0]
         };
         let mut slow_group = rows.clone();
         for other in slow_group.iter_mut().filter(|other| group(other) == group(row)) {
@@ -195,7 +200,8 @@ mod tests {
         let rows: Vec<PublishedRun> = table.into_iter().flatten().collect();
         let training: Vec<&PublishedRun> =
             rows.iter().filter(|row| group(row) != group(&rows[0])).collect();
-        let (cold, warm) = (fit(&training), fit_from(&training, &fit(&rows.iter().collect::<Vec<_>>())));
+        let (cold, warm) =
+            (fit(&training), fit_from(&training, &fit(&rows.iter().collect::<Vec<_>>())));
         for row in &rows {
             let difference = (error(row, &cold) - error(row, &warm)).abs();
             assert!(difference < 0.01, "{} on {}: {difference}", row.run.model.name, row.gpu);

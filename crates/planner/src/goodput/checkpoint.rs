@@ -57,14 +57,14 @@ pub struct Checkpoint {
 /// Checkpoint bytes per parameter: 2 for weights, 12 for master weights and Adam's moments.
 pub const BYTES_PER_PARAMETER: f64 = 14.0;
 
-/// Fixed stall of every checkpoint, independent of its size: synchronization of ranks, shard planning,
-/// buffer allocation. With `PyTorch`'s asynchronous checkpoints a 7B model on 128 GPUs stalled 6.3 s
-/// (`PyTorch` blog, "Reducing Model Checkpointing Times by Over 10x", 2024), of which the copy takes
-/// less than one.
+/// Fixed stall of every checkpoint, independent of its size: synchronization of ranks, shard
+/// planning, buffer allocation. With `PyTorch`'s asynchronous checkpoints a 7B model on 128 GPUs
+/// stalled 6.3 s (`PyTorch` blog, "Reducing Model Checkpointing Times by Over 10x", 2024), of which
+/// the copy takes less than one.
 const START_S: f64 = 5.0;
 
-/// Fixed stall of an in-memory checkpoint: only synchronization of ranks. A guess; Gemini (SOSP 2023)
-/// checkpoints to memory in every step without measurable loss.
+/// Fixed stall of an in-memory checkpoint: only synchronization of ranks. A guess; Gemini (SOSP
+/// 2023) checkpoints to memory in every step without measurable loss.
 const START_IN_MEMORY_S: f64 = 0.5;
 
 impl Checkpoint {
@@ -80,7 +80,8 @@ impl Checkpoint {
             // One 200 Gbit/s port, the slowest of the defaults.
             network_bytes_per_s: 25e9,
             // Failures that can affect more than a node: 35 of Llama 3's 419 interruptions were of
-            // switches and cables (arXiv:2407.21783, table 5). An upper bound: many spare host memory.
+            // switches and cables (arXiv:2407.21783, table 5). An upper bound: many spare host
+            // memory.
             beyond_memory_share: 35.0 / 419.0,
             storage_interval_s: None,
             stall_s: None,

@@ -1,26 +1,27 @@
 //! Exact time breakdown for exponentially distributed times between failures.
 //!
-//! After a restart a run trains for `interval`, stalls for `stall`, and repeats; a checkpoint can be
-//! restored once it has settled. With λ failures per second, the first checkpoint after a restart
-//! counts if nothing fails for `interval + stall + settle`, each further one if nothing fails for
-//! another `interval + stall`. Between two failures there is λ⁻¹ of training, of which is kept
+//! After a restart a run trains for `interval`, stalls for `stall`, and repeats; a checkpoint can
+//! be restored once it has settled. With λ failures per second, the first checkpoint after a
+//! restart counts if nothing fails for `interval + stall + settle`, each further one if nothing
+//! fails for another `interval + stall`. Of the λ⁻¹ of training between two failures, the kept work
+//! is
 //!
 //! ```text
 //! interval · e^(-λ·settle) / (e^(λ·(interval + stall)) - 1)
 //! ```
 //!
 //! A failure costs detection and the wait for a node, during which nothing else can fail, and a
-//! recovery R that another failure can interrupt: (e^(λR) - 1)/λ on average. With settle = 0 this is
-//! the expected time of Daly (2006) and of Bougeret et al. (2011),
-//! `e^(λR) (1/λ + D) (e^(λ(τ+δ)) - 1)`.
+//! recovery R that another failure can interrupt: (e^(λR) - 1)/λ on average. With settle = 0 this
+//! is the expected time of Daly (2006) and of Bougeret et al. (2011), `e^(λR) (1/λ + D) (e^(λ(τ+δ))
+//! - 1)`.
 //!
 //! With in-memory checkpoints, a share of failures falls back to storage. From the view of storage,
-//! work progresses at the pace of the in-memory checkpoints and is rolled back at a rate per second of
-//! work; the same formula holds, with the storage interval in place of theirs.
+//! work progresses at the pace of the in-memory checkpoints and is rolled back at a rate per second
+//! of work; the same formula holds, with the storage interval in place of theirs.
 
 use serde::Serialize;
 
-use super::timing::{StorageTier, RunTiming};
+use super::timing::{RunTiming, StorageTier};
 
 /// Where the time of a run goes, as shares.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -59,7 +60,9 @@ pub(super) fn kept_share(timing: &RunTiming, interval_s: f64) -> f64 {
         return trained;
     }
     let period_s = interval_s + timing.stall_s;
-    trained * damping(timing.failures_per_s * period_s) * (-timing.failures_per_s * timing.settle_s).exp()
+    trained
+        * damping(timing.failures_per_s * period_s)
+        * (-timing.failures_per_s * timing.settle_s).exp()
 }
 
 /// Recovery time per second of training, and the share of failures that end in storage.
@@ -69,11 +72,14 @@ fn recovery(timing: &RunTiming) -> (f64, f64) {
     let storage = (timing.failures_per_s * storage_tier.recovery_s).exp_m1();
     // Probability that a recovery from memory is interrupted and may then need storage.
     let cut = -(-timing.failures_per_s * timing.recovery_s).exp_m1();
-    let whole = 1.0 - cut * (1.0 - storage_tier.share);
-    let from_near = cut * (1.0 + storage_tier.share * storage) / whole;
-    let to_far = cut * storage_tier.share / whole;
+    let completed = 1.0 - cut * (1.0 - storage_tier.share);
+    let from_memory = cut * (1.0 + storage_tier.share * storage) / completed;
+    let to_storage = cut * storage_tier.share / completed;
     let memory_share = 1.0 - storage_tier.share;
-    (memory_share * from_near + storage_tier.share * storage, storage_tier.share + memory_share * to_far)
+    (
+        memory_share * from_memory + storage_tier.share * storage,
+        storage_tier.share + memory_share * to_storage,
+    )
 }
 
 /// Share of the work kept by in-memory checkpoints that storage keeps too.
@@ -95,13 +101,17 @@ fn kept_by_storage(
     // Work comes in whole intervals, each kept until the next fallback with equal probability.
     let every = storage_every(timing, storage_tier, interval_s);
     let log_chance = (per_work_s * interval_s).ln_1p();
-    let held = per_work_s * interval_s * every / (log_chance * every).exp_m1();
+    let kept_intervals = per_work_s * interval_s * every / (log_chance * every).exp_m1();
     // Storage is written while the run trains.
-    held * (-fallback * timing.failures_per_s * storage_tier.write_s).exp()
+    kept_intervals * (-fallback * timing.failures_per_s * storage_tier.write_s).exp()
 }
 
 /// Intervals between two writes to storage: a write starts when the previous one is done.
-pub(super) fn storage_every(timing: &RunTiming, storage_tier: &StorageTier, interval_s: f64) -> f64 {
+pub(super) fn storage_every(
+    timing: &RunTiming,
+    storage_tier: &StorageTier,
+    interval_s: f64,
+) -> f64 {
     let busy = storage_tier.write_s / (interval_s + timing.stall_s);
     busy.max(storage_tier.interval_s / interval_s).ceil().max(1.0)
 }
@@ -121,10 +131,9 @@ pub(super) fn steady_state(timing: &RunTiming, interval_s: f64) -> SteadyState {
         return SteadyState { breakdown, failures_per_s: timing.failures_per_s };
     }
     let memory = kept_share(timing, interval_s);
-    let useful = timing
-        .storage_tier
-        .as_ref()
-        .map_or(memory, |storage_tier| memory * kept_by_storage(timing, storage_tier, interval_s, memory, fallback));
+    let useful = timing.storage_tier.as_ref().map_or(memory, |storage_tier| {
+        memory * kept_by_storage(timing, storage_tier, interval_s, memory, fallback)
+    });
     let stalls = useful * timing.stall_s / interval_s;
     let breakdown = TimeBreakdown {
         useful_share: useful / total,

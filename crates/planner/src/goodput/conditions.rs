@@ -48,8 +48,8 @@ impl Default for RecoveryTimes {
 /// Spare nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spares {
-    /// Number of spares, paid like training nodes. `None`: the provider replaces nodes immediately at
-    /// its own cost.
+    /// Number of spares, paid like training nodes. `None`: the provider replaces nodes immediately
+    /// at its own cost.
     pub nodes: Option<u32>,
     /// Mean time until a failed node is back.
     pub repair_h: f64,
@@ -60,8 +60,8 @@ pub struct Spares {
 impl Default for Spares {
     fn default() -> Self {
         // About 78 % of Llama 3's interruptions were confirmed or suspected hardware failures
-        // (arXiv:2407.21783, section 3.3.4). One day of repair is our guess: a reset takes minutes, a
-        // replacement days, and no mean has been published.
+        // (arXiv:2407.21783, section 3.3.4). One day of repair is our guess: a reset takes minutes,
+        // a replacement days, and no mean has been published.
         Self { nodes: None, repair_h: 24.0, repair_share: 0.78 }
     }
 }
@@ -153,10 +153,7 @@ mod tests {
         };
         assert_eq!(with(Some(MAX_SPARES), MAX_REPAIR_H), Ok(()));
         let long = with(None, 1e15).unwrap_err();
-        assert_eq!(
-            long.to_string(),
-            "`repair_h` is 1000000000000000; possible: 0 to 87600"
-        );
+        assert_eq!(long.to_string(), "`repair_h` is 1000000000000000; possible: 0 to 87600");
         assert!(with(Some(MAX_SPARES + 1), 24.0).unwrap_err().to_string().contains("1048576"));
         for hours in [-1.0, f64::NAN, f64::INFINITY] {
             assert!(with(None, hours).is_err(), "{hours}");

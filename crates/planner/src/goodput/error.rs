@@ -5,32 +5,17 @@
 pub enum GoodputError {
     /// A count is 0.
     #[error("`{what}` is 0; it must be at least 1")]
-    Zero {
-        what: &'static str,
-    },
+    Zero { what: &'static str },
     /// Negative or not finite.
     #[error("`{what}` is {value}; possible: a finite number of at least 0")]
-    Negative {
-        what: &'static str,
-        value: f64,
-    },
+    Negative { what: &'static str, value: f64 },
     /// Zero, negative or not finite.
     #[error("`{what}` is {value}; possible: a finite number above 0")]
-    NotPositive {
-        what: &'static str,
-        value: f64,
-    },
+    NotPositive { what: &'static str, value: f64 },
     #[error("`{what}` is {value}; possible: 0 to {max}")]
-    AboveMaximum {
-        what: &'static str,
-        value: f64,
-        max: f64,
-    },
+    AboveMaximum { what: &'static str, value: f64, max: f64 },
     #[error("`{what}` is {value}; possible: a share from 0 to 1")]
-    OutsideUnitInterval {
-        what: &'static str,
-        value: f64,
-    },
+    OutsideUnitInterval { what: &'static str, value: f64 },
     /// A checkpoint would start before the previous one is written.
     #[error(
         "a checkpoint interval of {interval_s:.1} s is shorter than the write time of \
@@ -49,19 +34,13 @@ pub enum GoodputError {
         "{per_day} planned stops per day do not fit into a day: each takes {:.1} min with its \
          checkpoint and recovery; possible: fewer than {:.1} per day", each_s / 60.0, 86_400.0 / each_s
     )]
-    StopsBeyondDay {
-        per_day: f64,
-        each_s: f64,
-    },
+    StopsBeyondDay { per_day: f64, each_s: f64 },
     /// The interval is shorter than a step.
     #[error(
         "a checkpoint interval of {interval_s:.3} s is shorter than a step of {step_s:.3} s; \
          possible: {step_s:.3} s or more"
     )]
-    BelowStep {
-        interval_s: f64,
-        step_s: f64,
-    },
+    BelowStep { interval_s: f64, step_s: f64 },
 }
 
 pub(super) fn at_least_zero(what: &'static str, value: f64) -> Result<(), GoodputError> {
@@ -89,5 +68,9 @@ pub(super) fn positive(what: &'static str, value: f64) -> Result<(), GoodputErro
 }
 
 pub(super) fn share(what: &'static str, value: f64) -> Result<(), GoodputError> {
-    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(GoodputError::OutsideUnitInterval { what, value }) }
+    if (0.0..=1.0).contains(&value) {
+        Ok(())
+    } else {
+        Err(GoodputError::OutsideUnitInterval { what, value })
+    }
 }

@@ -6,8 +6,8 @@ use super::error::{GoodputError, at_least_zero, positive};
 
 /// Interruptions per hour as a function of the number of GPUs: a base rate and a rate per GPU.
 ///
-/// The base rate covers shared components (scheduler, file system, other tenants). If it is known only
-/// from large runs, `most_per_gpu_hour` caps it for small ones.
+/// The base rate covers shared components (scheduler, file system, other tenants). If it is known
+/// only from large runs, `most_per_gpu_hour` caps it for small ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Hazard {
     /// Base rate of every run.
@@ -30,14 +30,14 @@ impl Hazard {
     };
 
     /// A shared research cluster: RSC-1, 6.50 failures per 1,000 node-days.
-    // arXiv:2410.21680. The base rate is ours: jobs on 1,024 GPUs had an MTBF of 7.9 h, where the node
-    // failure rate alone gives 28.8 h. Jobs on 8 GPUs had about 47 days, so the base does not apply to
-    // them: the rate per GPU is capped at that of the 1,024-GPU jobs.
+    // arXiv:2410.21680. The base rate is ours: jobs on 1,024 GPUs had an MTBF of 7.9 h, where the
+    // node failure rate alone gives 28.8 h. Jobs on 8 GPUs had about 47 days, so the base does not
+    // apply to them: the rate per GPU is capped at that of the 1,024-GPU jobs.
     pub const RESEARCH: Self = Self::research_cluster(RSC_1_PER_THOUSAND_NODE_DAYS);
 
     /// A calmer shared research cluster: RSC-2, 2.34 failures per 1,000 node-days.
-    // arXiv:2410.21680 does not report its MTBF by job size: all rates of RSC-1 are scaled by the ratio
-    // of the node failure rates.
+    // arXiv:2410.21680 does not report its MTBF by job size: all rates of RSC-1 are scaled by the
+    // ratio of the node failure rates.
     pub const RESEARCH_CALM: Self = Self::research_cluster(2.34);
 
     pub const NONE: Self = Self { base_per_hour: 0.0, per_gpu_hour: 0.0, most_per_gpu_hour: None };

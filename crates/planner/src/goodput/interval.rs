@@ -20,8 +20,8 @@ pub fn daly_s(stall_s: f64, mtbf_s: f64) -> f64 {
 
 /// The optimal interval, ignoring whole steps and lower bounds.
 ///
-/// τ/(e^(λ(τ+δ)) - 1) is largest where ln(1 - λτ) + λτ + λδ = 0. Recovery and settling only scale the
-/// kept work and do not move the optimum.
+/// τ/(e^(λ(τ+δ)) - 1) is largest where ln(1 - λτ) + λτ + λδ = 0. Recovery and settling only scale
+/// the kept work and do not move the optimum.
 fn unbounded_s(failures_per_s: f64, stall_s: f64) -> f64 {
     if stall_s <= 0.0 {
         return 0.0;
@@ -55,10 +55,11 @@ pub(super) fn min_s(timing: &RunTiming) -> f64 {
 pub(super) fn best_s(timing: &RunTiming) -> f64 {
     let min_s = min_s(timing);
     let all_s = unbounded_s(timing.failures_per_s, timing.stall_s);
-    // A fallback to storage loses the same at any interval that storage keeps up with, so it does not
-    // favour shorter intervals.
+    // A fallback to storage loses the same at any interval that storage keeps up with, so it does
+    // not favour shorter intervals.
     let unconstrained_s = timing.storage_tier.map_or(all_s, |storage_tier| {
-        let memory_s = unbounded_s(timing.failures_per_s * (1.0 - storage_tier.share), timing.stall_s);
+        let memory_s =
+            unbounded_s(timing.failures_per_s * (1.0 - storage_tier.share), timing.stall_s);
         memory_s.min(all_s.max(storage_tier.write_s))
     });
     if !unconstrained_s.is_finite() {
@@ -79,7 +80,8 @@ pub(super) fn best_s(timing: &RunTiming) -> f64 {
     if let Some(storage_tier) = timing.storage_tier {
         // Storage takes one of several in-memory checkpoints; the loss is smallest if the next one
         // comes exactly when storage is ready.
-        let per_write = (storage_tier.write_s / (unconstrained_s.max(min_s) + timing.stall_s)).floor();
+        let per_write =
+            (storage_tier.write_s / (unconstrained_s.max(min_s) + timing.stall_s)).floor();
         for per_write in [per_write, per_write + 1.0, per_write + 2.0] {
             if per_write >= 1.0 {
                 let ready_s = storage_tier.write_s / per_write - timing.stall_s;
@@ -123,8 +125,10 @@ mod tests {
                 let failures_per_s = 1.0 / mtbf_s;
                 let best = unbounded_s(failures_per_s, stall_s);
                 for factor in [0.9, 0.99, 1.01, 1.1] {
-                    let (optimum, other) =
-                        (scaled(failures_per_s, stall_s, best), scaled(failures_per_s, stall_s, best * factor));
+                    let (optimum, other) = (
+                        scaled(failures_per_s, stall_s, best),
+                        scaled(failures_per_s, stall_s, best * factor),
+                    );
                     assert!(optimum >= other * (1.0 - 1e-12), "{mtbf_s} {stall_s} {factor}");
                 }
             }

@@ -1,29 +1,30 @@
-//! Goodput: effective training time ratio (ETTR) under failures, checkpoint interval, spares and cost.
+//! Goodput: effective training time ratio (ETTR) under failures, checkpoint interval, spares and
+//! cost.
 //!
 //! ```text
 //! Conditions ─> RunTiming ─┬─> interval (best or requested) ─> TimeBreakdown ─> Goodput
 //!                          └─> spares (Erlang B)        └─> GoodputReport (hours, dollars, values)
 //! ```
 //!
-//! [`Goodput::best`] and [`Goodput::at`] are closed forms and take well below 20 µs, so that a search
-//! can call them for every config; [`GoodputReport::new`] adds what a reader wants to know.
+//! [`Goodput::best`] and [`Goodput::at`] are closed forms and take well below 20 µs, so that a
+//! search can call them for every config; [`GoodputReport::new`] adds what a reader wants to know.
 //! Failures are assumed to be independent of each other and of the age of the run.
 mod checkpoint;
 mod closed_form;
 mod conditions;
 mod error;
+mod for_run;
 mod hazard;
 mod interval;
+mod marginal_value;
 mod no_progress;
-mod for_run;
 mod report;
 #[cfg(test)]
 mod simulation;
 mod spares;
-mod timing;
 #[cfg(test)]
 mod tests;
-mod marginal_value;
+mod timing;
 
 use serde::Serialize;
 
@@ -31,13 +32,13 @@ pub use checkpoint::{BYTES_PER_PARAMETER, Checkpoint, CheckpointKind};
 pub use closed_form::TimeBreakdown;
 pub use conditions::{Conditions, DETECTION_S, MAX_REPAIR_H, MAX_SPARES, RecoveryTimes, Spares};
 pub use error::GoodputError;
+pub use for_run::checkpoint_bytes;
 pub use hazard::Hazard;
 pub use interval::{daly_s, young_s};
-pub use no_progress::{NoProgress, TooManyStops, WrongInterval};
-pub use for_run::checkpoint_bytes;
-pub use report::{LostTime, GoodputReport, RunCost, Training};
-pub use spares::{SpareChoice, SpareSizing};
 pub use marginal_value::{MarginalValue, MarginalValues};
+pub use no_progress::{NoProgress, TooManyStops, WrongInterval};
+pub use report::{GoodputReport, LostTime, RunCost, Training};
+pub use spares::{SpareChoice, SpareSizing};
 
 use timing::RunTiming;
 
@@ -47,8 +48,8 @@ pub const MIN_PROGRESS_SHARE: f64 = 0.1;
 /// ETTR of a run at a checkpoint interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goodput {
-    /// Training between two checkpoints; infinite (`null`) if nothing fails or the run ends before a
-    /// checkpoint pays off.
+    /// Training between two checkpoints; infinite (`null`) if nothing fails or the run ends before
+    /// a checkpoint pays off.
     pub interval_s: f64,
     pub interval_steps: f64,
     /// ETTR: share of time spent on training that is kept.

@@ -20,8 +20,8 @@ pub struct NoProgress {
     pub interval: Option<WrongInterval>,
     /// Set if the planned stops are the cause.
     pub stops: Option<TooManyStops>,
-    /// The most GPUs with an ETTR of at least 50 %. `None` if even one is too many, or if the interval
-    /// or the planned stops are the cause.
+    /// The most GPUs with an ETTR of at least 50 %. `None` if even one is too many, or if the
+    /// interval or the planned stops are the cause.
     #[serde(rename = "most_gpus")]
     pub max_gpus: Option<u32>,
 }
@@ -83,7 +83,10 @@ impl WrongInterval {
             )?;
         } else {
             let stall = minutes(self.stall_s);
-            write!(f, "a checkpoint every {requested:.1} min is too often: each takes {stall:.1} min")?;
+            write!(
+                f,
+                "a checkpoint every {requested:.1} min is too often: each takes {stall:.1} min"
+            )?;
         }
         let ettr = self.best_share * 100.0;
         if self.best_s.is_finite() {
@@ -104,7 +107,11 @@ impl TooManyStops {
         let stopped_share = chosen.breakdown.planned_share;
         let share_without = chosen.share / (1.0 - stopped_share);
         let per_day = conditions.planned_stops_per_day;
-        (share_without >= MIN_PROGRESS_SHARE).then_some(Self { per_day, stopped_share, share_without })
+        (share_without >= MIN_PROGRESS_SHARE).then_some(Self {
+            per_day,
+            stopped_share,
+            share_without,
+        })
     }
 
     fn write_cause(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -125,7 +132,11 @@ fn minutes(seconds: f64) -> f64 {
 
 impl NoProgress {
     /// Diagnoses a run at the requested interval, or else at the best.
-    pub(super) fn new(conditions: &Conditions, best: &Goodput, requested: Option<&Goodput>) -> Self {
+    pub(super) fn new(
+        conditions: &Conditions,
+        best: &Goodput,
+        requested: Option<&Goodput>,
+    ) -> Self {
         let chosen = requested.unwrap_or(best);
         let interval = requested.filter(|_| best.makes_progress).map(|requested| WrongInterval {
             requested_s: requested.interval_s,
@@ -133,7 +144,8 @@ impl NoProgress {
             best_s: best.interval_s,
             best_share: best.share,
         });
-        let stops = if interval.is_some() { None } else { TooManyStops::detect(conditions, chosen) };
+        let stops =
+            if interval.is_some() { None } else { TooManyStops::detect(conditions, chosen) };
         let has_cause = interval.is_some() || stops.is_some();
         Self {
             share: chosen.share,
@@ -178,7 +190,10 @@ mod tests {
         let best = Goodput::best(&conditions).unwrap();
         assert!(!best.makes_progress && (best.breakdown.planned_share - 0.97).abs() < 1e-9);
         let message = NoProgress::new(&conditions, &best, None).to_string();
-        assert!(message.contains("planned stops per day of 5.") && message.contains("97.0 %"), "{message}");
+        assert!(
+            message.contains("planned stops per day of 5.") && message.contains("97.0 %"),
+            "{message}"
+        );
         assert!(!message.contains("failure"), "{message}");
         conditions.planned_stops_per_day = 0.0;
         let without = Goodput::best(&conditions).unwrap().share;

@@ -6,10 +6,10 @@ use super::closed_form::TimeBreakdown;
 use super::conditions::Conditions;
 use super::error::{GoodputError, positive};
 use super::interval::{daly_s, young_s};
+use super::marginal_value::MarginalValues;
 use super::no_progress::NoProgress;
 use super::spares::{Outage, SpareChoice, SpareSizing};
 use super::timing::RunTiming;
-use super::marginal_value::MarginalValues;
 use super::{Goodput, closed_form};
 
 /// Amount and speed of training.
@@ -126,22 +126,24 @@ impl GoodputReport {
         training.check()?;
         let timing = RunTiming::new(conditions);
         let productive_s = training.tokens.map(|tokens| tokens / training.tokens_per_s);
-        let whole = |interval_s: f64| productive_s.filter(|whole_s| interval_s >= *whole_s);
+        let ends_before = |interval_s: f64| productive_s.filter(|run_s| interval_s >= *run_s);
         let endless = Goodput::best(conditions)?;
-        let ends_first = whole(endless.interval_s).filter(|_| timing.failures_per_s > 0.0);
-        let best = ends_first
-            .map_or(endless, |whole_s| Goodput::for_run_without_checkpoints(&timing, whole_s, f64::INFINITY));
+        let ends_first = ends_before(endless.interval_s).filter(|_| timing.failures_per_s > 0.0);
+        let best = ends_first.map_or(endless, |run_s| {
+            Goodput::for_run_without_checkpoints(&timing, run_s, f64::INFINITY)
+        });
         let requested = interval_s
             .map(|seconds| {
                 let at = Goodput::at(conditions, seconds)?;
-                Ok(whole(seconds)
-                    .map_or(at, |whole_s| Goodput::for_run_without_checkpoints(&timing, whole_s, seconds)))
+                Ok(ends_before(seconds).map_or(at, |run_s| {
+                    Goodput::for_run_without_checkpoints(&timing, run_s, seconds)
+                }))
             })
             .transpose()?;
         let chosen = requested.unwrap_or(best);
         // Inputs of the other results, at the same interval.
-        let (effective_timing, every_s) = match whole(chosen.interval_s) {
-            Some(whole_s) => (timing.without_checkpoints(), Some(whole_s)),
+        let (effective_timing, every_s) = match ends_before(chosen.interval_s) {
+            Some(run_s) => (timing.without_checkpoints(), Some(run_s)),
             None => (timing, interval_s),
         };
         let usd_per_hour = training.usd_per_gpu_hour.map(|usd| usd * conditions.paid_gpus());
@@ -154,7 +156,8 @@ impl GoodputReport {
             daly_interval_s: daly_s(timing.stall_s, best.mtbf_s),
             interval_beyond_run_s: ends_first.map(|_| endless.interval_s),
             run: productive_h.map(|hours| RunCost::new(&chosen, training, hours, usd_per_hour)),
-            no_progress: (!makes_progress).then(|| NoProgress::new(conditions, &best, requested.as_ref())),
+            no_progress: (!makes_progress)
+                .then(|| NoProgress::new(conditions, &best, requested.as_ref())),
             value_of_a_minute: productive_h
                 .map(|hours| MarginalValues::new(&effective_timing, every_s, hours, usd_per_hour)),
             spares: spares(conditions, &effective_timing, every_s.unwrap_or(chosen.interval_s)),
@@ -201,8 +204,9 @@ fn spares(conditions: &Conditions, timing: &RunTiming, interval_s: f64) -> Spare
         let mut with = *conditions;
         with.spares.nodes = Some(nodes);
         let wait_s = outage.mean_wait_s(nodes);
-        let share =
-            closed_form::steady_state(&RunTiming { wait_s, ..*timing }, interval_s).breakdown.useful_share;
+        let share = closed_form::steady_state(&RunTiming { wait_s, ..*timing }, interval_s)
+            .breakdown
+            .useful_share;
         SpareChoice {
             nodes,
             none_left_share: outage.none_left(nodes),

@@ -1,7 +1,7 @@
 //! Seeded Monte Carlo simulation of a run, to validate the closed form.
 
 use super::closed_form::{steady_state, storage_every};
-use super::timing::{StorageTier, RunTiming};
+use super::timing::{RunTiming, StorageTier};
 
 /// splitmix64 (Steele, Lea, Flood 2014).
 struct SplitMix64(u64);
@@ -144,7 +144,9 @@ fn simulate(
     failures: u32,
     seed: u64,
 ) -> f64 {
-    let every = timing.storage_tier.map_or(1.0, |storage_tier| storage_every(timing, &storage_tier, interval_s));
+    let every = timing
+        .storage_tier
+        .map_or(1.0, |storage_tier| storage_every(timing, &storage_tier, interval_s));
     let mut simulated = SimulatedRun {
         timing,
         interval_s,
@@ -183,7 +185,8 @@ fn timing(mtbf_s: f64, stall_s: f64, settle_s: f64) -> RunTiming {
 /// Within 1.5 % of the kept share, or 0.003 absolute; with 1,000,000 failures it was 1 % and 0.002.
 fn assert_agrees(timing: &RunTiming, interval_s: f64, standby: Option<Standby>) {
     let formula = steady_state(timing, interval_s).breakdown.useful_share;
-    // With many failures or long waits little is kept, and more samples are needed for the same error.
+    // With many failures or long waits little is kept, and more samples are needed for the same
+    // error.
     let many = timing.failures_per_s > 1.0 / 5_000.0 || standby.is_some();
     let failures = if many { 400_000 } else { 10_000 };
     let simulated_share = simulate(timing, interval_s, standby, failures, 20_240_716);
@@ -215,7 +218,8 @@ fn closed_form_agrees_for_in_memory_checkpoints() {
                 let mut timing = timing(mtbf_s, 2.0, 5.0);
                 timing.recovery_s = 200.0;
                 let recovery_s = 200.0 + write_s;
-                timing.storage_tier = Some(StorageTier { share, write_s, recovery_s, interval_s: every_s });
+                timing.storage_tier =
+                    Some(StorageTier { share, write_s, recovery_s, interval_s: every_s });
                 for interval_s in [60.0, 400.0] {
                     assert_agrees(&timing, interval_s, None);
                 }
@@ -248,7 +252,8 @@ fn closed_form_agrees_for_spares() {
 #[test]
 fn best_interval_is_best_in_simulation() {
     let mut memory = timing(11_136.0, 5.0, 5.0);
-    memory.storage_tier = Some(StorageTier { share: 0.1, write_s: 300.0, recovery_s: 720.0, interval_s: 0.0 });
+    memory.storage_tier =
+        Some(StorageTier { share: 0.1, write_s: 300.0, recovery_s: 720.0, interval_s: 0.0 });
     for timing in [timing(11_136.0, 60.0, 0.0), timing(5_000.0, 5.0, 100.0), memory] {
         let best_s = super::interval::best_s(&timing);
         let at = |interval_s| simulate(&timing, interval_s, None, 60_000, 7);
@@ -267,8 +272,10 @@ fn best_interval_is_best_in_closed_form() {
     for share in [0.01, 0.084, 0.5, 1.0] {
         for (stall_s, write_s) in [(0.1, 10.0), (5.0, 300.0), (30.0, 1_800.0)] {
             let mut timing = timing(11_136.0, stall_s, 2.0);
-            timing.storage_tier = Some(StorageTier { share, write_s, recovery_s: 720.0, interval_s: 0.0 });
-            let best = steady_state(&timing, super::interval::best_s(&timing)).breakdown.useful_share;
+            timing.storage_tier =
+                Some(StorageTier { share, write_s, recovery_s: 720.0, interval_s: 0.0 });
+            let best =
+                steady_state(&timing, super::interval::best_s(&timing)).breakdown.useful_share;
             for steps in 1..2_000_u32 {
                 let other = steady_state(&timing, 5.0 * f64::from(steps)).breakdown.useful_share;
                 assert!(other < best + 0.001, "{steps}: {other} against {best}, {timing:?}");

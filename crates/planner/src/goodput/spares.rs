@@ -2,9 +2,9 @@
 //!
 //! A failed node returns after its repair. The run stops when more nodes are out than there are
 //! spares, and continues when one returns. While it is stopped nothing else fails, so the number of
-//! nodes out is that of busy lines in Erlang's loss system, and the probability that a failure finds
-//! no spare is Erlang B. It holds for any distribution of repair times with this mean; the wait
-//! itself, repair/(spares + 1), assumes exponential ones.
+//! nodes out is that of busy lines in Erlang's loss system, and the probability that a failure
+//! finds no spare is Erlang B. It holds for any distribution of repair times with this mean; the
+//! wait itself, repair/(spares + 1), assumes exponential ones.
 
 use serde::Serialize;
 
@@ -65,8 +65,8 @@ impl Outage {
 
     /// The number of spares with the lowest cost.
     ///
-    /// A run takes `1 + λ·(detection + wait)` times as long as without both, and pays for the spares
-    /// all along. Tries at most [`MAX_SPARES`].
+    /// A run takes `1 + λ·(detection + wait)` times as long as without both, and pays for the
+    /// spares all along. Tries at most [`MAX_SPARES`].
     pub(super) fn cheapest(&self, conditions: &Conditions) -> u32 {
         let failures_per_s = conditions.hazard.per_hour(conditions.gpus) / 3_600.0;
         let cost = |spares: u32, wait_s: f64| {
@@ -76,14 +76,14 @@ impl Outage {
         };
         let mut none_left = 1.0;
         let mut best = 0;
-        let mut least = cost(0, self.wait_s(none_left, 0));
+        let mut lowest = cost(0, self.wait_s(none_left, 0));
         let mut spares = 0;
         while spares < MAX_SPARES && !self.is_plenty(spares) {
             spares += 1;
             none_left = erlang(none_left, self.mean_out, spares);
             let with = cost(spares, self.wait_s(none_left, spares));
-            if with < least {
-                (best, least) = (spares, with);
+            if with < lowest {
+                (best, lowest) = (spares, with);
             }
         }
         best

@@ -13,7 +13,8 @@ fn llama_3() -> Conditions {
     conditions
 }
 
-/// Ten trillion tokens at about the speed of 16,384 GPUs (400 TFLOP/s each, 6·405e9 FLOPs per token).
+/// Ten trillion tokens at about the speed of 16,384 GPUs (400 TFLOP/s each, 6·405e9 FLOPs per
+/// token).
 fn training() -> Training {
     Training {
         tokens: Some(1e13),
@@ -28,16 +29,17 @@ fn observed(hours: f64, gpus: u32) -> Hazard {
     Hazard { per_gpu_hour: 1.0 / (hours * f64::from(gpus)), ..Hazard::NONE }
 }
 
-/// Meta's first-order ETTR estimate (arXiv:2410.21680): `start_s` per failure, half an interval lost.
+/// Meta's first-order ETTR estimate (arXiv:2410.21680): `start_s` per failure, half an interval
+/// lost.
 fn meta_share(failures_per_s: f64, start_s: f64, stall_s: f64, interval_s: f64) -> f64 {
     (1.0 - failures_per_s * (start_s + interval_s / 2.0)) / (1.0 + stall_s / interval_s)
 }
 
 #[test]
 fn llama_3_ettr_is_above_90_per_cent() {
-    // Detection and restart times were not published. With our defaults, the slow end of what others
-    // report, ETTR is nearly 90 %; with half the detection time, plausible for automated detection
-    // (people had to intervene in three of 419 cases), it is above.
+    // Detection and restart times were not published. With our defaults, the slow end of what
+    // others report, ETTR is nearly 90 %; with half the detection time, plausible for automated
+    // detection (people had to intervene in three of 419 cases), it is above.
     let goodput = Goodput::best(&llama_3()).unwrap();
     assert!(goodput.share > 0.88 && goodput.share < 0.92, "{goodput:?}");
     let sooner = Conditions { detection_s: 300.0, ..llama_3() };
@@ -51,8 +53,8 @@ fn llama_3_ettr_is_above_90_per_cent() {
 
 #[test]
 fn megascale_ettr_is_above_90_per_cent() {
-    // arXiv:2402.15627: 12,288 GPUs, more than 100 failures in several weeks (here four), detected in
-    // less than 10 min, recovered in 15 min.
+    // arXiv:2402.15627: 12,288 GPUs, more than 100 failures in several weeks (here four), detected
+    // in less than 10 min, recovered in 15 min.
     let checkpoint = Checkpoint::new(CheckpointKind::Asynchronous, 175e9 * 14.0, 1e11);
     let mut conditions = Conditions::new(12_288, checkpoint, 6.0);
     conditions.hazard = observed(28.0 * 24.0 / 100.0, 12_288);
@@ -73,7 +75,8 @@ fn metas_estimate_is_our_first_order() {
         checkpoint.stall_s = Some(stall_s);
         let mut conditions = Conditions::new(gpus, checkpoint, 1.0);
         conditions.detection_s = 0.0;
-        conditions.recovery = RecoveryTimes { restart_s: start_s, load_s: Some(0.0), warm_up_s: 0.0 };
+        conditions.recovery =
+            RecoveryTimes { restart_s: start_s, load_s: Some(0.0), warm_up_s: 0.0 };
         let ours = Goodput::best(&conditions).unwrap();
         let failures_per_s = 1.0 / ours.mtbf_s;
         let meta = meta_share(failures_per_s, start_s, stall_s, ours.interval_s);
@@ -145,7 +148,8 @@ fn failing_faster_than_recovering_makes_no_progress() {
     assert!(!report.best.makes_progress && report.run.is_none());
     let why = report.no_progress.unwrap();
     assert!(
-        why.to_string().contains("less than 10 %; a failure occurs every 3.0 min, and recovery takes 15"),
+        why.to_string()
+            .contains("less than 10 %; a failure occurs every 3.0 min, and recovery takes 15"),
         "{why}"
     );
     // The suggested number of GPUs works.
@@ -208,7 +212,10 @@ fn short_run_needs_no_checkpoint() {
     assert!((report.run.unwrap().lost.checkpoint_stalls_h).abs() < 1e-12);
     // An interval as long as the run or longer gives the same.
     let requested = GoodputReport::new(&conditions, &short, Some(1e9)).unwrap();
-    assert!((requested.requested.unwrap().share - report.best.share).abs() < 1e-12, "{requested:?}");
+    assert!(
+        (requested.requested.unwrap().share - report.best.share).abs() < 1e-12,
+        "{requested:?}"
+    );
     // Without a known length, the interval is kept.
     let endless = Training { tokens: None, ..training() };
     let report = GoodputReport::new(&conditions, &endless, None).unwrap();
@@ -283,7 +290,11 @@ fn value_of_a_minute_follows_from_the_failures() {
     assert!(marginal_value.recovery.hours > marginal_value.detection.hours);
     assert!((marginal_value.checkpoint_stall.less_s - report.best.stall_s).abs() < 1e-9);
     let usd_per_hour = 16_384.0 * 2.0;
-    assert!((marginal_value.detection.usd.unwrap() / marginal_value.detection.hours - usd_per_hour).abs() < 1e-3);
+    assert!(
+        (marginal_value.detection.usd.unwrap() / marginal_value.detection.hours - usd_per_hour)
+            .abs()
+            < 1e-3
+    );
     assert!((run.usd.unwrap() - run.hours * usd_per_hour).abs() < 1.0);
 }
 

@@ -54,7 +54,11 @@ impl RunTiming {
                     recovery_s: from_storage_s,
                     interval_s: checkpoint.storage_interval_s.unwrap_or(0.0),
                 };
-                (checkpoint.replication_s(gpus), start_s + checkpoint.fetch_s(gpus), Some(storage_tier))
+                (
+                    checkpoint.replication_s(gpus),
+                    start_s + checkpoint.fetch_s(gpus),
+                    Some(storage_tier),
+                )
             }
         };
         let failures_per_s = conditions.hazard.per_hour(conditions.gpus) / 3_600.0;

@@ -4,9 +4,9 @@
 //! scores; norms, activation functions and GEMMs store their inputs.
 
 use super::stage::PipelineStage;
-use crate::parallelism::Recompute;
 use crate::model::{Attention, Experts};
-use crate::run::{TrainingRun, Framework};
+use crate::parallelism::Recompute;
+use crate::run::{Framework, TrainingRun};
 
 /// Bytes per logit while the loss is computed, as (P50, P95).
 /// Unfused: 16 bits, 32 bits, and the gradient.
@@ -15,8 +15,8 @@ const LOGIT_BYTES_PLAIN: (f64, f64) = (10.0, 10.0);
 const LOGIT_BYTES_FUSED: (f64, f64) = (6.0, 6.0);
 /// Fitted to torchtitan's peaks on Llama 3 without compilation (its docs/performance.md).
 const LOGIT_BYTES_EAGER: (f64, f64) = (14.0, 14.0);
-/// llm-foundry's fused loss writes the gradient over the logits (`inplace_backward`). The largest value
-/// that lets its runs of small MPT models fit into 40 GB.
+/// llm-foundry's fused loss writes the gradient over the logits (`inplace_backward`). The largest
+/// value that lets its runs of small MPT models fit into 40 GB.
 const LOGIT_BYTES_IN_PLACE: (f64, f64) = (4.0, 6.0);
 /// Fitted to torchtitan's peaks on Llama 3 with compilation.
 const LOGIT_BYTES_COMPILED: (f64, f64) = (12.0, 12.0);
@@ -71,7 +71,11 @@ impl BlockActivations {
         Self::new(run, per_token, back)
     }
 
-    fn new(run: &TrainingRun, feed_forward: impl Fn(Recompute) -> TokenBytes, backward: f64) -> Self {
+    fn new(
+        run: &TrainingRun,
+        feed_forward: impl Fn(Recompute) -> TokenBytes,
+        backward: f64,
+    ) -> Self {
         let parallelism = &run.parallelism;
         let tokens = run.tokens_per_micro_batch();
         let tp = f64::from(parallelism.tp);
@@ -206,7 +210,8 @@ pub(super) fn stage_bytes(
         Recompute::Layers(count) if blocks > 0.0 => (f64::from(count) / blocks).min(1.0),
         _ => 0.0,
     };
-    let stored = |block: &BlockActivations| block.stored + recomputed * (block.input - block.stored);
+    let stored =
+        |block: &BlockActivations| block.stored + recomputed * (block.input - block.stored);
     let (dense_blocks, expert_blocks) =
         (f64::from(stage.dense_blocks), f64::from(stage.expert_blocks));
     let all = dense_blocks * stored(dense) + expert_blocks * stored(moe);

@@ -6,8 +6,8 @@
 //! activations: stored activations, by recompute mode
 //! ```
 //!
-//! Parts are added even if their peaks do not coincide: the caching allocator keeps freed blocks for
-//! their own size class, and what it reserves is what a GPU must have.
+//! Parts are added even if their peaks do not coincide: the caching allocator keeps freed blocks
+//! for their own size class, and what it reserves is what a GPU must have.
 
 mod activations;
 mod stage;
@@ -175,14 +175,22 @@ impl<'a> RunMemory<'a> {
 
 fn runtime_gib(run: &TrainingRun, assumptions: Assumptions) -> f64 {
     let parallelism = &run.parallelism;
-    let groups = [parallelism.dp * parallelism.cp, parallelism.tp, parallelism.pp, parallelism.cp, parallelism.ep]
-        .into_iter()
-        .filter(|size| *size > 1)
-        .count();
+    let groups = [
+        parallelism.dp * parallelism.cp,
+        parallelism.tp,
+        parallelism.pp,
+        parallelism.cp,
+        parallelism.ep,
+    ]
+    .into_iter()
+    .filter(|size| *size > 1)
+    .count();
     #[expect(clippy::cast_precision_loss, reason = "at most five")]
     let communicators = match groups {
         0 => 0.0,
-        groups => assumptions.communicator_gib + assumptions.extra_communicator_gib * (groups - 1) as f64,
+        groups => {
+            assumptions.communicator_gib + assumptions.extra_communicator_gib * (groups - 1) as f64
+        }
     };
     assumptions.context_gib + communicators + assumptions.workspace_gib
 }

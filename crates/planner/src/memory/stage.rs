@@ -1,8 +1,8 @@
 //! Layers and in-flight micro-batches of a pipeline stage.
 
-use crate::parallelism::Schedule;
-use crate::model::TransformerConfig;
 use crate::layer_assignment::LayerAssignment;
+use crate::model::TransformerConfig;
+use crate::parallelism::Schedule;
 use crate::run::TrainingRun;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

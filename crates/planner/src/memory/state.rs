@@ -2,10 +2,10 @@
 
 use super::stage::PipelineStage;
 use crate::gpu::Generation;
-use crate::parallelism::{Schedule, Sharding};
 use crate::model::{ParameterCounts, adapters_of_block, attention_of_rank};
+use crate::parallelism::{Schedule, Sharding};
 use crate::precision::Precision;
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 /// `DeepSpeed`'s default of `stage3_max_live_parameters`.
 const MAX_LIVE_PARAMETERS: f64 = 1e9;
@@ -62,7 +62,8 @@ impl ModelStates {
         let output =
             if run.model.tied && run.parallelism.pp > 1 { vocabulary } else { parameters.output };
         let rank = run.parallelism.adapter_rank;
-        let (replicas, expert_replicas) = (run.parallelism.dp * run.parallelism.cp, run.parallelism.expert_replicas());
+        let (replicas, expert_replicas) =
+            (run.parallelism.dp * run.parallelism.cp, run.parallelism.expert_replicas());
         Self {
             dense: BlockParams {
                 common: attention + parameters.dense_ffn / tp,
@@ -116,7 +117,8 @@ impl ModelStates {
     }
 
     /// Unsharded buffers: weights of the current layer and the prefetched next one, embedding and
-    /// output projection, which stay gathered, and the gradient of one of them before its reduction.
+    /// output projection, which stay gathered, and the gradient of one of them before its
+    /// reduction.
     fn unsharded(&self, stage: &PipelineStage, run: &TrainingRun, ends: f64) -> f64 {
         let block = |block: &BlockParams, blocks: u32| {
             if blocks == 0 { 0.0 } else { block.common + block.routed }
@@ -124,8 +126,11 @@ impl ModelStates {
         let largest =
             block(&self.dense, stage.dense_blocks).max(block(&self.moe, stage.expert_blocks));
         // DeepSpeed gathers single tensors, not layers, up to `stage3_max_live_parameters`.
-        let largest =
-            if run.framework == Framework::MegatronEarly { largest.min(MAX_LIVE_PARAMETERS) } else { largest };
+        let largest = if run.framework == Framework::MegatronEarly {
+            largest.min(MAX_LIVE_PARAMETERS)
+        } else {
+            largest
+        };
         let learns = f64::from(u8::from(run.task == TrainingTask::Full));
         let end = if stage.last { self.output.max(self.embedding) } else { self.embedding };
         let end = if stage.first || stage.last { end } else { 0.0 };
@@ -148,7 +153,11 @@ fn moments_bytes(run: &TrainingRun) -> f64 {
 /// weight and moments (`theoretical_memory_usage.py`). FSDP: 32-bit weight, 32-bit gradient and
 /// moments.
 pub(super) fn trainable_bytes(run: &TrainingRun) -> f64 {
-    let rest = if run.framework.is_megatron() { 6.0 + f64::from(run.parallelism.reduce_bytes) } else { 8.0 };
+    let rest = if run.framework.is_megatron() {
+        6.0 + f64::from(run.parallelism.reduce_bytes)
+    } else {
+        8.0
+    };
     rest + moments_bytes(run)
 }
 
@@ -182,8 +191,8 @@ fn quantized(run: &TrainingRun) -> QuantizedWeights {
     if !run.framework.is_megatron() || run.task == TrainingTask::Lora {
         return QuantizedWeights::NONE;
     }
-    // The backward pass needs the transposed weight: before Blackwell, and with block scales, tensor
-    // cores need a second copy in that layout (Transformer Engine).
+    // The backward pass needs the transposed weight: before Blackwell, and with block scales,
+    // tensor cores need a second copy in that layout (Transformer Engine).
     let copies = match (run.precision, run.gpu.generation) {
         (Precision::Fp8, Generation::Blackwell) => 1.0,
         _ => 2.0,
@@ -194,8 +203,8 @@ fn quantized(run: &TrainingRun) -> QuantizedWeights {
         other => other.operand_bytes(),
     };
     // Megatron Bridge keeps weights only in these formats (`fp8_param_gather` in its recipes).
-    let replaces_16bit =
-        run.framework == Framework::Bridge && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8);
+    let replaces_16bit = run.framework == Framework::Bridge
+        && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8);
     QuantizedWeights { bytes: bytes * copies, replaces_16bit }
 }
 
@@ -206,7 +215,11 @@ fn bytes(run: &TrainingRun, replicas: u32, quantized: QuantizedWeights) -> Bytes
     let over = |least: Sharding| if parallelism.sharding >= least { shards } else { 1.0 };
     let gradient_shards = if parallelism.shards_gradients() { shards } else { 1.0 };
     if run.task == TrainingTask::Lora {
-        return BytesPerParam { weights: 2.0 / over(Sharding::Weights), gradients: 0.0, optimizer: 0.0 };
+        return BytesPerParam {
+            weights: 2.0 / over(Sharding::Weights),
+            gradients: 0.0,
+            optimizer: 0.0,
+        };
     }
     if run.framework.is_megatron() {
         let bytes_16bit = if quantized.replaces_16bit { 0.0 } else { 2.0 };

@@ -2,8 +2,8 @@ use farrier_facts::FactSet;
 
 use super::*;
 use crate::gpu::Accelerator;
-use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::model::builtin;
+use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::precision::Precision;
 use crate::published;
 use crate::run::{Framework, TrainingTask};
@@ -50,7 +50,8 @@ fn published_peaks_are_met() {
 #[test]
 fn model_states_match_the_formulas() {
     // 70 billion 16-bit weights are 140 GB; Megatron takes 18 bytes per weight to train them.
-    let parallelism = ParallelConfig { sharding: Sharding::None, ..ParallelConfig::data_parallel(1, 1) };
+    let parallelism =
+        ParallelConfig { sharding: Sharding::None, ..ParallelConfig::data_parallel(1, 1) };
     let memory = estimate(&run("llama3-70b", Framework::Megatron, parallelism));
     let breakdown = memory.stages[0].p50;
     assert!((breakdown.weights_gib * GIB / 141.1e9 - 1.0).abs() < 0.01, "{breakdown:?}");
@@ -58,7 +59,8 @@ fn model_states_match_the_formulas() {
     assert!((states * GIB / 1.27e12 - 1.0).abs() < 0.01, "{states}");
     // Distributed optimizer: 6 + 12 / D; ZeRO-3: (2 + 4 + 12) / D; FSDP: 16 / D.
     let per_weight = |framework, sharding, reduce_bytes| {
-        let parallelism = ParallelConfig { sharding, reduce_bytes, ..ParallelConfig::data_parallel(64, 1) };
+        let parallelism =
+            ParallelConfig { sharding, reduce_bytes, ..ParallelConfig::data_parallel(64, 1) };
         let breakdown = estimate(&run("llama3-70b", framework, parallelism)).stages[0].p50;
         (breakdown.weights_gib + breakdown.gradients_gib + breakdown.optimizer_gib) * GIB / 70.554e9
     };
@@ -71,7 +73,10 @@ fn model_states_match_the_formulas() {
         (Framework::FsdpCompiled, Sharding::None, 4, 16.0),
     ] {
         let bytes = per_weight(framework, sharding, reduce_bytes);
-        assert!((bytes / expected - 1.0).abs() < 0.01, "{framework:?} {sharding:?} {bytes} {expected}");
+        assert!(
+            (bytes / expected - 1.0).abs() < 0.01,
+            "{framework:?} {sharding:?} {bytes} {expected}"
+        );
     }
 }
 
@@ -80,14 +85,20 @@ fn activations_match_korthikanti_et_al() {
     // arXiv:2205.05198, Table 3: model, TP, PP; bytes per layer as in Table 2.
     for (model, pp) in [("megatron-22b", 1), ("gpt3-175b", 8), ("gpt-530b", 35), ("gpt-1008b", 64)]
     {
-        let parallelism = ParallelConfig { tp: 8, pp, sharding: Sharding::None, ..ParallelConfig::data_parallel(1, 4) };
+        let parallelism = ParallelConfig {
+            tp: 8,
+            pp,
+            sharding: Sharding::None,
+            ..ParallelConfig::data_parallel(1, 4)
+        };
         let mut run = run(model, Framework::MegatronEarly, parallelism);
         run.global_batch = 4 * pp;
         let (hidden, heads) = (f64::from(run.model.hidden), f64::from(run.model.attention.heads()));
         let (seq, tp) = (2048.0, 8.0);
         let one = 4.0 * seq * hidden;
         let scores = 5.0 * heads * seq / hidden;
-        // The first stage stores as many micro-batches as there are stages: the worth of all layers.
+        // The first stage stores as many micro-batches as there are stages: the worth of all
+        // layers.
         for (recompute, sequence_parallel, expected) in [
             (Recompute::None, true, (34.0 + scores) / tp),
             (Recompute::None, false, 10.0 + (24.0 + scores) / tp),
@@ -129,7 +140,12 @@ fn interleaving_stores_more_micro_batches() {
 fn llama_3_405b_fits_as_trained() {
     // arXiv:2407.21783, 3.3.2: 16,384 H100 80 GB, TP 8, PP 16, DP 128, sequences of 8,192 without
     // recompute; optimizer and gradients sharded, weights not gathered again.
-    let parallelism = ParallelConfig { tp: 8, pp: 16, sharding: Sharding::Gradients, ..ParallelConfig::data_parallel(128, 1) };
+    let parallelism = ParallelConfig {
+        tp: 8,
+        pp: 16,
+        sharding: Sharding::Gradients,
+        ..ParallelConfig::data_parallel(128, 1)
+    };
     let mut run = run("llama3.1-405b", Framework::Tuned, parallelism);
     run.seq_len = 8192;
     run.global_batch = 2048;
@@ -159,8 +175,8 @@ fn expert_memory_follows_expert_parallelism() {
     run.global_batch = 15_360;
     run.precision = Precision::Fp8Block;
     let memory = estimate(&run);
-    // They store moments in 16 bits and SwiGLU inputs in 8, which is not modelled: two of the stages
-    // come out slightly above capacity.
+    // They store moments in 16 bits and SwiGLU inputs in 8, which is not modelled: two of the
+    // stages come out slightly above capacity.
     assert!((60.0..95.0).contains(&memory.p50_gib), "{}", memory.p50_gib);
     let middle = &memory.stages[8];
     assert!(middle.p95.activations_gib > middle.p50.activations_gib * 1.05);
@@ -214,7 +230,9 @@ fn published_runs_fit_their_gpus() {
     let mut row_count = 0;
     for row in rows.into_iter().flatten().filter(|row| row.assumed.is_empty()) {
         // Megatron Bridge's FSDP recipes offload most activations to host memory.
-        if row.run.framework == Framework::Bridge && row.run.parallelism.sharding == Sharding::Weights {
+        if row.run.framework == Framework::Bridge
+            && row.run.parallelism.sharding == Sharding::Weights
+        {
             continue;
         }
         row_count += 1;
@@ -239,7 +257,8 @@ fn published_runs_fit_their_gpus() {
 
 #[test]
 fn low_precision_moments_and_adapters_are_sharded() {
-    let parallelism = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
+    let parallelism =
+        ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
     for framework in Framework::ALL {
         let mut run = run("llama3-8b", framework, parallelism);
         let optimizer = |run: &TrainingRun| estimate(run).stages[0].p50.optimizer_gib;

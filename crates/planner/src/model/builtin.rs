@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use farrier_facts::names;
 use serde::Deserialize;
 
-use super::{Attention, Bias, Experts, TransformerConfig, Norm, AttentionWindow};
+use super::{Attention, AttentionWindow, Bias, Experts, Norm, TransformerConfig};
 
 /// An entry of `data/planner/models.toml`.
 #[derive(Debug, Clone, Deserialize)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use self::family::{BiasField, Family};
 use self::fields::Fields;
-use super::{Attention, Bias, Experts, TransformerConfig, AttentionWindow};
+use super::{Attention, AttentionWindow, Bias, Experts, TransformerConfig};
 
 /// Upper limit for counts of heads and experts and for the hidden width; no real model exceeds it.
 const MAX_COUNT: u32 = 1_000_000;
@@ -56,10 +56,7 @@ pub enum ModelConfigError {
         "`{architecture}` is {kind}; supported: decoder-only transformers such as {}",
         family::names()
     )]
-    Unsupported {
-        architecture: String,
-        kind: &'static str,
-    },
+    Unsupported { architecture: String, kind: &'static str },
     /// A required field is missing.
     #[error("the config has no `{field}`{}", alternatives(.others))]
     Missing {
@@ -70,20 +67,13 @@ pub enum ModelConfigError {
     },
     /// A field has an invalid value.
     #[error("`{field}` is `{value}`; expected {expected}")]
-    InvalidField {
-        field: String,
-        value: String,
-        expected: String,
-    },
+    InvalidField { field: String, value: String, expected: String },
     /// The hidden width is not divisible by the number of heads.
     #[error(
         "{heads} heads do not divide the hidden width {hidden} and there is no `head_dim`; set \
          `head_dim`, or a number of heads that divides {hidden}"
     )]
-    Heads {
-        hidden: u32,
-        heads: u32,
-    },
+    Heads { hidden: u32, heads: u32 },
 }
 
 fn alternatives(others: &[&str]) -> String {
@@ -154,8 +144,9 @@ fn model(
             false
         }
     };
-    let mtp_layers =
-        fields.optional(&["num_nextn_predict_layers", "num_mtp_modules"], 0, MAX_COUNT)?.unwrap_or(0);
+    let mtp_layers = fields
+        .optional(&["num_nextn_predict_layers", "num_mtp_modules"], 0, MAX_COUNT)?
+        .unwrap_or(0);
     Ok(TransformerConfig {
         name,
         layers,
@@ -280,7 +271,10 @@ fn bias(fields: &Fields<'_>, family: &'static Family) -> Result<Bias, ModelConfi
     })
 }
 
-fn learned_positions(fields: &mut Fields<'_>, family: &'static Family) -> Result<u32, ModelConfigError> {
+fn learned_positions(
+    fields: &mut Fields<'_>,
+    family: &'static Family,
+) -> Result<u32, ModelConfigError> {
     if family.is("gpt2") {
         return fields.required(&["n_positions", "max_position_embeddings", "n_ctx"], 1, MAX_WIDTH);
     }

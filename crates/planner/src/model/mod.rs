@@ -39,11 +39,7 @@ pub struct TransformerConfig {
 #[serde(rename_all = "kebab-case")]
 pub enum Attention {
     /// Grouped-query attention; multi-head if there are as many KV heads as heads.
-    Grouped {
-        heads: u32,
-        kv_heads: u32,
-        head_dim: u32,
-    },
+    Grouped { heads: u32, kv_heads: u32, head_dim: u32 },
     /// Multi-head latent attention (MLA, `DeepSeek`).
     Latent {
         heads: u32,

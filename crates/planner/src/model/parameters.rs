@@ -1,6 +1,6 @@
 //! Parameter counts of a model.
 
-use super::{Attention, Bias, TransformerConfig, Norm};
+use super::{Attention, Bias, Norm, TransformerConfig};
 
 /// Parameter counts, by how parallelism splits them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,8 +56,7 @@ impl ParameterCounts {
         let expert = f64::from(model.expert_layers());
         let common = f64::from(model.layers) * (attention + norms) + norm(model);
         let always_active = common + dense * dense_ffn + expert * (shared_ffn + gate);
-        let mtp =
-            f64::from(model.mtp_layers) * mtp_block(model, attention, norms, dense_ffn);
+        let mtp = f64::from(model.mtp_layers) * mtp_block(model, attention, norms, dense_ffn);
         Self {
             attention,
             dense_ffn,
@@ -74,8 +73,8 @@ impl ParameterCounts {
     }
 }
 
-/// Attention parameters of a layer per tensor-parallel rank. Query heads are split; KV heads are split
-/// down to one per rank and replicated beyond; latent projections are replicated.
+/// Attention parameters of a layer per tensor-parallel rank. Query heads are split; KV heads are
+/// split down to one per rank and replicated beyond; latent projections are replicated.
 pub(crate) fn attention_of_rank(model: &TransformerConfig, tp: u32) -> f64 {
     let hidden = f64::from(model.hidden);
     let ranks = f64::from(tp);
@@ -92,8 +91,8 @@ pub(crate) fn attention_of_rank(model: &TransformerConfig, tp: u32) -> f64 {
     replicated * hidden + (attention(model) - replicated * hidden) / ranks
 }
 
-/// LoRA parameters of a layer with a feed-forward block of width `ffn`: adapters on all projections of
-/// attention and of the feed-forward block, none on routed experts.
+/// LoRA parameters of a layer with a feed-forward block of width `ffn`: adapters on all projections
+/// of attention and of the feed-forward block, none on routed experts.
 pub(crate) fn adapters_of_block(model: &TransformerConfig, rank: u32, ffn: u32) -> f64 {
     let (hidden, ffn) = (f64::from(model.hidden), f64::from(ffn));
     let attention = model.attention;

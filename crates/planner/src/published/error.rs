@@ -9,16 +9,10 @@ use crate::run::Framework;
 pub enum RowError {
     /// Expected a positive integer.
     #[error("{column} `{cell}` is not a positive integer")]
-    NotACount {
-        column: String,
-        cell: String,
-    },
+    NotACount { column: String, cell: String },
     /// Expected a positive number.
     #[error("`{column}` is `{cell}`, not a positive number")]
-    NotANumber {
-        column: &'static str,
-        cell: String,
-    },
+    NotANumber { column: &'static str, cell: String },
     /// A required cell is empty.
     #[error("missing {0}")]
     Missing(&'static str),
@@ -42,15 +36,10 @@ pub enum RowError {
     FusedExperts(String),
     /// The GPUs do not form a whole number of data-parallel replicas.
     #[error("{gpus} GPUs are not divisible by TP × PP × CP")]
-    Indivisible {
-        gpus: u32,
-    },
+    Indivisible { gpus: u32 },
     /// The model name is unknown and the row does not state its shape.
     #[error("unknown model `{model}`, and {missing}")]
-    UnknownModel {
-        model: String,
-        missing: ShapeError,
-    },
+    UnknownModel { model: String, missing: ShapeError },
     /// The row's shape is incomplete and contradicts the model that it names.
     #[error(
         "the row's shape is not that of `{model}` ({layers} layers, width {hidden}, vocabulary {vocab}), and {missing}"
@@ -72,10 +61,7 @@ pub enum RowError {
     Impossible(#[from] ImpossibleRun),
     /// Step time and throughput contradict each other.
     #[error("`step_time_s` is {time_s} s, but `tokens_per_s_per_gpu` means {rate_s:.3} s per step")]
-    Contradiction {
-        time_s: f64,
-        rate_s: f64,
-    },
+    Contradiction { time_s: f64, rate_s: f64 },
     /// The row states no speed.
     #[error("missing step time, tokens per second or FLOPs")]
     NoSpeed,
@@ -93,10 +79,7 @@ pub enum ShapeError {
     #[error("the row lacks its shape")]
     Shape,
     #[error("the row has more heads ({heads}) than its width ({hidden})")]
-    Heads {
-        heads: u32,
-        hidden: u32,
-    },
+    Heads { heads: u32, hidden: u32 },
     #[error("the row lacks the number of KV heads")]
     KvHeads,
     #[error("the row lacks the vocabulary size")]

@@ -3,7 +3,7 @@
 use super::RowError;
 use super::table::RawRow;
 use crate::parallelism::{Recompute, Sharding};
-use crate::run::{TrainingRun, Framework};
+use crate::run::{Framework, TrainingRun};
 
 /// The framework: from its column, or inferred from source, date and notes.
 pub(super) fn framework(row: &RawRow) -> Result<Framework, RowError> {
@@ -24,7 +24,11 @@ fn infer_framework(row: &RawRow) -> Framework {
         Framework::Foundry
     } else if has("torchtitan") {
         let early = row.date.as_str() < "2024-09" && !row.notes.contains("compile");
-        if early || row.notes.starts_with("eager") { Framework::Fsdp } else { Framework::FsdpCompiled }
+        if early || row.notes.starts_with("eager") {
+            Framework::Fsdp
+        } else {
+            Framework::FsdpCompiled
+        }
     } else if has("SC21") || has("Korthikanti") || has("MT-NLG") {
         Framework::MegatronEarly
     } else if has("Llama 3 Herd")
@@ -155,7 +159,8 @@ mod tests {
 
     #[test]
     fn unknown_shardings_are_rejected() {
-        let parse_sharding = |cell: &str, framework| sharding(&raw_row(&[("sharding", cell)]), framework);
+        let parse_sharding =
+            |cell: &str, framework| sharding(&raw_row(&[("sharding", cell)]), framework);
         for (cell, expected) in [
             ("", (Sharding::Optimizer, 0)),
             ("none", (Sharding::None, 0)),
@@ -171,7 +176,8 @@ mod tests {
         assert_eq!(parse_sharding("FSDP2", Framework::FsdpCompiled), Ok((Sharding::Weights, 0)));
         assert_eq!(parse_sharding("PTD-P", Framework::MegatronEarly), Ok((Sharding::None, 0)));
         for cell in ["zero-9", "FSDPx", "hybrid", "(ZeRO-3)x"] {
-            let result = parse(&raw_row(&[("sharding", cell)])).map_err(|row| row.error.to_string());
+            let result =
+                parse(&raw_row(&[("sharding", cell)])).map_err(|row| row.error.to_string());
             let message = result.map(|row| row.run.parallelism.sharding).unwrap_err();
             assert!(message.contains("; possible: `none`, `DDP`"), "{message}");
         }

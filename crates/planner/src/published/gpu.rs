@@ -9,8 +9,8 @@ use crate::gpu::Accelerator;
 /// Resolves a GPU name with annotations: `H100-SXM-96GB-HBM2e(2.4TB/s,500W)`.
 pub(super) fn accelerator(facts: &FactSet, name: &str) -> Result<Accelerator, RowError> {
     let (plain, annotations) = name.split_once('(').unwrap_or((name, ""));
-    // Some clouds sell an H100 with HBM2e and 500 W, which the facts do not list. Other SKUs with HBM2e
-    // have their own names.
+    // Some clouds sell an H100 with HBM2e and 500 W, which the facts do not list. Other SKUs with
+    // HBM2e have their own names.
     let is_hbm2e_h100 = plain.starts_with("H100-SXM") && plain.contains("HBM2e");
     let is_h800 = plain.starts_with("H800");
     let sku = if is_hbm2e_h100 || is_h800 { "H100-SXM-80GB" } else { plain };

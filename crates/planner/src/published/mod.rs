@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn complete_shipped_rows_are_accepted() {
         let rows = read(FactSet::embedded(), embedded()).unwrap();
-        let rejected: Vec<&RejectedRow> = rows.iter().filter_map(|row| row.as_ref().err()).collect();
+        let rejected: Vec<&RejectedRow> =
+            rows.iter().filter_map(|row| row.as_ref().err()).collect();
         assert_eq!((rows.len(), rejected.len()), (385, 27), "{rejected:#?}");
         assert!(rejected.iter().all(|row| !row.complete), "{rejected:#?}");
     }

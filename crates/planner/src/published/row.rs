@@ -6,10 +6,10 @@ use super::table::{RawRow, count, number, stated_count};
 use super::{PublishedRun, RejectedRow, RowError, framework, gpu, shape};
 use crate::check;
 use crate::flops::FlopsPerToken;
-use crate::parallelism::{ADAPTER_RANK, ParallelConfig, Recompute, Schedule};
 use crate::model::{TransformerConfig, builtin};
+use crate::parallelism::{ADAPTER_RANK, ParallelConfig, Recompute, Schedule};
 use crate::precision::Precision;
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 pub(super) fn parse(facts: &FactSet, row: &RawRow) -> Result<PublishedRun, RejectedRow> {
     parse_run(facts, row).map_err(|err| RejectedRow {
@@ -45,7 +45,11 @@ fn parse_run(facts: &FactSet, row: &RawRow) -> Result<PublishedRun, RowError> {
     })
 }
 
-fn run(facts: &FactSet, row: &RawRow, assumed: &mut Vec<&'static str>) -> Result<TrainingRun, RowError> {
+fn run(
+    facts: &FactSet,
+    row: &RawRow,
+    assumed: &mut Vec<&'static str>,
+) -> Result<TrainingRun, RowError> {
     for (cell, column) in [
         (&row.layers, "layers"),
         (&row.hidden, "hidden"),
@@ -69,8 +73,17 @@ fn run(facts: &FactSet, row: &RawRow, assumed: &mut Vec<&'static str>) -> Result
     let task = if row.task.contains("lora") { TrainingTask::Lora } else { TrainingTask::Full };
     let parallelism = parallelism(row, &model, framework, (gpus, global_batch), assumed)?;
     let fused_experts = false;
-    let mut run =
-        TrainingRun { model, gpu, seq_len, global_batch, precision, parallelism, task, framework, fused_experts };
+    let mut run = TrainingRun {
+        model,
+        gpu,
+        seq_len,
+        global_batch,
+        precision,
+        parallelism,
+        task,
+        framework,
+        fused_experts,
+    };
     run.fused_experts = framework::fused_experts(row, &run)?;
     Ok(run)
 }
@@ -149,9 +162,9 @@ fn replicas(gpus: u32, degrees: [u32; 3]) -> Result<u32, RowError> {
 
 /// Default micro-batch, given a replica's share of the batch.
 fn default_micro_batch(per_replica: u32, pp: u32) -> u32 {
-    let whole = |size: &u32| per_replica.is_multiple_of(*size) && per_replica > 0;
+    let divides = |size: &u32| per_replica.is_multiple_of(*size) && per_replica > 0;
     // Without a pipeline to fill, larger micro-batches are common.
-    if pp > 1 { 1 } else { [4, 2].into_iter().find(whole).unwrap_or(1) }
+    if pp > 1 { 1 } else { [4, 2].into_iter().find(divides).unwrap_or(1) }
 }
 
 /// Relative difference between step time and throughput that rounding explains.
@@ -182,8 +195,8 @@ fn measured_step_s(row: &RawRow, run: &TrainingRun) -> Result<Option<f64>, RowEr
     Ok(by_time_s.or(by_rate_s))
 }
 
-/// Step time from the stated TFLOP/s or MFU. The tables of Megatron and Llama 3 count full attention,
-/// as their long sequences show.
+/// Step time from the stated TFLOP/s or MFU. The tables of Megatron and Llama 3 count full
+/// attention, as their long sequences show.
 fn step_s_from_flops(row: &RawRow, run: &TrainingRun) -> Option<f64> {
     let flops = FlopsPerToken::new(run);
     let per_token = if row.source.contains("MegaScale") { flops.causal } else { flops.full };
@@ -247,7 +260,10 @@ mod tests {
         assert!(parse(&[("tokens_per_s_per_gpu", "9362")]).is_ok());
         assert!(parse(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "rounded");
         let message = parse(&[("tokens_per_s_per_gpu", "9000")]).unwrap_err();
-        assert!(message.contains("is 14 s, but `tokens_per_s_per_gpu` means 14.564 s per step"), "{message}");
+        assert!(
+            message.contains("is 14 s, but `tokens_per_s_per_gpu` means 14.564 s per step"),
+            "{message}"
+        );
         for (column, cell) in [
             ("step_time_s", "-14"),
             ("tokens_per_s_per_gpu", "NaN"),

@@ -2,13 +2,18 @@
 
 use super::table::{RawRow, count, number};
 use super::{RowError, ShapeError};
-use crate::model::{Attention, Bias, Experts, TransformerConfig, Norm, ParameterCounts, AttentionWindow, builtin};
+use crate::model::{
+    Attention, AttentionWindow, Bias, Experts, Norm, ParameterCounts, TransformerConfig, builtin,
+};
 
 /// Far larger than any model: a typo.
 const MAX: u32 = 1 << 24;
 
 /// The built-in model if it matches the row's columns, else a model from the columns.
-pub(super) fn model(row: &RawRow, assumed: &mut Vec<&'static str>) -> Result<TransformerConfig, RowError> {
+pub(super) fn model(
+    row: &RawRow,
+    assumed: &mut Vec<&'static str>,
+) -> Result<TransformerConfig, RowError> {
     let by_name = named(row);
     if let Some(mut model) = by_name.clone().filter(|model| fits(model, row)) {
         model.name.clone_from(&row.model);

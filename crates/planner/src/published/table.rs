@@ -199,7 +199,10 @@ mod tests {
     fn missing_columns_are_reported() {
         let err = rows(b"model,gpu,n_gpus,precison,seq_len\na,H100,8,bf16,1\n").unwrap_err();
         let message = err.to_string();
-        assert!(message.contains("`precision`, `global_batch_seqs`, one of `step_time_s`"), "{message}");
+        assert!(
+            message.contains("`precision`, `global_batch_seqs`, one of `step_time_s`"),
+            "{message}"
+        );
         assert!(message.contains("expected the columns of data/planner"), "{message}");
     }
 

@@ -1,6 +1,6 @@
 //! Accuracy goals of the planner, and whether they are met.
 
-use super::{Score, ScoredRow, ErrorStats};
+use super::{ErrorStats, Score, ScoredRow};
 use crate::gpu::Generation;
 use crate::precision::Precision;
 

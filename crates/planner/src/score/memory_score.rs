@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scoreboard::{describe_run, cell, mean, signed};
+use super::scoreboard::{cell, describe_run, mean, signed};
 use super::{Score, ScoredRow, quantile};
-use crate::parallelism::Sharding;
 use crate::memory;
+use crate::parallelism::Sharding;
 use crate::published::PublishedRun;
 use crate::run::Framework;
 
@@ -43,8 +43,12 @@ impl<'a> MemoryScore<'a> {
                 let is_sharded = run.parallelism.sharding == Sharding::Weights;
                 has_sharded_bridge |= is_sharded && run.framework == Framework::Bridge;
                 let shares = if is_sharded { ", weights sharded" } else { "" };
-                let name =
-                    format!("{} on {} with {}{shares}", run.model.name, row.gpu, run.framework.name());
+                let name = format!(
+                    "{} on {} with {}{shares}",
+                    run.model.name,
+                    row.gpu,
+                    run.framework.name()
+                );
                 let (rows, largest) = oversized.entry(name).or_default();
                 (*rows, *largest) = (*rows + 1, largest.max(needs));
             }

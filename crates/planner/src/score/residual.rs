@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ScoredRow, ErrorStats};
+use super::{ErrorStats, ScoredRow};
 use crate::published::PublishedRun;
 use crate::run::TrainingRun;
 

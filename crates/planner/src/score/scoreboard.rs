@@ -3,7 +3,7 @@
 use super::goal::{self, GoalResult};
 use super::memory_score::MemoryScore;
 use super::residual;
-use super::{Score, ScoredRow, ErrorStats};
+use super::{ErrorStats, Score, ScoredRow};
 use crate::published::PublishedRun;
 
 const INTRODUCTION: &str = "\
@@ -74,10 +74,7 @@ fn held_out(score: &Score) -> String {
         ". Each of these {held_out} is held out: it is estimated by a fit without any row of its group."
     ));
     if rows > held_out {
-        text.push_str(&format!(
-            " The other {} are estimated by the shipped fit.",
-            rows - held_out
-        ));
+        text.push_str(&format!(" The other {} are estimated by the shipped fit.", rows - held_out));
     }
     text
 }
@@ -160,7 +157,8 @@ fn covered_of_all(score: &Score) -> Option<f64> {
 
 /// Error analysis of missed goals.
 fn residuals(score: &Score, accuracy: &[GoalResult<'_>]) -> String {
-    let missed: Vec<&GoalResult<'_>> = accuracy.iter().filter(|reached| !reached.is_met()).collect();
+    let missed: Vec<&GoalResult<'_>> =
+        accuracy.iter().filter(|reached| !reached.is_met()).collect();
     let mut text = String::new();
     if !missed.is_empty() {
         text.push_str("\n## Errors of missed goals\n");
@@ -219,7 +217,7 @@ fn explain_errors(reached: &GoalResult<'_>) -> String {
             repeated_runs.rows,
             repeated_runs.runs,
             percent(Some(repeated_runs.mean_abs_error)),
-            percent(Some(repeated_runs.most))
+            percent(Some(repeated_runs.max_difference))
         ));
     }
     text

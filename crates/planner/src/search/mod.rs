@@ -4,22 +4,22 @@
 //! space (candidate values per axis) ─> check ─> memory (P95 must fit) ─> step time ─> best configs
 //! ```
 
-mod constraints;
 mod quick;
 mod report;
+mod space;
 
-pub use constraints::Constraints;
-pub(crate) use constraints::MAX_STAGES;
 pub use quick::quick;
-pub use report::{Alternative, SearchReport, RuledOut, SearchSummary, describe};
+pub use report::{Alternative, RuledOut, SearchReport, SearchSummary, describe};
+pub use space::Constraints;
+pub(crate) use space::MAX_STAGES;
 
 use serde::Serialize;
 
-use self::constraints::Breadth;
+use self::space::Breadth;
 use crate::check::{self, ImpossibleRun};
 use crate::estimate::Planner;
-use crate::parallelism::ParallelConfig;
 use crate::memory;
+use crate::parallelism::ParallelConfig;
 use crate::run::TrainingRun;
 
 /// A parallelism config that fits, and its step time.
@@ -37,15 +37,10 @@ pub struct Candidate {
 pub enum SearchError {
     /// The GPU rules out every config.
     #[error("{reason}")]
-    NotOnThisGpu {
-        reason: String,
-    },
+    NotOnThisGpu { reason: String },
     /// Every candidate violates a rule.
     #[error("no parallelism config for {gpus} GPUs is possible: {reason}")]
-    Impossible {
-        gpus: u32,
-        reason: String,
-    },
+    Impossible { gpus: u32, reason: String },
     /// No possible config fits into memory.
     #[error(
         "`{model}` does not fit on {gpus} × `{gpu}`: the leanest parallelism config ({parallelism}) needs {p95_gib:.0} GiB of {capacity_gib:.0}"
@@ -63,12 +58,22 @@ pub enum SearchError {
 
 /// Finds the fastest parallelism config of `run` on `gpus` GPUs. Settings that are neither fixed by
 /// `constraints` nor searched come from `run`.
-pub fn search(planner: &Planner, run: &TrainingRun, gpus: u32, constraints: &Constraints) -> Result<SearchReport, SearchError> {
+pub fn search(
+    planner: &Planner,
+    run: &TrainingRun,
+    gpus: u32,
+    constraints: &Constraints,
+) -> Result<SearchReport, SearchError> {
     let common = evaluate(planner, run, gpus, constraints, Breadth::Common)?;
-    let mut report =
-        if common.fit > 0 { common } else { evaluate(planner, run, gpus, constraints, Breadth::Exhaustive)? };
+    let mut report = if common.fit > 0 {
+        common
+    } else {
+        evaluate(planner, run, gpus, constraints, Breadth::Exhaustive)?
+    };
     report.finish(run, gpus, constraints)?;
-    for alternative in report.alternatives.iter_mut().filter(|alternative| alternative.slower.is_none()) {
+    for alternative in
+        report.alternatives.iter_mut().filter(|alternative| alternative.slower.is_none())
+    {
         // A value that no common config has may still be possible in an uncommon one.
         let pinned = alternative.value.pin(constraints);
         let Ok(all) = evaluate(planner, run, gpus, &pinned, Breadth::Exhaustive) else { continue };
@@ -76,7 +81,8 @@ pub fn search(planner: &Planner, run: &TrainingRun, gpus: u32, constraints: &Con
             alternative.slower = Some(found.step_s / report.best[0].step_s - 1.0);
             alternative.needs_gib = None;
         } else {
-            alternative.needs_gib = all.leanest().map(|(_, p95_gib)| p95_gib).or(alternative.needs_gib);
+            alternative.needs_gib =
+                all.leanest().map(|(_, p95_gib)| p95_gib).or(alternative.needs_gib);
         }
     }
     Ok(report)
@@ -89,12 +95,17 @@ pub fn fits(run: &TrainingRun, gpus: u32, constraints: &Constraints) -> bool {
     check_searchable(run, gpus, constraints).is_ok()
         && constraints.configs(run, gpus, Breadth::Exhaustive).into_iter().any(|parallelism| {
             constraints.apply(&mut candidate, parallelism);
-            check::check_on_gpus(&candidate, gpus).is_ok() && memory::peak_gib(&candidate).1 <= capacity_gib
+            check::check_on_gpus(&candidate, gpus).is_ok()
+                && memory::peak_gib(&candidate).1 <= capacity_gib
         })
 }
 
 /// Checks the inputs that no parallelism config can fix.
-fn check_searchable(run: &TrainingRun, gpus: u32, constraints: &Constraints) -> Result<(), SearchError> {
+fn check_searchable(
+    run: &TrainingRun,
+    gpus: u32,
+    constraints: &Constraints,
+) -> Result<(), SearchError> {
     let zero = [("the number of GPUs", gpus)].into_iter().chain(constraints.fixed_counts());
     if let Some((what, _)) = zero.into_iter().find(|(_, number)| *number == 0) {
         let reason = ImpossibleRun::Zero { what }.to_string();
@@ -125,7 +136,11 @@ fn evaluate(
             report.add_oversized(parallelism, p95_gib);
             continue;
         }
-        report.add_fitting(Candidate { parallelism, step_s: planner.corrected_step_s(&candidate), p95_gib });
+        report.add_fitting(Candidate {
+            parallelism,
+            step_s: planner.corrected_step_s(&candidate),
+            p95_gib,
+        });
     }
     Ok(report)
 }

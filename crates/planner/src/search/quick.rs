@@ -1,6 +1,6 @@
 //! Quick search by the fitted model alone, for callers that try many GPU counts.
 
-use super::{Constraints, Candidate, Breadth, possible};
+use super::{Breadth, Candidate, Constraints, check_searchable};
 use crate::check;
 use crate::estimate::Planner;
 use crate::memory;
@@ -9,7 +9,12 @@ use crate::run::TrainingRun;
 /// The fastest parallelism config of `run` on `gpus` GPUs by the fitted model alone; the residual
 /// correction is applied only to the result. Takes about a tenth of the time of [`super::search`],
 /// which may find a config that is a few per cent faster.
-pub fn quick(planner: &Planner, run: &TrainingRun, gpus: u32, constraints: &Constraints) -> Option<Candidate> {
+pub fn quick(
+    planner: &Planner,
+    run: &TrainingRun,
+    gpus: u32,
+    constraints: &Constraints,
+) -> Option<Candidate> {
     let capacity_gib = memory::usable_gib(&run.gpu);
     let mut candidate = run.clone();
     check_searchable(run, gpus, constraints).ok()?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Constraints, Candidate, SearchError};
+use super::{Candidate, Constraints, SearchError};
 use crate::check::ImpossibleRun;
 use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::run::TrainingRun;
@@ -186,7 +186,12 @@ impl SearchReport {
         self.oversized.iter().copied().min_by(|left, right| left.1.total_cmp(&right.1))
     }
 
-    pub(super) fn finish(&mut self, run: &TrainingRun, gpus: u32, constraints: &Constraints) -> Result<(), SearchError> {
+    pub(super) fn finish(
+        &mut self,
+        run: &TrainingRun,
+        gpus: u32,
+        constraints: &Constraints,
+    ) -> Result<(), SearchError> {
         self.fitting.sort_by(order);
         let Some(winner) = self.fitting.first().copied() else {
             return Err(match self.leanest() {
@@ -267,7 +272,12 @@ fn order(left: &Candidate, right: &Candidate) -> Ordering {
 /// A parallelism config on one line: `DP 128 · TP 8 · PP 16`.
 pub fn describe(parallelism: &ParallelConfig) -> String {
     let mut parts = vec![format!("DP {}", parallelism.dp)];
-    let ranks = [("TP", parallelism.tp), ("PP", parallelism.pp), ("VP", parallelism.vp), ("CP", parallelism.cp)];
+    let ranks = [
+        ("TP", parallelism.tp),
+        ("PP", parallelism.pp),
+        ("VP", parallelism.vp),
+        ("CP", parallelism.cp),
+    ];
     for (name, count) in ranks.into_iter().chain([("EP", parallelism.ep)]) {
         if count > 1 {
             parts.push(format!("{name} {count}"));
@@ -290,7 +300,8 @@ fn explain_no_candidates(constraints: &Constraints) -> String {
     let ranks = ["DP", "TP", "PP", "CP"];
     let fixed: Vec<(&str, u32)> =
         constraints.fixed_counts().into_iter().filter(|(name, _)| ranks.contains(name)).collect();
-    let factors: Vec<String> = fixed.iter().map(|(name, number)| format!("{name} {number}")).collect();
+    let factors: Vec<String> =
+        fixed.iter().map(|(name, number)| format!("{name} {number}")).collect();
     match factors.len() {
         0 => "the framework supports no config with the fixed values".to_owned(),
         all if all == ranks.len() => {

@@ -1,9 +1,9 @@
 //! Search space: candidate values of every axis of a parallelism config.
 
-use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::model::TransformerConfig;
+use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
 use crate::plan::default_framework;
-use crate::run::{TrainingRun, Framework};
+use crate::run::{Framework, TrainingRun};
 
 /// Values fixed by the user. `None` is searched, unless noted otherwise.
 #[derive(Debug, Clone, Default)]
@@ -84,7 +84,12 @@ impl Constraints {
     }
 
     /// Candidate configs for `gpus` GPUs. Fixed values must not be 0.
-    pub(super) fn configs(&self, run: &TrainingRun, gpus: u32, breadth: Breadth) -> Vec<ParallelConfig> {
+    pub(super) fn configs(
+        &self,
+        run: &TrainingRun,
+        gpus: u32,
+        breadth: Breadth,
+    ) -> Vec<ParallelConfig> {
         let mut configs = Vec::new();
         for tp in self.tensor(run) {
             for pp in self.stages(&run.model, gpus, breadth) {
@@ -106,7 +111,13 @@ impl Constraints {
     }
 
     /// Adds the configs with the given DP, TP, PP and CP.
-    fn push_variants(&self, run: &TrainingRun, ranks: ParallelConfig, breadth: Breadth, configs: &mut Vec<ParallelConfig>) {
+    fn push_variants(
+        &self,
+        run: &TrainingRun,
+        ranks: ParallelConfig,
+        breadth: Breadth,
+        configs: &mut Vec<ParallelConfig>,
+    ) {
         let per_replica = run.global_batch / ranks.dp.max(1);
         for micro_batch in self.micro_batches(per_replica) {
             for vp in self.virtual_stages(&run.model, ranks.pp, breadth) {
@@ -133,7 +144,8 @@ impl Constraints {
     }
 
     fn tensor(&self, run: &TrainingRun) -> Vec<u32> {
-        let max = run.gpu.domain.clamp(MAX_TP_RANGE.0, MAX_TP_RANGE.1).min(run.model.attention.heads());
+        let max =
+            run.gpu.domain.clamp(MAX_TP_RANGE.0, MAX_TP_RANGE.1).min(run.model.attention.heads());
         powers(self.tp, max, |tp| run.model.attention.heads().is_multiple_of(tp))
     }
 
@@ -153,8 +165,8 @@ impl Constraints {
         }
     }
 
-    /// Virtual stages that divide the layers of a pipeline stage evenly; if the layers do not divide
-    /// over the stages, values that leave no virtual stage empty.
+    /// Virtual stages that divide the layers of a pipeline stage evenly; if the layers do not
+    /// divide over the stages, values that leave no virtual stage empty.
     fn virtual_stages(&self, model: &TransformerConfig, pp: u32, breadth: Breadth) -> Vec<u32> {
         let per_stage = if pp == 1 { 1 } else { model.layers.div_ceil(pp) };
         let is_common = |vp: &u32| {
@@ -183,15 +195,20 @@ impl Constraints {
 
     fn shardings(&self, config: &ParallelConfig, breadth: Breadth) -> Vec<Sharding> {
         let is_common = |sharding: Sharding| {
-            let is_megatron = self.framework_for(&ParallelConfig { sharding, ..*config }).is_megatron();
+            let is_megatron =
+                self.framework_for(&ParallelConfig { sharding, ..*config }).is_megatron();
             match sharding {
                 // Full replication has no advantage over ZeRO-1, and FSDP has neither.
                 Sharding::None => false,
                 Sharding::Optimizer => is_megatron,
                 // Megatron-FSDP replaces pipeline and expert parallelism.
-                Sharding::Gradients => !is_megatron || config.pp == 1 || breadth == Breadth::Exhaustive,
+                Sharding::Gradients => {
+                    !is_megatron || config.pp == 1 || breadth == Breadth::Exhaustive
+                }
                 Sharding::Weights => {
-                    !is_megatron || (config.pp == 1 && config.ep == 1) || breadth == Breadth::Exhaustive
+                    !is_megatron
+                        || (config.pp == 1 && config.ep == 1)
+                        || breadth == Breadth::Exhaustive
                 }
             }
         };
@@ -205,13 +222,15 @@ impl Constraints {
     fn recompute_modes(&self, framework: Framework, breadth: Breadth) -> Vec<Recompute> {
         match (self.recompute, breadth) {
             (None, _) => framework.recompute_modes().to_vec(),
-            (Some(fixed), Breadth::Exhaustive) => {
-                Some(fixed).filter(|fixed| framework.supports_recompute(*fixed)).into_iter().collect()
-            }
+            (Some(fixed), Breadth::Exhaustive) => Some(fixed)
+                .filter(|fixed| framework.supports_recompute(*fixed))
+                .into_iter()
+                .collect(),
             (Some(fixed @ Recompute::Layers(_)), Breadth::Common) => vec![fixed],
-            (Some(fixed), Breadth::Common) => {
-                Some(fixed).filter(|fixed| framework.recompute_modes().contains(fixed)).into_iter().collect()
-            }
+            (Some(fixed), Breadth::Common) => Some(fixed)
+                .filter(|fixed| framework.recompute_modes().contains(fixed))
+                .into_iter()
+                .collect(),
         }
     }
 
@@ -219,8 +238,8 @@ impl Constraints {
         if let Some(micro_batch) = self.micro_batch {
             return vec![micro_batch];
         }
-        let whole = |size: &u32| per_replica > 0 && per_replica.is_multiple_of(*size);
-        let found: Vec<u32> = (1..=MAX_MICRO_BATCH).filter(whole).collect();
+        let divides = |size: &u32| per_replica > 0 && per_replica.is_multiple_of(*size);
+        let found: Vec<u32> = (1..=MAX_MICRO_BATCH).filter(divides).collect();
         if found.is_empty() { vec![1] } else { found }
     }
 }
@@ -266,7 +285,9 @@ mod tests {
         let constraints = Constraints { tp: Some(4), dp: Some(2), ..Constraints::default() };
         let found = configs("llama3-70b", 64, &constraints);
         assert!(!found.is_empty());
-        assert!(found.iter().all(|parallelism| parallelism.tp == 4 && parallelism.dp == 2 && parallelism.gpus() == 64));
+        assert!(found.iter().all(|parallelism| parallelism.tp == 4
+            && parallelism.dp == 2
+            && parallelism.gpus() == 64));
     }
 
     #[test]
@@ -276,33 +297,53 @@ mod tests {
             Constraints::default().virtual_stages(&model, pp, Breadth::Common)
         };
         assert_eq!(virtual_stages("llama3-8b", 4), [1, 2, 4, 8]);
-        // 61 layers in two stages of 31: as eight virtual stages of eight, of which the last has five.
+        // 61 layers in two stages of 31: as eight virtual stages of eight, of which the last has
+        // five.
         assert_eq!(virtual_stages("deepseek-v3", 2), [1, 2, 3, 4, 8, 31]);
     }
 
     #[test]
     fn candidates_follow_the_framework() {
         let found = configs("qwen3-235b-a22b", 256, &Constraints::default());
-        let both = |parallelism: &&ParallelConfig| parallelism.sharding == Sharding::Weights && parallelism.ep > 1;
+        let both = |parallelism: &&ParallelConfig| {
+            parallelism.sharding == Sharding::Weights && parallelism.ep > 1
+        };
         assert!(found.iter().any(|config| both(&config)), "torchtitan combines EP with FSDP");
-        let constraints = Constraints { framework: Some(Framework::Bridge), ..Constraints::default() };
+        let constraints =
+            Constraints { framework: Some(Framework::Bridge), ..Constraints::default() };
         let found = configs("qwen3-235b-a22b", 256, &constraints);
         assert!(!found.iter().any(|parallelism| both(&parallelism)), "Megatron-FSDP does not");
-        let constraints = Constraints { framework: Some(Framework::FsdpCompiled), ..Constraints::default() };
+        let constraints =
+            Constraints { framework: Some(Framework::FsdpCompiled), ..Constraints::default() };
         let fsdp = configs("llama3-8b", 8, &constraints);
         assert!(fsdp.iter().all(|parallelism| parallelism.sharding >= Sharding::Gradients));
-        assert!(fsdp.iter().all(|parallelism| parallelism.reduce_bytes == 4 && !parallelism.tensor_overlap));
+        assert!(
+            fsdp.iter()
+                .all(|parallelism| parallelism.reduce_bytes == 4 && !parallelism.tensor_overlap)
+        );
         assert!(fsdp.iter().any(|parallelism| parallelism.recompute == Recompute::Operators));
         assert!(!fsdp.iter().any(|parallelism| parallelism.recompute == Recompute::Modules));
-        let constraints = Constraints { framework: Some(Framework::Bridge), ..Constraints::default() };
+        let constraints =
+            Constraints { framework: Some(Framework::Bridge), ..Constraints::default() };
         let megatron = configs("llama3-8b", 8, &constraints);
         for sharding in [Sharding::Optimizer, Sharding::Gradients, Sharding::Weights] {
-            assert!(megatron.iter().any(|parallelism| parallelism.sharding == sharding), "{sharding:?}");
+            assert!(
+                megatron.iter().any(|parallelism| parallelism.sharding == sharding),
+                "{sharding:?}"
+            );
         }
-        assert!(megatron.iter().all(|parallelism| parallelism.reduce_bytes == 2 && parallelism.tensor_overlap));
+        assert!(
+            megatron
+                .iter()
+                .all(|parallelism| parallelism.reduce_bytes == 2 && parallelism.tensor_overlap)
+        );
         assert!(!megatron.iter().any(|parallelism| parallelism.recompute == Recompute::Operators));
         let constraints = Constraints { reduce_bytes: Some(4), ..constraints };
-        assert!(configs("llama3-8b", 8, &constraints).iter().all(|parallelism| parallelism.reduce_bytes == 4));
+        assert!(
+            configs("llama3-8b", 8, &constraints)
+                .iter()
+                .all(|parallelism| parallelism.reduce_bytes == 4)
+        );
     }
 
     #[test]

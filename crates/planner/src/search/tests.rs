@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Accelerator;
-use crate::parallelism::{Recompute, Sharding};
 use crate::model::builtin;
+use crate::parallelism::{Recompute, Sharding};
 use crate::precision::Precision;
 use crate::run::{Framework, TrainingTask};
 
@@ -22,7 +22,11 @@ fn run(model: &str, gpu: &str, global_batch: u32) -> TrainingRun {
     }
 }
 
-fn found(run: &TrainingRun, gpus: u32, constraints: &Constraints) -> Result<SearchReport, SearchError> {
+fn found(
+    run: &TrainingRun,
+    gpus: u32,
+    constraints: &Constraints,
+) -> Result<SearchReport, SearchError> {
     search(Planner::shipped(), run, gpus, constraints)
 }
 
@@ -50,11 +54,17 @@ fn alternatives_equal_a_search_with_that_value_fixed() {
     let slower = |constraints: &Constraints| {
         found(&run, 64, constraints).map(|with| with.best[0].step_s / free.best[0].step_s - 1.0)
     };
-    assert!(free.alternatives.iter().any(|alternative| alternative.change == "CP 4"), "{:?}", free.alternatives);
+    assert!(
+        free.alternatives.iter().any(|alternative| alternative.change == "CP 4"),
+        "{:?}",
+        free.alternatives
+    );
     for alternative in &free.alternatives {
         let pinned = alternative.value.pin(&Constraints::default());
         match (alternative.slower, slower(&pinned)) {
-            (Some(reported), Ok(with)) => assert!((reported - with).abs() < 1e-9, "{alternative:?} {with}"),
+            (Some(reported), Ok(with)) => {
+                assert!((reported - with).abs() < 1e-9, "{alternative:?} {with}")
+            }
             (None, Err(_)) => {}
             (reported, with) => panic!("{alternative:?}: {reported:?} and {with:?}"),
         }
@@ -74,15 +84,28 @@ fn pipeline_stages_need_not_be_powers_of_two() {
 #[test]
 fn errors_blame_the_fixed_values() {
     let run = run("llama3-8b", "H100-SXM-80GB", 64);
-    let message = |gpus, constraints: &Constraints| found(&run, gpus, constraints).unwrap_err().to_string();
+    let message =
+        |gpus, constraints: &Constraints| found(&run, gpus, constraints).unwrap_err().to_string();
     let batch = message(67, &Constraints::default());
     assert!(batch.contains("the global batch does not divide by DP × micro-batch"), "{batch}");
     assert!(!batch.contains("DP 67"), "{batch}");
     let constraints = Constraints { tp: Some(3), ..Constraints::default() };
-    assert!(message(64, &constraints).ends_with("not divisible by TP 3"), "{}", message(64, &constraints));
-    assert!(message(48, &constraints).contains("TP 3 does not divide heads: 32"), "{}", message(48, &constraints));
+    assert!(
+        message(64, &constraints).ends_with("not divisible by TP 3"),
+        "{}",
+        message(64, &constraints)
+    );
+    assert!(
+        message(48, &constraints).contains("TP 3 does not divide heads: 32"),
+        "{}",
+        message(48, &constraints)
+    );
     let constraints = Constraints { ep: Some(4), ..Constraints::default() };
-    assert!(message(64, &constraints).contains("EP 4 needs experts"), "{}", message(64, &constraints));
+    assert!(
+        message(64, &constraints).contains("EP 4 needs experts"),
+        "{}",
+        message(64, &constraints)
+    );
 }
 
 #[test]

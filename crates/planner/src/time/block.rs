@@ -1,21 +1,27 @@
 //! Cost of one micro-batch on one GPU: a transformer layer, embedding and loss, and the optimizer.
 
-use super::cost::{OpKind, CostSink, OpCost};
-use super::{StepPhase, AchievedRates, StepTime, collectives};
+use super::cost::{CostSink, OpCost, OpKind};
+use super::{AchievedRates, StepPhase, StepTime, collectives};
 use crate::coefficients::Coefficients;
+use crate::model::{
+    Attention, Bias, Experts, ParameterCounts, adapters_of_block, attention_of_rank,
+};
 use crate::parallelism::Sharding;
-use crate::model::{Attention, Bias, Experts, ParameterCounts, adapters_of_block, attention_of_rank};
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 /// FLOPs per element moved by pointwise operations: a norm does about five per two elements, a gate
 /// five per three, a residual sum one per three. Our count.
 const POINTWISE_FLOPS: f64 = 2.0;
-/// FLOPs of Adam per weight: 3 and 4 for the moments, 6 for the update with root, quotient and decay.
-/// Our count.
+/// FLOPs of Adam per weight: 3 and 4 for the moments, 6 for the update with root, quotient and
+/// decay. Our count.
 const ADAM_FLOPS: f64 = 13.0;
 
 /// A dense layer, forward and backward, with exposed communication and host time.
-pub(super) fn dense(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients) -> StepTime {
+pub(super) fn dense(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    coefficients: &Coefficients,
+) -> StepTime {
     let mut time = StepTime::default();
     if run.model.dense_layers() == 0 {
         return time;
@@ -27,14 +33,23 @@ pub(super) fn dense(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coe
 }
 
 /// A `MoE` layer, forward and backward, with exposed communication and host time.
-pub(super) fn moe(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients) -> StepTime {
+pub(super) fn moe(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    coefficients: &Coefficients,
+) -> StepTime {
     let mut time = StepTime::default();
     let Some(experts) = run.model.experts else { return time };
     moe_work(run, rates, coefficients, experts, &mut time);
     let tensor_passes = if experts.shared_ffn > 0 { 2.0 } else { 1.0 };
     collectives::tensor_parallel(run, rates, coefficients, tensor_passes, &mut time);
     collectives::expert_parallel(run, rates, coefficients, experts, &mut time);
-    host(run, coefficients, coefficients.host_expert_s * fused_factor(run, coefficients), &mut time);
+    host(
+        run,
+        coefficients,
+        coefficients.host_expert_s * fused_factor(run, coefficients),
+        &mut time,
+    );
     time
 }
 
@@ -85,8 +100,15 @@ fn adapters(run: &TrainingRun, rates: &AchievedRates, ffn: u32, sink: &mut impl 
 }
 
 /// A linear layer: forward with recompute, input gradient and, if trained, weight gradient.
-fn linear(run: &TrainingRun, rates: &AchievedRates, tokens: f64, columns: f64, depth: f64) -> OpCost {
-    let forward_passes = 1.0 + run.parallelism.recompute.recomputed_gemm_share(run.layers_per_stage());
+fn linear(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    tokens: f64,
+    columns: f64,
+    depth: f64,
+) -> OpCost {
+    let forward_passes =
+        1.0 + run.parallelism.recompute.recomputed_gemm_share(run.layers_per_stage());
     // Operands are read in the GEMM precision, results are written in 16 bits.
     let gemm = |rows: f64, columns: f64, depth: f64| OpCost {
         flops: 2.0 * rows * columns * depth,
@@ -102,7 +124,12 @@ fn linear(run: &TrainingRun, rates: &AchievedRates, tokens: f64, columns: f64, d
 }
 
 /// Projections and core of attention.
-fn attention(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients, sink: &mut impl CostSink) {
+fn attention(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    coefficients: &Coefficients,
+    sink: &mut impl CostSink,
+) {
     let tokens = run.tokens_per_micro_batch();
     let hidden = f64::from(run.model.hidden);
     let tp = f64::from(run.parallelism.tp);
@@ -124,7 +151,11 @@ fn attention(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficien
     };
     let out = linear(hidden, shape.value_width() / tp);
     sink.record(StepPhase::Gemm, OpKind::AttentionGemm, projections.plus(out));
-    sink.record(StepPhase::Attention, OpKind::AttentionCore, attention_core(run, rates, coefficients));
+    sink.record(
+        StepPhase::Attention,
+        OpKind::AttentionCore,
+        attention_core(run, rates, coefficients),
+    );
 }
 
 fn attention_core(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients) -> OpCost {
@@ -133,7 +164,8 @@ fn attention_core(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coeff
     let shape = run.model.attention;
     let span = run.model.window.mean_causal_span(run.seq_len);
     // Early frameworks compute the full score matrix and then mask it.
-    let computed = if run.framework == Framework::MegatronEarly { f64::from(run.seq_len) } else { span };
+    let computed =
+        if run.framework == Framework::MegatronEarly { f64::from(run.seq_len) } else { span };
     let width = shape.query_width() + shape.value_width();
     let head = shape.query_width() / f64::from(shape.heads());
     let slowdown = (1.0 + coefficients.attention_knee / f64::from(run.seq_len))
@@ -170,7 +202,8 @@ fn routed(
 ) {
     let hidden = f64::from(run.model.hidden);
     // With sequence parallelism each tensor-parallel rank routes its own shard of the tokens.
-    let routed = run.tokens_per_micro_batch() / f64::from(run.parallelism.tp) * f64::from(experts.per_token);
+    let routed =
+        run.tokens_per_micro_batch() / f64::from(run.parallelism.tp) * f64::from(experts.per_token);
     let local_experts = (f64::from(experts.count) / f64::from(run.parallelism.ep)).max(1.0);
     let tokens_per_expert = (routed / local_experts).max(1.0);
     let width = f64::from(experts.ffn);
@@ -178,10 +211,14 @@ fn routed(
     let mut gemms = linear(run, rates, tokens_per_expert, up * width, hidden)
         .plus(linear(run, rates, tokens_per_expert, hidden, width))
         .times(local_experts);
-    gemms.seconds /=
-        if run.fused_experts { coefficients.products_expert_fused } else { coefficients.products_expert };
+    gemms.seconds /= if run.fused_experts {
+        coefficients.products_expert_fused
+    } else {
+        coefficients.products_expert
+    };
     sink.record(StepPhase::Gemm, OpKind::ExpertGemm, gemms);
-    let dispatch = coefficients.expert_traffic * routed * hidden * 2.0 * fused_factor(run, coefficients);
+    let dispatch =
+        coefficients.expert_traffic * routed * hidden * 2.0 * fused_factor(run, coefficients);
     let bias = if run.model.bias == Bias::All {
         coefficients.expert_bias_traffic * routed * up * width * 2.0
     } else {
@@ -208,7 +245,8 @@ fn pointwise(
     let tokens = run.tokens_per_micro_batch();
     let parallelism = &run.parallelism;
     let tp = f64::from(parallelism.tp);
-    let residual = f64::from(run.model.hidden) / if parallelism.sequence_parallel { tp } else { 1.0 };
+    let residual =
+        f64::from(run.model.hidden) / if parallelism.sequence_parallel { tp } else { 1.0 };
     let shape = run.model.attention;
     let heads = shape.query_width() / tp + shape.key_value_width_of_rank(parallelism.tp);
     let gates = if run.model.gated { 3.0 } else { 2.0 };
@@ -243,7 +281,12 @@ fn host(run: &TrainingRun, coefficients: &Coefficients, additional_s: f64, time:
 }
 
 /// Embedding, output projection and loss.
-pub(crate) fn embedding_and_loss(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients, sink: &mut impl CostSink) {
+pub(crate) fn embedding_and_loss(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    coefficients: &Coefficients,
+    sink: &mut impl CostSink,
+) {
     let tokens = run.tokens_per_micro_batch();
     let tp = f64::from(run.parallelism.tp);
     let (hidden, vocab) = (f64::from(run.model.hidden), f64::from(run.model.vocab) / tp);
@@ -259,11 +302,20 @@ pub(crate) fn embedding_and_loss(run: &TrainingRun, rates: &AchievedRates, coeff
     };
     sink.record(StepPhase::Gemm, OpKind::Logits, gemm.times(heads * passes));
     let bytes = heads * tokens * vocab * coefficients.logits_traffic + tokens * hidden * 12.0;
-    sink.record(StepPhase::Pointwise, OpKind::Logits, OpCost::memory_bound(bytes, rates.memory, 0.0));
+    sink.record(
+        StepPhase::Pointwise,
+        OpKind::Logits,
+        OpCost::memory_bound(bytes, rates.memory, 0.0),
+    );
 }
 
 /// An optimizer step over the weights whose state this GPU holds.
-pub(crate) fn optimizer(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients, sink: &mut impl CostSink) {
+pub(crate) fn optimizer(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    coefficients: &Coefficients,
+    sink: &mut impl CostSink,
+) {
     if run.task == TrainingTask::Lora {
         return;
     }

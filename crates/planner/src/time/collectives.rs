@@ -1,12 +1,12 @@
 //! NCCL cost model: time of collectives and point-to-point transfers that the step waits for.
 
 use super::block::{fused_factor, weights_per_gpu};
-use super::{StepPhase, AchievedRates, StepTime};
+use super::{AchievedRates, StepPhase, StepTime};
 use crate::coefficients::Coefficients;
-use crate::parallelism::{Schedule, Sharding};
 use crate::model::Experts;
+use crate::parallelism::{Schedule, Sharding};
 use crate::precision::Precision;
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 /// Communication time, by interconnect.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,7 +31,10 @@ impl CommTime {
     }
 
     fn plus(self, other: Self) -> Self {
-        Self { nvlink_s: self.nvlink_s + other.nvlink_s, network_s: self.network_s + other.network_s }
+        Self {
+            nvlink_s: self.nvlink_s + other.nvlink_s,
+            network_s: self.network_s + other.network_s,
+        }
     }
 
     pub(super) fn times(self, factor: f64) -> Self {
@@ -60,7 +63,12 @@ impl CommGroup {
 
     /// All-gather or reduce-scatter of `bytes` in total: one ring per NIC, each of which enters and
     /// leaves every `NVLink` domain once.
-    fn all_gather(self, bytes: f64, rates: &AchievedRates, coefficients: &Coefficients) -> CommTime {
+    fn all_gather(
+        self,
+        bytes: f64,
+        rates: &AchievedRates,
+        coefficients: &Coefficients,
+    ) -> CommTime {
         if self.size <= 1.0 || bytes <= 0.0 {
             return CommTime::default();
         }
@@ -75,7 +83,12 @@ impl CommGroup {
     }
 
     /// All-to-all in which every rank sends `bytes`, spread evenly over the group.
-    fn all_to_all(self, bytes: f64, rates: &AchievedRates, coefficients: &Coefficients) -> CommTime {
+    fn all_to_all(
+        self,
+        bytes: f64,
+        rates: &AchievedRates,
+        coefficients: &Coefficients,
+    ) -> CommTime {
         if self.size <= 1.0 {
             return CommTime::default();
         }
@@ -90,7 +103,8 @@ impl CommGroup {
     }
 }
 
-/// Exposed tensor- and context-parallel communication of one layer with `passes` row-parallel GEMMs.
+/// Exposed tensor- and context-parallel communication of one layer with `passes` row-parallel
+/// GEMMs.
 pub(super) fn tensor_parallel(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -110,7 +124,9 @@ pub(super) fn tensor_parallel(
             (true, Framework::Fsdp | Framework::Foundry | Framework::FsdpCompiled) => {
                 coefficients.tensor_exposed_async
             }
-            (true, Framework::Megatron | Framework::Bridge | Framework::Tuned) => coefficients.tensor_exposed,
+            (true, Framework::Megatron | Framework::Bridge | Framework::Tuned) => {
+                coefficients.tensor_exposed
+            }
         };
         let once = group.all_gather(bytes, rates, coefficients);
         time.add_comm(StepPhase::Tensor, once.times(collectives * exposed));
@@ -122,7 +138,10 @@ pub(super) fn tensor_parallel(
         // All-gather of keys and values forward, and of them and their gradients backward.
         let recomputed = parallelism.recompute.recomputed_attention_share(run.layers_per_stage());
         let once = group.all_gather(2.0 * tokens * width, rates, coefficients);
-        time.add_comm(StepPhase::Context, once.times((3.0 + recomputed) * coefficients.context_exposed));
+        time.add_comm(
+            StepPhase::Context,
+            once.times((3.0 + recomputed) * coefficients.context_exposed),
+        );
     }
 }
 
@@ -155,17 +174,24 @@ pub(super) fn expert_parallel(
         Schedule::DualPipe => coefficients.expert_exposed_dual,
         _ => coefficients.expert_exposed,
     };
-    time.add_comm(StepPhase::Expert, once.times((4.0 + recomputed) * exposed * fused_factor(run, coefficients)));
+    time.add_comm(
+        StepPhase::Expert,
+        once.times((4.0 + recomputed) * exposed * fused_factor(run, coefficients)),
+    );
 }
 
 /// Exposed point-to-point time between pipeline stages for one micro-batch.
-pub(super) fn pipeline_p2p(run: &TrainingRun, rates: &AchievedRates, coefficients: &Coefficients) -> CommTime {
+pub(super) fn pipeline_p2p(
+    run: &TrainingRun,
+    rates: &AchievedRates,
+    coefficients: &Coefficients,
+) -> CommTime {
     let parallelism = &run.parallelism;
     if parallelism.pp <= 1 {
         return CommTime::default();
     }
-    let split = if parallelism.sequence_parallel { f64::from(parallelism.tp) } else { 1.0 };
-    let bytes = 2.0 * run.tokens_per_micro_batch() * f64::from(run.model.hidden) / split;
+    let shards = if parallelism.sequence_parallel { f64::from(parallelism.tp) } else { 1.0 };
+    let bytes = 2.0 * run.tokens_per_micro_batch() * f64::from(run.model.hidden) / shards;
     let once = if parallelism.gpus() <= run.gpu.domain {
         CommTime::nvlink(bytes / rates.link + coefficients.link_hop_s)
     } else {
@@ -191,7 +217,10 @@ pub(super) fn data_parallel(
     let weight_bytes = all_gather_bytes_per_weight(run);
     let reduce_bytes = if frozen { 0.0 } else { f64::from(parallelism.reduce_bytes) };
     if parallelism.sharding == Sharding::Weights {
-        time.add_comm(StepPhase::DataParallel, zero3(run, rates, coefficients, busy, (weight_bytes, reduce_bytes)));
+        time.add_comm(
+            StepPhase::DataParallel,
+            zero3(run, rates, coefficients, busy, (weight_bytes, reduce_bytes)),
+        );
         return;
     }
     let weights = weights_per_gpu(run);
@@ -232,9 +261,9 @@ fn all_gather_bytes_per_weight(run: &TrainingRun) -> f64 {
     if narrow && run.framework == Framework::Bridge { 1.0 } else { 2.0 }
 }
 
-/// Exposed communication of ZeRO-3 / FSDP: in every micro-batch an all-gather of weights forward and
-/// another backward, and a reduce-scatter of gradients. `bytes` are per all-gathered weight and per
-/// reduced gradient.
+/// Exposed communication of ZeRO-3 / FSDP: in every micro-batch an all-gather of weights forward
+/// and another backward, and a reduce-scatter of gradients. `bytes` are per all-gathered weight and
+/// per reduced gradient.
 fn zero3(
     run: &TrainingRun,
     rates: &AchievedRates,
@@ -247,8 +276,10 @@ fn zero3(
     let replicas = parallelism.dp * parallelism.cp;
     let layers = f64::from(run.model.layers) / f64::from(parallelism.pp);
     // Experts have fewer data-parallel replicas, hence smaller sharding groups.
-    let parts =
-        [(weights.common, replicas, parallelism.tp), (weights.routed, parallelism.expert_replicas(), parallelism.ep)];
+    let parts = [
+        (weights.common, replicas, parallelism.tp),
+        (weights.routed, parallelism.expert_replicas(), parallelism.ep),
+    ];
     let mut per_layer = CommTime::default();
     let mut outer = CommTime::default();
     for (weights, replicas, stride) in parts {
@@ -272,8 +303,9 @@ fn zero3(
     let mut power = coefficients.weights_overlap;
     if run.framework == Framework::MegatronEarly {
         // No overlap, one collective per tensor, and few NICs in use.
-        let hops =
-            coefficients.weights_early_hops * f64::from(parallelism.shard_group_size(replicas)) * coefficients.network_hop_s;
+        let hops = coefficients.weights_early_hops
+            * f64::from(parallelism.shard_group_size(replicas))
+            * coefficients.network_hop_s;
         let moved = (2.0 * bytes.0 + bytes.1) * weights.total() / layers;
         let seconds = moved / (rates.network * coefficients.weights_early_ports);
         total = CommTime::network((3.0 * hops + seconds) * passes);

@@ -2,20 +2,20 @@
 
 pub(crate) mod block;
 mod collectives;
-pub(crate) mod rates;
 pub(crate) mod cost;
+pub(crate) mod rates;
 
 use serde::Serialize;
 
 use crate::coefficients::Coefficients;
-use crate::parallelism::Schedule;
 use crate::layer_assignment::fullest_and_last;
-use crate::run::{TrainingRun, Framework, TrainingTask};
+use crate::parallelism::Schedule;
+use crate::run::{Framework, TrainingRun, TrainingTask};
 
 use collectives::CommTime;
 
-pub use rates::AchievedRates;
 pub use cost::OpKind;
+pub use rates::AchievedRates;
 
 /// A phase of a training step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -209,8 +209,8 @@ fn framework_factor(run: &TrainingRun, coefficients: &Coefficients) -> f64 {
 mod tests {
     use super::*;
     use crate::gpu::Accelerator;
-    use crate::parallelism::{ParallelConfig, Recompute, Sharding};
     use crate::model::builtin;
+    use crate::parallelism::{ParallelConfig, Recompute, Sharding};
     use crate::precision::Precision;
     use crate::run::TrainingTask;
     use farrier_facts::FactSet;
@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn frozen_sharded_weights_are_all_gathered() {
-        let sharded = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(64, 1) };
+        let sharded =
+            ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(64, 1) };
         let mut lora = run("llama3-70b", sharded);
         lora.task = TrainingTask::Lora;
         assert!(seconds(&lora).phase_s(StepPhase::DataParallel) > 0.0);
@@ -245,7 +246,8 @@ mod tests {
 
     #[test]
     fn mtp_layers_take_time() {
-        let with = run("deepseek-v3", ParallelConfig { ep: 8, ..ParallelConfig::data_parallel(64, 1) });
+        let with =
+            run("deepseek-v3", ParallelConfig { ep: 8, ..ParallelConfig::data_parallel(64, 1) });
         let mut without = with.clone();
         without.model.mtp_layers = 0;
         let ratio = seconds(&with).total_s() / seconds(&without).total_s();
@@ -255,7 +257,8 @@ mod tests {
 
     #[test]
     fn slower_settings_take_longer() {
-        let plain = run("llama3-70b", ParallelConfig { tp: 8, ..ParallelConfig::data_parallel(8, 1) });
+        let plain =
+            run("llama3-70b", ParallelConfig { tp: 8, ..ParallelConfig::data_parallel(8, 1) });
         let time = |change: fn(&mut TrainingRun)| {
             let mut changed = plain.clone();
             change(&mut changed);

@@ -3,7 +3,7 @@
 use crate::coefficients::Coefficients;
 use crate::gpu::{Accelerator, Generation};
 use crate::precision::Precision;
-use crate::run::{TrainingRun, Framework};
+use crate::run::{Framework, TrainingRun};
 
 /// GEMM dimensions at which half of the asymptotic rate is reached.
 #[derive(Debug, Clone, Copy)]
@@ -57,9 +57,10 @@ impl AchievedRates {
                 coefficients.attention_ampere * coefficients.attention_early
             }
             (Generation::Ampere, _) => coefficients.attention_ampere,
-            (Generation::Hopper, Framework::Fsdp | Framework::Foundry | Framework::MegatronEarly) => {
-                coefficients.attention_hopper * coefficients.attention_eager
-            }
+            (
+                Generation::Hopper,
+                Framework::Fsdp | Framework::Foundry | Framework::MegatronEarly,
+            ) => coefficients.attention_hopper * coefficients.attention_eager,
             (Generation::Hopper, Framework::FsdpCompiled) => {
                 coefficients.attention_hopper * coefficients.attention_compiled
             }
@@ -68,7 +69,10 @@ impl AchievedRates {
         };
         Self {
             gemm_flops: peak * linear * power * ultra(gpu, run.precision, coefficients),
-            gemm_16bit_flops: gpu.flops_16bit * half * power * ultra(gpu, Precision::Bf16, coefficients),
+            gemm_16bit_flops: gpu.flops_16bit
+                * half
+                * power
+                * ultra(gpu, Precision::Bf16, coefficients),
             knee,
             knee_16bit,
             attention: gpu.flops_16bit * attention * power,
@@ -109,7 +113,10 @@ pub(crate) fn half(generation: Generation, coefficients: &Coefficients) -> (f64,
         ),
         Generation::Blackwell => (
             coefficients.product_half_blackwell,
-            Knee::new(coefficients.rows_knee_half_blackwell, coefficients.columns_knee_half_blackwell),
+            Knee::new(
+                coefficients.rows_knee_half_blackwell,
+                coefficients.columns_knee_half_blackwell,
+            ),
         ),
     }
 }
@@ -125,7 +132,10 @@ pub(crate) fn linear(
         (_, Precision::Fp16 | Precision::Bf16) => half(generation, coefficients),
         (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => (
             coefficients.product_fp8_blackwell,
-            Knee::new(coefficients.rows_knee_fp8_blackwell, coefficients.columns_knee_fp8_blackwell),
+            Knee::new(
+                coefficients.rows_knee_fp8_blackwell,
+                coefficients.columns_knee_fp8_blackwell,
+            ),
         ),
         (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => (
             coefficients.product_mx_blackwell,
@@ -133,7 +143,10 @@ pub(crate) fn linear(
         ),
         (Generation::Blackwell, Precision::Nvfp4) => (
             coefficients.product_fp4_blackwell,
-            Knee::new(coefficients.rows_knee_fp4_blackwell, coefficients.columns_knee_fp4_blackwell),
+            Knee::new(
+                coefficients.rows_knee_fp4_blackwell,
+                coefficients.columns_knee_fp4_blackwell,
+            ),
         ),
         (_, Precision::Fp8Block) => (coefficients.product_block_hopper, hopper),
         (_, Precision::Fp8Row) => (coefficients.product_row_hopper, hopper),

@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Number formatting.
 
 pub(super) use crate::spread::thousands as grouped;
 
-/// Three digits that count, with a thousands separator: `12,300`, `0.0123`.
+/// Three significant digits with thousands separators: `12,300`, `0.0123`.
 pub(super) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -21,7 +21,6 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A share in percent.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
@@ -37,12 +36,11 @@ pub(super) fn count(value: f64) -> String {
     format!("{}{unit}", number(scaled))
 }
 
-/// Dollars.
 pub(super) fn usd(value: f64) -> String {
     if value >= 1000.0 { format!("${}", grouped(value)) } else { format!("${value:.2}") }
 }
 
-/// Seconds, minutes, hours or days: the one that reads best.
+/// A duration in the most readable unit, from seconds to days.
 pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 120.0 => format!("{} s", number(seconds)),
@@ -57,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_that_count() {
+    fn three_significant_digits() {
         assert_eq!(number(0.012_34), "0.0123");
         assert_eq!(number(12.34), "12.3");
         assert_eq!(number(16384.0), "16,384");

@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use super::advice::check_run;
 use super::calibrate::CalibrationArgs;
-use super::request::{self, PlanRequest, ClusterArgs, ParallelismArgs, WorkloadArgs};
-use super::search_args::{SearchGoal, SearchArgs};
+use super::request::{self, ClusterArgs, ParallelismArgs, PlanRequest, WorkloadArgs};
+use super::search_args::{SearchArgs, SearchGoal};
 use super::train::{NothingFits, best};
 use super::value_parsers::up_to;
 use crate::cli::Output;
@@ -23,7 +23,7 @@ use crate::commands::Outcome;
 use crate::printer::Printer;
 use crate::sets;
 
-/// Which run, under which faults.
+/// A run and its failure model.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -34,29 +34,30 @@ pub(crate) struct Args {
     split: ParallelismArgs,
     #[command(flatten)]
     search: SearchArgs,
-    /// Tokens a second of the whole run, where they are measured and not to be estimated
+    /// Measured tokens per second of the whole run, instead of the estimate
     #[arg(long, value_name = "TOKENS/S", value_parser = up_to(1e12), allow_negative_numbers = true)]
     tokens_per_s: Option<f64>,
     #[command(flatten)]
     calibration: CalibrationArgs,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
-    // Last, as its heading holds for what follows.
+    // Last, because its help heading applies to all following flags.
     #[command(flatten)]
     faults: FaultArgs,
 }
 
-/// The whole answer.
+/// Result of `farrier plan goodput`.
 #[derive(Debug, Serialize)]
 struct GoodputAnswer {
     v: u32,
     model: String,
     gpu: String,
     gpus: u32,
+    #[serde(rename = "layout")]
     parallelism: ParallelConfig,
     assumed: Vec<String>,
-    /// Whether memory suffices with little doubt; none where the run was measured, and so had room.
+    /// Whether P95 memory fits. `None` if the speed was measured: then the run fitted.
     fits: Option<bool>,
     memory: Option<MemorySummary>,
     tokens: Option<f64>,
@@ -66,7 +67,7 @@ struct GoodputAnswer {
     report: GoodputReport,
 }
 
-/// What the fullest GPU needs.
+/// Memory of the fullest GPU.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct MemorySummary {
     p50_gib: f64,
@@ -76,7 +77,7 @@ struct MemorySummary {
 }
 
 impl MemorySummary {
-    fn of(plan: &TrainingPlan) -> Self {
+    fn new(plan: &TrainingPlan) -> Self {
         Self {
             p50_gib: plan.memory.p50_gib,
             p95_gib: plan.memory.p95_gib,
@@ -87,41 +88,49 @@ impl MemorySummary {
 }
 
 impl GoodputAnswer {
-    /// Nothing ever stops the run.
-    fn is_faultless(&self) -> bool {
+    /// Whether the failure rate is 0.
+    fn is_failure_free(&self) -> bool {
         self.report.best.mtbf_s.is_infinite()
     }
 }
 
-/// The run that is meant, and what was assumed of it.
-fn chosen(
+/// The run to evaluate, and the assumptions made about it.
+fn choose_run(
     args: &Args,
-    asked: &PlanRequest,
+    request: &PlanRequest,
     planner: &Planner,
 ) -> anyhow::Result<Result<(TrainingRun, Vec<String>), NothingFits>> {
-    let mut assumed = asked.assumed.clone();
-    let numbers = &args.cluster.gpus;
+    let mut assumed = request.assumed.clone();
+    let gpu_counts = &args.cluster.gpus;
     let constraints = args.split.constraints(&args.work);
     if !args.search.search {
-        check_run(&asked.run, &constraints, args.cluster.one_number()?)?;
-        return Ok(Ok((asked.run.clone(), assumed)));
+        check_run(&request.run, &constraints, args.cluster.single_gpu_count()?)?;
+        return Ok(Ok((request.run.clone(), assumed)));
     }
     let goal = args.search.goal;
-    let run = match best(planner, asked, &constraints, numbers, goal, args.work.tokens, &args.faults)? {
+    let run = match best(
+        planner,
+        request,
+        &constraints,
+        gpu_counts,
+        goal,
+        args.work.tokens,
+        &args.faults,
+    )? {
         Ok(best) => best.run,
-        Err(large) => return Ok(Err(large)),
+        Err(nothing_fits) => return Ok(Err(nothing_fits)),
     };
-    if numbers.len() > 1 {
-        let why = match goal {
+    if gpu_counts.len() > 1 {
+        let reason = match goal {
             SearchGoal::Speed => {
-                "the fastest of the numbers given; `--for goodput` weighs cost and faults too"
+                "the fastest of the given counts; `--for goodput` also considers cost and failures"
             }
-            SearchGoal::Cost => "of the numbers given the one with the least cost for a token",
+            SearchGoal::Cost => "the lowest cost per token of the given counts",
             SearchGoal::Goodput => {
-                "of the numbers given the one with most tokens for the money, faults counted"
+                "the most tokens per dollar of the given counts, including failures"
             }
         };
-        assumed.push(format!("{} GPUs, {why}", run.parallelism.gpus()));
+        assumed.push(format!("{} GPUs, {reason}", run.parallelism.gpus()));
     }
     Ok(Ok((run, assumed)))
 }
@@ -129,21 +138,21 @@ fn chosen(
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
     let tokens = args.work.tokens;
-    let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
-    let planner = args.calibration.planner(&asked.run.gpu)?;
-    let (run, assumed) = match chosen(args, &asked, planner)? {
+    let request = request::from_args(&facts, &args.work, &args.cluster, &args.split)?;
+    let planner = args.calibration.planner(&request.run.gpu)?;
+    let (run, assumed) = match choose_run(args, &request, planner)? {
         Ok(chosen) => chosen,
-        Err(large) => return large.print(args.output, printer),
+        Err(nothing_fits) => return nothing_fits.print(args.output, printer),
     };
-    let faultless = plan::plan(planner, &run, tokens, asked.price.clone());
+    let plan = plan::plan(planner, &run, tokens, request.price.clone());
     let is_measured = args.tokens_per_s.is_some();
-    let tokens_per_s = args.tokens_per_s.unwrap_or(faultless.tokens_per_s);
+    let tokens_per_s = args.tokens_per_s.unwrap_or(plan.tokens_per_s);
     let conditions = args.faults.conditions(&run, run.tokens_per_step() / tokens_per_s)?;
     let training = Training {
         tokens,
         tokens_per_s,
-        tokens_per_s_p10_p90: (!is_measured).then(|| faultless.tokens_per_s_p10_p90()),
-        usd_per_gpu_hour: asked.price.as_ref().map(|price| price.usd_per_gpu_hour),
+        tokens_per_s_p10_p90: (!is_measured).then(|| plan.tokens_per_s_p10_p90()),
+        usd_per_gpu_hour: request.price.as_ref().map(|price| price.usd_per_gpu_hour),
     };
     let report = args.faults.report(&conditions, &training)?;
     let answer = GoodputAnswer {
@@ -153,8 +162,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         gpus: run.parallelism.gpus(),
         parallelism: run.parallelism,
         assumed,
-        fits: (!is_measured).then_some(faultless.fits),
-        memory: (!is_measured).then(|| MemorySummary::new(&faultless)),
+        fits: (!is_measured).then_some(plan.fits),
+        memory: (!is_measured).then(|| MemorySummary::new(&plan)),
         tokens,
         tokens_per_s,
         conditions,

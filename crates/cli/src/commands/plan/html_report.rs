@@ -1,8 +1,8 @@
-//! A plan as one HTML page: the answer, plots of memory, time, roofs and cost, and what they rest on.
+//! A plan as one HTML page: result, charts of memory, time, roofline and cost, and assumptions.
 //! Pure.
 
-mod goodput_section;
 mod charts;
+mod goodput_section;
 mod search_section;
 mod tables;
 
@@ -15,25 +15,22 @@ use farrier_planner::search;
 use super::format::{count, grouped, number, percent, usd};
 use crate::render::{escape, head_with_colours};
 
-/// The run on another number of GPUs.
+/// Days and cost of the run on a number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CostPoint {
-    /// So many GPUs.
     pub(crate) gpus: u32,
-    /// Days that the tokens take, the middle of what is expected.
+    /// Median.
     pub(crate) days: f64,
-    /// One in ten takes less.
     pub(crate) days_p10: f64,
-    /// One in ten takes more.
     pub(crate) days_p90: f64,
-    /// What they cost, if a price is known.
+    /// `None` if no price is known.
     pub(crate) usd: Option<f64>,
 }
 
-/// The whole page.
+/// Renders the page.
 pub(crate) fn render(
     plan: &TrainingPlan,
-    found: Option<&search::SearchReport>,
+    search_report: Option<&search::SearchReport>,
     goodput: Option<&goodput::GoodputReport>,
     cost_and_time: &[CostPoint],
 ) -> String {
@@ -41,16 +38,16 @@ pub(crate) fn render(
     let mut html = head_with_colours(&title);
     html.push_str(&answer(plan, goodput));
     html.push_str(&facts(plan));
-    html.push_str("<h2>Memory, time, roofs and cost</h2>\n<div class=\"plots\">\n");
+    html.push_str("<h2>Memory, time, roofline and cost</h2>\n<div class=\"plots\">\n");
     html.push_str(&plots::memory(plan));
     html.push_str(&plots::step(plan));
     html.push_str(&plots::roofline(plan));
     html.push_str(&plots::cost_and_time(plan, cost_and_time));
     html.push_str("</div>\n");
-    html.push_str(&tables::tenth_more(plan));
+    html.push_str(&tables::speedups(plan));
     html.push_str(&tables::nearest(plan));
-    if let Some(found) = found {
-        html.push_str(&search_section::section(plan, found));
+    if let Some(search_report) = search_report {
+        html.push_str(&search_section::section(plan, search_report));
     }
     if let Some(goodput) = goodput {
         html.push_str(&goodput_section::section(goodput));
@@ -63,25 +60,25 @@ pub(crate) fn render(
     html
 }
 
-/// Everything in one line.
+/// The result in one paragraph.
 fn answer(plan: &TrainingPlan, goodput: Option<&goodput::GoodputReport>) -> String {
     let estimate = &plan.estimate;
     let memory = &plan.memory;
     let fit = if plan.fits {
         "Fits".to_owned()
     } else if plan.tight {
-        "Tight: fits more likely than not".to_owned()
+        "Tight: fits at P50 but not at P95".to_owned()
     } else {
         "Does not fit".to_owned()
     };
-    let room = format!(
-        "{} GiB, at most {} of {}",
+    let memory_text = format!(
+        "P50 {} GiB, P95 {} of {}",
         number(memory.p50_gib),
         number(memory.p95_gib),
         number(plan.capacity_gib)
     );
     let speed = format!(
-        "{} tokens/s for each GPU (P10–P90 {}–{})",
+        "{} tokens/s per GPU (P10–P90 {}–{})",
         number(estimate.tokens_per_s_per_gpu),
         number(estimate.tokens_per_s_per_gpu_p10),
         number(estimate.tokens_per_s_per_gpu_p90)
@@ -92,33 +89,33 @@ fn answer(plan: &TrainingPlan, goodput: Option<&goodput::GoodputReport>) -> Stri
         percent(estimate.mfu_full),
         bound_label(estimate.bound, plan.has_nvlink)
     );
-    if let Some((days, (least, most))) = plan.time_days.zip(days_range(plan)) {
-        rest.push_str(&format!("; {} days ({}–{})", number(days), number(least), number(most)));
+    if let Some((days, (p10, p90))) = plan.time_days.zip(days_range(plan)) {
+        rest.push_str(&format!("; {} days ({}–{})", number(days), number(p10), number(p90)));
     }
     if let Some(cost) = plan.cost_usd {
         rest.push_str(&format!(", {}", usd(cost)));
     } else if let Some(cost) = plan.cost_per_million_tokens_usd {
-        rest.push_str(&format!("; {} for a million tokens", usd(cost)));
+        rest.push_str(&format!("; {} per million tokens", usd(cost)));
     }
     if let Some(run) = goodput.and_then(|report| report.run) {
-        rest.push_str(&format!("; with faults {} days", number(run.days)));
+        rest.push_str(&format!("; with failures {} days", number(run.days)));
         if let Some(cost) = run.usd {
             rest.push_str(&format!(", {}", usd(cost)));
         }
     } else if goodput.is_some() {
-        rest.push_str("; with faults it makes no headway");
+        rest.push_str("; with failures it makes no progress");
     }
     let class = if plan.fits || plan.tight { "answer" } else { "answer no" };
     format!(
-        "<p class=\"{class}\"><strong>{fit}</strong> ({room}). <strong>{}</strong>, {}.</p>\n",
+        "<p class=\"{class}\"><strong>{fit}</strong> ({memory_text}). <strong>{}</strong>, {}.</p>\n",
         escape(&speed),
         escape(&rest)
     )
-    // A number and its unit stay together.
+    // Non-breaking space between a number and its unit.
     .replace(" %", "\u{a0}%")
 }
 
-/// Days that the run takes, of which one in ten takes less, and one in ten more.
+/// P10 and P90 of the training days.
 fn days_range(plan: &TrainingPlan) -> Option<(f64, f64)> {
     let estimate = &plan.estimate;
     let rate = estimate.tokens_per_s_per_gpu;
@@ -134,31 +131,31 @@ fn facts(plan: &TrainingPlan) -> String {
     let about = &plan.model;
     let mut weights = format!("{} parameters", count(about.parameters));
     if about.active_parameters < 0.95 * about.parameters {
-        weights.push_str(&format!(", {} of them for each token", count(about.active_parameters)));
+        weights.push_str(&format!(", {} active", count(about.active_parameters)));
     }
     if about.mtp_parameters > 0.0 {
-        let further = count(about.mtp_parameters);
-        weights.push_str(&format!(", {further} to predict further tokens"));
+        let mtp = count(about.mtp_parameters);
+        weights.push_str(&format!(", {mtp} in MTP layers"));
     }
     weights.push_str(&format!(
-        ": {} GB in 16 bits, {} GB with gradients and optimizer",
+        ": {} GB of 16-bit weights, {} GB with gradients and optimizer state",
         number(about.weights_gb),
         number(about.states_gb)
     ));
     let tokens = f64::from(plan.seq_len) * f64::from(plan.global_batch);
-    let learns = match plan.task {
-        TrainingTask::Full => "all weights learn".to_owned(),
-        TrainingTask::Lora => format!("LoRA of rank {} learns", plan.parallelism.adapter_rank),
+    let task = match plan.task {
+        TrainingTask::Full => "full training".to_owned(),
+        TrainingTask::Lora => format!("LoRA rank {}", plan.parallelism.adapter_rank),
     };
-    let mut program = vec![plan.framework.to_owned(), plan.precision.to_owned(), learns];
-    program.extend(plan.non_default.iter().cloned());
+    let mut framework = vec![plan.framework.to_owned(), plan.precision.to_owned(), task];
+    framework.extend(plan.non_default.iter().cloned());
     let mut facts = vec![
         ("Model", weights),
-        ("Split", search::describe(&plan.parallelism)),
+        ("Parallelism", search::describe(&plan.parallelism)),
         (
             "Step",
             format!(
-                "{} sequences of {} tokens: {} tokens, {} micro-batches for each GPU, {} s",
+                "{} sequences of {} tokens: {} tokens, {} micro-batches per GPU, {} s",
                 grouped(f64::from(plan.global_batch)),
                 grouped(f64::from(plan.seq_len)),
                 count(tokens),
@@ -166,11 +163,11 @@ fn facts(plan: &TrainingPlan) -> String {
                 number(plan.estimate.step_time_s)
             ),
         ),
-        ("Program", program.join(", ")),
+        ("Framework", framework.join(", ")),
         (
             "Cluster",
             format!(
-                "{} tokens/s, {} model TFLOP/s for each GPU",
+                "{} tokens/s, {} model TFLOP/s per GPU",
                 count(plan.tokens_per_s),
                 number(plan.estimate.model_tflops_per_gpu)
             ),
@@ -181,7 +178,7 @@ fn facts(plan: &TrainingPlan) -> String {
     }
     if let Some(price) = &plan.price {
         let each = usd(price.usd_per_gpu_hour);
-        facts.push(("Price", format!("{each} for a GPU and hour: {}", price.source)));
+        facts.push(("Price", format!("{each} per GPU-hour: {}", price.source)));
     }
     let mut html = "<dl>\n".to_owned();
     for (term, text) in facts {
@@ -191,7 +188,7 @@ fn facts(plan: &TrainingPlan) -> String {
     html
 }
 
-/// A bound as a reader would say it.
+/// Display name of a bound.
 fn bound_label(bound: Bound, has_nvlink: bool) -> &'static str {
     match bound {
         Bound::Tensor => "tensor cores",
@@ -200,7 +197,7 @@ fn bound_label(bound: Bound, has_nvlink: bool) -> &'static str {
         Bound::Nvlink => "NVLink",
         Bound::Network => "network",
         Bound::Bubble => "pipeline bubble",
-        Bound::LauncherArg => "launches, host and stragglers",
+        Bound::Launch => "launches, host and stragglers",
     }
 }
 

@@ -1,26 +1,26 @@
-//! A search as flags: of `farrier plan train` and of `farrier plan goodput`.
+//! Search flags of `farrier plan train` and `farrier plan goodput`.
 
 use clap::ValueEnum;
 
-/// Whether to search, and for what.
 #[derive(Debug, clap::Args)]
 pub(super) struct SearchArgs {
-    /// Try splits and take the best (docs/plan.md says which); what is given stays as it is
+    /// Search the best parallelism config (see docs/plan.md for the search space); given values are
+    /// kept
     #[arg(long)]
     pub(super) search: bool,
-    /// What is best of several numbers of GPUs: most tokens a second, least cost, or most tokens for the money with
-    /// faults counted; the split of each number is the fastest
+    /// Criterion to choose among several GPU counts: throughput, cost per token, or tokens per
+    /// dollar including failures. For each count the fastest config is used
     #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
     pub(super) goal: SearchGoal,
 }
 
-/// What a search is for.
+/// What to optimize across GPU counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum SearchGoal {
-    /// Most tokens a second.
+    /// Most tokens per second
     Speed,
-    /// Least dollars for a token.
+    /// Lowest cost per token
     Cost,
-    /// Most tokens for a dollar, with faults and checkpoints counted.
+    /// Most tokens per dollar, including failures and checkpoints
     Goodput,
 }

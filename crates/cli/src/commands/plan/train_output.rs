@@ -1,4 +1,4 @@
-//! The answer of `farrier plan train`, for people.
+//! Table output of `farrier plan train`.
 
 use farrier_planner::bound::Bound;
 use farrier_planner::estimate::Similarity;
@@ -10,37 +10,36 @@ use super::format::{count, duration, grouped, number, percent, usd};
 use super::train::TrainAnswer;
 use crate::printer::{Printer, Tone};
 
-/// What of a model's weights is told apart: those for each token, those for further tokens.
-fn weights_beside(model: &ModelSummary) -> String {
-    let mut beside = Vec::new();
+/// Active and MTP parameters of a model, in brackets.
+fn parameter_notes(model: &ModelSummary) -> String {
+    let mut notes = Vec::new();
     if model.active_parameters < 0.9 * model.parameters {
-        beside.push(format!("{} for each token", count(model.active_parameters)));
+        notes.push(format!("{} active", count(model.active_parameters)));
     }
     if model.mtp_parameters > 0.0 {
-        beside.push(format!("{} to predict further tokens", count(model.mtp_parameters)));
+        notes.push(format!("{} in MTP layers", count(model.mtp_parameters)));
     }
-    if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) }
+    if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) }
 }
 
-/// Prints an answer for people.
 pub(super) fn print(answer: &TrainAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let plan = &answer.plan;
     printer.line(&format!(
-        "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}{}",
+        "{}  {} parameters{} on {} × {}, sequence length {}, global batch {}, {}, {}{}",
         plan.model.name,
         count(plan.model.parameters),
-        weights_beside(&plan.model),
+        parameter_notes(&plan.model),
         grouped(f64::from(plan.gpus)),
         plan.gpu,
         grouped(f64::from(plan.seq_len)),
         grouped(f64::from(plan.global_batch)),
         plan.precision,
         plan.framework,
-        told(plan),
+        non_default_settings(plan),
     ))?;
     let passes = match plan.micro_batches {
-        1 => "1 micro-batch a step".to_owned(),
-        count => format!("{count} micro-batches a step"),
+        1 => "1 micro-batch per step".to_owned(),
+        count => format!("{count} micro-batches per step"),
     };
     printer.line(&format!("{} · {passes}", search::describe(&plan.parallelism)))?;
     for assumed in &answer.assumed {
@@ -60,23 +59,23 @@ pub(super) fn print(answer: &TrainAnswer, printer: &mut Printer) -> anyhow::Resu
     }
     if let Some(search_report) = &answer.search_report {
         printer.line("")?;
-        searched(search_report, printer)?;
+        print_search(search_report, printer)?;
     }
     nearest(plan, printer)?;
     Ok(())
 }
 
-/// What is not full training as the program does it unless it is told.
-fn told(plan: &TrainingPlan) -> String {
+/// Settings that differ from full training with the framework's defaults.
+fn non_default_settings(plan: &TrainingPlan) -> String {
     let adapters = match plan.task {
         TrainingTask::Full => String::new(),
-        TrainingTask::Lora => format!(", LoRA of rank {}", plan.parallelism.adapter_rank),
+        TrainingTask::Lora => format!(", LoRA rank {}", plan.parallelism.adapter_rank),
     };
-    plan.non_default.iter().fold(adapters, |text, non_default| format!("{text}, {non_default}"))
+    plan.non_default.iter().fold(adapters, |text, setting| format!("{text}, {setting}"))
 }
 
-/// Whether memory suffices: what is needed in the middle and at P95, and what there is, in GiB.
-pub(super) fn room(fits: bool, tight: bool, needs_gib: [f64; 3], printer: &Printer) -> String {
+/// Whether memory suffices. `gib` are P50, P95 and capacity.
+pub(super) fn memory_fit(fits: bool, tight: bool, gib: [f64; 3], printer: &Printer) -> String {
     let (tone, word) = if fits {
         (Tone::Good, "fits")
     } else if tight {
@@ -84,18 +83,18 @@ pub(super) fn room(fits: bool, tight: bool, needs_gib: [f64; 3], printer: &Print
     } else {
         (Tone::Bad, "does not fit")
     };
-    let [middle, p95, capacity] = needs_gib.map(number);
+    let [p50, p95, capacity] = gib.map(number);
     let verdict = printer.toned(tone, word);
-    format!("{verdict}: {middle} GiB in the middle, {p95} GiB at P95, of {capacity} GiB")
+    format!("{verdict}: P50 {p50} GiB, P95 {p95} GiB, of {capacity} GiB")
 }
 
 fn headline(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let estimate = &plan.estimate;
-    let needs_gib = [plan.memory.p50_gib, plan.memory.p95_gib, plan.capacity_gib];
-    let room = room(plan.fits, plan.tight, needs_gib, printer);
-    printer.line(&format!("memory    {room}"))?;
+    let gib = [plan.memory.p50_gib, plan.memory.p95_gib, plan.capacity_gib];
+    let fit = memory_fit(plan.fits, plan.tight, gib, printer);
+    printer.line(&format!("memory    {fit}"))?;
     printer.line(&format!(
-        "speed     {} tokens/s for each GPU (P10 {}, P90 {}), {} a step, {} tokens/s in all",
+        "speed     {} tokens/s per GPU (P10 {}, P90 {}), {} per step, {} tokens/s in total",
         number(estimate.tokens_per_s_per_gpu),
         number(estimate.tokens_per_s_per_gpu_p10),
         number(estimate.tokens_per_s_per_gpu_p90),
@@ -103,7 +102,7 @@ fn headline(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
         grouped(plan.tokens_per_s),
     ))?;
     printer.line(&format!(
-        "MFU       {} causal, {} with full attention, of the {} peak; {} TFLOP/s for each GPU",
+        "MFU       {} causal, {} with full attention, of the {} peak; {} TFLOP/s per GPU",
         percent(estimate.mfu_causal),
         percent(estimate.mfu_full),
         plan.precision,
@@ -112,33 +111,37 @@ fn headline(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(&format!("bound     {}", estimate.bound.name_on(plan.has_nvlink)))?;
     if let (Some(tokens), Some(days)) = (plan.tokens, plan.time_days) {
         printer.line(&format!(
-            "time      {} for {} tokens, without faults (`farrier plan goodput` counts those)",
+            "time      {} for {} tokens, without failures (see `farrier plan goodput`)",
             duration(days * 86_400.0),
             count(tokens)
         ))?;
     }
     match (&plan.price, plan.cost_per_million_tokens_usd) {
         (Some(price), Some(cost)) => {
-            let whole =
-                plan.cost_usd.map_or_else(String::new, |cost| format!(", {} in all", usd(cost)));
+            let total =
+                plan.cost_usd.map_or_else(String::new, |cost| format!(", {} in total", usd(cost)));
             printer.line(&format!(
-                "cost      ${} for a million tokens{whole}, at {} for a GPU and hour ({})",
+                "cost      ${} per million tokens{total}, at {} per GPU-hour ({})",
                 number(cost),
                 usd(price.usd_per_gpu_hour),
                 price.source
             ))?;
         }
-        _ => printer.line("cost      not known: no list price; give one with --price")?,
+        _ => printer.line("cost      unknown: no list price; set one with --price")?,
     }
     Ok(())
 }
 
 fn memory(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let stage = &plan.memory.stages[plan.memory.worst_stage];
-    let which = if plan.memory.stages.len() == 1 {
+    let scope = if plan.memory.stages.len() == 1 {
         "each GPU".to_owned()
     } else {
-        format!("a GPU of stage {} of {}, the fullest", stage.stage + 1, plan.memory.stages.len())
+        format!(
+            "a GPU of pipeline stage {} of {}, the fullest",
+            stage.stage + 1,
+            plan.memory.stages.len()
+        )
     };
     let parts = |parts: &farrier_planner::memory::MemoryBreakdown| {
         [
@@ -157,9 +160,9 @@ fn memory(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
         "weights",
         "gradients",
         "optimizer",
-        "whole while used",
+        "unsharded buffers",
         "activations",
-        "backward",
+        "backward buffers",
         "logits",
         "runtime",
         "allocator margin",
@@ -170,9 +173,9 @@ fn memory(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
         .filter(|(_, (p50, p95))| *p50 > 0.005 || *p95 > 0.005)
         .map(|(name, (p50, p95))| vec![(*name).to_owned(), number(p50), number(p95)])
         .collect();
-    printer.table(&[&format!("Memory of {which}"), "GiB, middle", "GiB, P95"], &rows)?;
+    printer.table(&[&format!("Memory of {scope}"), "GiB, P50", "GiB, P95"], &rows)?;
     printer.line(&format!(
-        "The whole model: {} GB of weights in 16 bits, {} GB with gradients and the optimizer.",
+        "Model states: {} GB of 16-bit weights, {} GB with gradients and optimizer state.",
         number(plan.model.weights_gb),
         number(plan.model.states_gb)
     ))?;
@@ -194,18 +197,18 @@ fn phases(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    printer.table(&["A step is spent on", "Time", "Share", "Bound by"], &rows)?;
+    printer.table(&["Phase of a step", "Time", "Share", "Bound by"], &rows)?;
     Ok(())
 }
 
 fn bounds(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
-    let gains = |less: bool| {
+    let gains = |is_overhead: bool| {
         let gains: Vec<String> = plan
             .estimate
             .bounds
             .iter()
             .filter(|share| share.gain_from_tenth_more >= 0.0005)
-            .filter(|share| matches!(share.bound, Bound::Bubble | Bound::LauncherArg) == less)
+            .filter(|share| matches!(share.bound, Bound::Bubble | Bound::Launch) == is_overhead)
             .map(|share| {
                 let name = share.bound.name_on(plan.has_nvlink);
                 format!("{name} {}", percent(share.gain_from_tenth_more))
@@ -213,15 +216,15 @@ fn bounds(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
             .collect();
         gains.join(", ")
     };
-    let mut text = format!("10 % more of each would bring: {}.", gains(false));
+    let mut text = format!("Speedup from 10 % more of a resource: {}.", gains(false));
     if !gains(true).is_empty() {
-        text.push_str(&format!(" 10 % less of each: {}.", gains(true)));
+        text.push_str(&format!(" From 10 % less overhead: {}.", gains(true)));
     }
     printer.paragraph("", 0, &text)?;
     Ok(())
 }
 
-/// What each number of GPUs does in its best split.
+/// Results for each number of GPUs, in its best config.
 fn counts(answer: &TrainAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let cell =
         |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
@@ -241,14 +244,14 @@ fn counts(answer: &TrainAnswer, printer: &mut Printer) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    let headings = ["GPUs", "Tokens/s", "Days", "Million tokens", "Effective time", "With faults"];
+    let headings = ["GPUs", "Tokens/s", "Days", "Per million tokens", "ETTR", "With failures"];
     printer.table(&headings, &rows)?;
     Ok(())
 }
 
-fn searched(search_report: &SearchReport, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_search(search_report: &SearchReport, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(&format!(
-        "Tried {} splits; {} fit.",
+        "Tried {} parallelism configs; {} fit.",
         grouped_count(search_report.tried),
         grouped_count(search_report.fit)
     ))?;
@@ -265,19 +268,21 @@ fn searched(search_report: &SearchReport, printer: &mut Printer) -> anyhow::Resu
             ]
         })
         .collect();
-    printer.table(&["Best splits", "Step", "GiB, P95"], &rows)?;
-    let why: Vec<String> = best_others(search_report)
+    printer.table(&["Best configs", "Step", "GiB, P95"], &rows)?;
+    let changes: Vec<String> = best_alternatives(search_report)
         .filter_map(|alternative| match (alternative.slower, alternative.needs_gib) {
             (Some(slower), _) => Some(format!("{} {:+.1} %", alternative.change, 100.0 * slower)),
-            (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", alternative.change)),
+            (None, Some(gib)) => {
+                Some(format!("{} does not fit ({gib:.0} GiB)", alternative.change))
+            }
             (None, None) => None,
         })
         .collect();
-    if !why.is_empty() {
+    if !changes.is_empty() {
         printer.paragraph(
             "",
             0,
-            &format!("With another number, the best step is: {}.", why.join("; ")),
+            &format!("Step time with one value changed: {}.", changes.join("; ")),
         )?;
     }
     let out: Vec<String> = search_report
@@ -291,39 +296,42 @@ fn searched(search_report: &SearchReport, printer: &mut Printer) -> anyhow::Resu
     Ok(())
 }
 
-/// Of each number's other values the two that come nearest; JSON has them all.
-fn best_others(search_report: &SearchReport) -> impl Iterator<Item = &Alternative> {
-    const OF_EACH: usize = 2;
-    let axis = |alternative: &Alternative| alternative.change.rsplit_once(' ').map(|(axis, _)| axis.to_owned());
-    let worth = |alternative: &Alternative| alternative.slower.unwrap_or(f64::INFINITY);
+/// The two best alternatives of each axis; JSON has them all.
+fn best_alternatives(search_report: &SearchReport) -> impl Iterator<Item = &Alternative> {
+    const PER_AXIS: usize = 2;
+    let axis = |alternative: &Alternative| {
+        alternative.change.rsplit_once(' ').map(|(axis, _)| axis.to_owned())
+    };
+    let slowdown = |alternative: &Alternative| alternative.slower.unwrap_or(f64::INFINITY);
     search_report.alternatives.iter().filter(move |alternative| {
-        let of_axis = search_report.alternatives.iter().filter(|one| axis(one) == axis(alternative));
-        of_axis.filter(|one| worth(one) < worth(alternative)).count() < OF_EACH
+        let same_axis =
+            search_report.alternatives.iter().filter(|one| axis(one) == axis(alternative));
+        same_axis.filter(|one| slowdown(one) < slowdown(alternative)).count() < PER_AXIS
     })
 }
 
 fn grouped_count(count: usize) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "a count of tried splits")]
+    #[expect(clippy::cast_precision_loss, reason = "a count of evaluated configs")]
     grouped(count as f64)
 }
 
 fn nearest(plan: &TrainingPlan, printer: &mut Printer) -> anyhow::Result<()> {
     let Some(nearest) = &plan.estimate.nearest_measured else { return Ok(()) };
     printer.line("")?;
-    let how = match (nearest.task, plan.task) {
-        (TrainingTask::Full, TrainingTask::Lora) => "the nearest, but full training",
-        (TrainingTask::Lora, TrainingTask::Full) => "the nearest, but LoRA",
+    let similarity = match (nearest.task, plan.task) {
+        (TrainingTask::Full, TrainingTask::Lora) => "but full training",
+        (TrainingTask::Lora, TrainingTask::Full) => "but LoRA",
         _ => match nearest.similarity() {
-            Similarity::Close => "close to this one",
-            Similarity::Partial => "like this one in part",
-            Similarity::Different => "the nearest, but another kind of run",
+            Similarity::Close => "close",
+            Similarity::Partial => "partly similar",
+            Similarity::Different => "but a different kind of run",
         },
     };
     printer.paragraph(
         "",
         0,
         &format!(
-            "Measured, {how}: {} on {} × {}, {}, {} tokens a sequence: {} tokens/s for each GPU ({}, {}).",
+            "Nearest published run, {similarity}: {} on {} × {}, {}, sequence length {}: {} tokens/s per GPU ({}, {}).",
             nearest.model,
             nearest.gpus,
             nearest.gpu,

@@ -1,4 +1,4 @@
-//! Values of flags, as people write them.
+//! Value parsers for command-line flags.
 
 use farrier_planner::parallelism::{Recompute, Schedule};
 use farrier_planner::precision::Precision;
@@ -57,7 +57,7 @@ pub(super) fn moments(text: &str) -> Result<u8, String> {
     }
 }
 
-/// A number of things.
+/// A positive integer.
 pub(super) fn count(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),
@@ -65,7 +65,7 @@ pub(super) fn count(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A number of tokens, with k for 1,024 of them and M for 1,024 k.
+/// A number of tokens; `k` is 1,024 and `M` is 1,024².
 pub(super) fn seq_len(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
@@ -77,37 +77,36 @@ pub(super) fn seq_len(text: &str) -> Result<u32, String> {
     })
 }
 
-/// A number above zero, and no more than the most.
+/// A positive number of at most `max`.
 pub(super) fn up_to(
-    most: f64,
+    max: f64,
 ) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| match text.parse::<f64>() {
-        Ok(number) if number > 0.0 && number <= most => Ok(number),
-        _ => Err(format!("expected a number above 0, up to {most}")),
+        Ok(number) if number > 0.0 && number <= max => Ok(number),
+        _ => Err(format!("expected a number above 0, up to {max}")),
     }
 }
 
-/// Dollars for one GPU and hour.
+/// Dollars per GPU-hour.
 pub(super) fn price(text: &str) -> Result<f64, String> {
     up_to(1e5)(text)
 }
 
-/// Minutes or hours of something that happens to a run: up to a thousand years of them.
+/// Minutes or hours, up to a thousand years of hours.
 pub(super) fn time(text: &str) -> Result<f64, String> {
     up_to(1e7)(text)
 }
 
-/// Days that a run may take.
 pub(super) fn days(text: &str) -> Result<f64, String> {
-    const LEAST: f64 = 0.001;
-    const MOST: f64 = 36_500.0;
-    up_to(MOST)(text)
+    const MIN: f64 = 0.001;
+    const MAX: f64 = 36_500.0;
+    up_to(MAX)(text)
         .ok()
-        .filter(|days| *days >= LEAST)
-        .ok_or_else(|| format!("expected a number of days from {LEAST} to {MOST}"))
+        .filter(|days| *days >= MIN)
+        .ok_or_else(|| format!("expected a number of days from {MIN} to {MAX}"))
 }
 
-/// A rate that a network may have.
+/// Network bandwidth in Gbit/s.
 pub(super) fn gbit(text: &str) -> Result<f64, String> {
     up_to(1e6)(text)
         .ok()
@@ -115,9 +114,9 @@ pub(super) fn gbit(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected Gbit/s of one GPU, between 0.1 and 1000000".to_owned())
 }
 
-/// Tokens of a run, with K, M, B (or G), T behind the number.
+/// A number of tokens with an optional suffix K, M, B (or G) or T.
 pub(super) fn tokens(text: &str) -> Result<f64, String> {
-    const MOST: f64 = 1e17;
+    const MAX: f64 = 1e17;
     let text = text.trim();
     let (digits, unit) = match text.char_indices().last() {
         Some((at, letter)) if letter.is_ascii_alphabetic() => (&text[..at], letter),
@@ -132,7 +131,7 @@ pub(super) fn tokens(text: &str) -> Result<f64, String> {
         _ => None,
     };
     factor
-        .and_then(|factor| up_to(MOST / factor)(digits).ok().map(|number| number * factor))
+        .and_then(|factor| up_to(MAX / factor)(digits).ok().map(|number| number * factor))
         .ok_or_else(|| "expected a number above 0, up to 100000T, such as 300B or 15.6T".to_owned())
 }
 
@@ -141,11 +140,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_beyond_all_runs_are_refused_with_the_bounds() {
+    fn out_of_range_numbers_are_rejected_with_the_bounds() {
         assert_eq!(up_to(1e5)("1e5"), Ok(1e5));
         for wrong in ["0", "-1", "1e18", "inf", "NaN", "many", ""] {
-            let said = up_to(1e5)(wrong).unwrap_err();
-            assert_eq!(said, "expected a number above 0, up to 100000", "{wrong}");
+            let message = up_to(1e5)(wrong).unwrap_err();
+            assert_eq!(message, "expected a number above 0, up to 100000", "{wrong}");
             assert!(tokens(wrong).unwrap_err().contains("300B or 15.6T"), "{wrong}");
             assert!(seq_len(wrong).unwrap_err().contains("from 1 to 4294967295"), "{wrong}");
         }
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_have_k_and_m_of_1024() {
+    fn sequence_lengths_use_binary_suffixes() {
         assert_eq!(seq_len("8k"), Ok(8192));
         assert_eq!(seq_len("1M"), Ok(1_048_576));
         assert!(seq_len("5000M").is_err());

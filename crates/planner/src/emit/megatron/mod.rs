@@ -4,15 +4,15 @@ mod model;
 mod parallelism;
 
 use super::error::EmitError;
-use super::flags::{LaunchCommand, ENVIRONMENT, FlagGroup};
+use super::flags::{ENVIRONMENT, FlagGroup, LaunchCommand};
 use super::model_flags::ModelSupport;
 use super::nodes::Nodes;
-use super::{steps_between_checkpoints, whole};
+use super::{steps_between_checkpoints, to_u64};
 use crate::gpu::Generation;
 use crate::parallelism::Sharding;
 use crate::plan::TrainingPlan;
 use crate::precision::Precision;
-use crate::run::{TrainingRun, Framework};
+use crate::run::{Framework, TrainingRun};
 
 /// Display name.
 pub(super) const FRAMEWORK: &str = "`pretrain_gpt.py`";
@@ -22,7 +22,11 @@ const VERSION: &str = "Megatron-LM, megatron-core 0.20.0, commit \
                        d98e8a64ddf34856e74b24714e3bedb2f5a39553";
 
 /// The launch command of a run.
-pub(super) fn command(plan: &TrainingPlan, run: &TrainingRun, nodes: Nodes) -> Result<LaunchCommand, EmitError> {
+pub(super) fn command(
+    plan: &TrainingPlan,
+    run: &TrainingRun,
+    nodes: Nodes,
+) -> Result<LaunchCommand, EmitError> {
     if run.model.window.global > 1 {
         return Err(EmitError::Model {
             framework: FRAMEWORK,
@@ -117,7 +121,10 @@ fn precision(run: &TrainingRun, command: &mut LaunchCommand) -> Result<FlagGroup
             group.put("--fp8-recipe", "tensorwise");
         }
         Precision::Fp8Row => {
-            return Err(parallelism::unsupported("FP8 with one scale per row", "`fp8` or `fp8-block`"));
+            return Err(parallelism::unsupported(
+                "FP8 with one scale per row",
+                "`fp8` or `fp8-block`",
+            ));
         }
         Precision::Fp8Block => {
             group.put("--fp8-format", "e4m3");
@@ -133,7 +140,8 @@ fn precision(run: &TrainingRun, command: &mut LaunchCommand) -> Result<FlagGroup
         }
     }
     // As the memory estimate assumes: Megatron Bridge keeps weights only in these formats.
-    let keeps_fp8 = run.framework == Framework::Bridge && run.parallelism.sharding != Sharding::None;
+    let keeps_fp8 =
+        run.framework == Framework::Bridge && run.parallelism.sharding != Sharding::None;
     if keeps_fp8 && matches!(run.precision, Precision::Fp8 | Precision::Mxfp8) {
         group.set("--fp8-param-gather");
         let reuses_buffer = run.precision == Precision::Mxfp8 && !is_fully_sharded(run);
@@ -179,7 +187,7 @@ fn training(plan: &TrainingPlan, run: &TrainingRun, command: &mut LaunchCommand)
     group.put("--global-batch-size", run.global_batch);
     if let Some(tokens) = plan.tokens {
         let sequences = (tokens / f64::from(run.seq_len)).ceil().max(1.0);
-        group.put("--train-samples", whole(sequences));
+        group.put("--train-samples", to_u64(sequences));
     } else {
         command.required_variables.push(("TRAIN_SAMPLES", "number of training sequences"));
         group.variable("--train-samples", "TRAIN_SAMPLES");

@@ -1,15 +1,19 @@
 //! Flags of the model: layers and experts.
 
-use super::super::flags::{LaunchCommand, FlagGroup};
+use super::super::flags::{FlagGroup, LaunchCommand};
 use super::super::model_flags::{FlagValue, ModelFlags};
-use crate::model::{Attention, Bias, Experts, Norm, AttentionWindow};
+use crate::model::{Attention, AttentionWindow, Bias, Experts, Norm};
 use crate::run::TrainingRun;
 
 /// Megatron pads the vocabulary to a multiple of this times TP (`--make-vocab-size-divisible-by`).
 const VOCABULARY_UNIT: u32 = 128;
 
 /// Flags of the layers.
-pub(super) fn model(run: &TrainingRun, flags: &ModelFlags, command: &mut LaunchCommand) -> FlagGroup {
+pub(super) fn model(
+    run: &TrainingRun,
+    flags: &ModelFlags,
+    command: &mut LaunchCommand,
+) -> FlagGroup {
     let model = &run.model;
     let mut group = FlagGroup::new("MODEL");
     group.put("--num-layers", model.layers);
@@ -85,7 +89,12 @@ fn attention(group: &mut FlagGroup, attention: Attention) {
     }
 }
 
-fn positions(group: &mut FlagGroup, run: &TrainingRun, flags: &ModelFlags, command: &mut LaunchCommand) {
+fn positions(
+    group: &mut FlagGroup,
+    run: &TrainingRun,
+    flags: &ModelFlags,
+    command: &mut LaunchCommand,
+) {
     if run.model.learned_positions > 0 {
         group.put("--position-embedding-type", "learned_absolute");
         return;
@@ -94,7 +103,9 @@ fn positions(group: &mut FlagGroup, run: &TrainingRun, flags: &ModelFlags, comma
     if let Some(base) = flags.rotary_base {
         group.put("--rotary-base", base);
     } else {
-        command.required_variables.push(("ROTARY_BASE", "rope_theta of the config.json, an integer"));
+        command
+            .required_variables
+            .push(("ROTARY_BASE", "rope_theta of the config.json, an integer"));
         group.variable("--rotary-base", "ROTARY_BASE");
     }
     if let Some(percent) = flags.rotary_percent {

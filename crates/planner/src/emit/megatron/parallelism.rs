@@ -1,16 +1,20 @@
 //! Flags of parallelism and recompute.
 
 use super::super::error::EmitError;
-use super::super::flags::{LaunchCommand, FlagGroup};
+use super::super::flags::{FlagGroup, LaunchCommand};
 use super::super::nodes::Nodes;
 use super::FRAMEWORK;
-use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
-use crate::model::Attention;
 use crate::layer_assignment::LayerAssignment;
-use crate::run::{TrainingRun, Framework};
+use crate::model::Attention;
+use crate::parallelism::{ParallelConfig, Recompute, Schedule, Sharding};
+use crate::run::{Framework, TrainingRun};
 
 /// Flags of the parallelism config.
-pub(super) fn parallelism(run: &TrainingRun, nodes: Nodes, command: &mut LaunchCommand) -> Result<FlagGroup, EmitError> {
+pub(super) fn parallelism(
+    run: &TrainingRun,
+    nodes: Nodes,
+    command: &mut LaunchCommand,
+) -> Result<FlagGroup, EmitError> {
     let parallelism = &run.parallelism;
     let mut group = FlagGroup::new("PARALLELISM");
     group.put("--tensor-model-parallel-size", parallelism.tp);
@@ -74,7 +78,8 @@ fn pipeline(group: &mut FlagGroup, run: &TrainingRun) -> Result<(), EmitError> {
         return Err(unsupported(what, "1F1B, interleaved with VP above 1"));
     }
     let (layers, virtual_stages) = (run.model.layers, pp * vp);
-    let LayerAssignment { first_missing, last_missing, .. } = LayerAssignment::new(layers, virtual_stages);
+    let LayerAssignment { first_missing, last_missing, .. } =
+        LayerAssignment::new(layers, virtual_stages);
     if last_missing <= 1 {
         group.set_if(first_missing == 1, "--account-for-embedding-in-pipeline-split");
         group.set_if(last_missing == 1, "--account-for-loss-in-pipeline-split");
@@ -82,7 +87,10 @@ fn pipeline(group: &mut FlagGroup, run: &TrainingRun) -> Result<(), EmitError> {
             group.put("--num-virtual-stages-per-pipeline-rank", vp);
         }
     } else {
-        group.quote("--pipeline-model-parallel-layout", &pipeline_layout(layers, virtual_stages, run));
+        group.quote(
+            "--pipeline-model-parallel-layout",
+            &pipeline_layout(layers, virtual_stages, run),
+        );
     }
     Ok(())
 }
@@ -113,7 +121,8 @@ fn pipeline_layout(layers: u32, virtual_stages: u32, run: &TrainingRun) -> Strin
 fn data_parallel(group: &mut FlagGroup, run: &TrainingRun) -> Result<(), EmitError> {
     let parallelism = &run.parallelism;
     let ranks = parallelism.dp * parallelism.cp;
-    let groups = if parallelism.shard_group == 0 { 1 } else { ranks / parallelism.shard_group.max(1) };
+    let groups =
+        if parallelism.shard_group == 0 { 1 } else { ranks / parallelism.shard_group.max(1) };
     match parallelism.sharding {
         Sharding::None => group.set("--overlap-grad-reduce"),
         Sharding::Optimizer => {
@@ -149,7 +158,10 @@ fn data_parallel(group: &mut FlagGroup, run: &TrainingRun) -> Result<(), EmitErr
 }
 
 /// Flags of recompute.
-pub(super) fn recompute(run: &TrainingRun, command: &mut LaunchCommand) -> Result<FlagGroup, EmitError> {
+pub(super) fn recompute(
+    run: &TrainingRun,
+    command: &mut LaunchCommand,
+) -> Result<FlagGroup, EmitError> {
     let mut group = FlagGroup::new("RECOMPUTE");
     let per_virtual_stage = run.model.layers.div_ceil(run.parallelism.pp * run.parallelism.vp);
     match run.parallelism.recompute {

@@ -16,7 +16,8 @@ impl<'a> Fields<'a> {
         Self { object, family, assumed: Vec::new() }
     }
 
-    /// An integer within bounds, under the first name that is present, or else the family's default.
+    /// An integer within bounds, under the first name that is present, or else the family's
+    /// default.
     pub(super) fn optional(
         &mut self,
         names: &[&'static str],
@@ -71,7 +72,10 @@ impl<'a> Fields<'a> {
 
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ModelConfigError> {
         let Some(value) = present(self.object, name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| invalid_field(name, value, "`true` or `false`".to_owned()))
+        value
+            .as_bool()
+            .map(Some)
+            .ok_or_else(|| invalid_field(name, value, "`true` or `false`".to_owned()))
     }
 
     /// Number of distinct layers in a list of layer indices.
@@ -93,7 +97,8 @@ impl<'a> Fields<'a> {
     pub(super) fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, ModelConfigError> {
         let Some(value) = present(self.object, "layer_types") else { return Ok(None) };
         let expected = || "a list of `full_attention` and `sliding_attention`".to_owned();
-        let list = value.as_array().ok_or_else(|| invalid_field("layer_types", value, expected()))?;
+        let list =
+            value.as_array().ok_or_else(|| invalid_field("layer_types", value, expected()))?;
         if list.len() != layers as usize {
             let expected = format!("one entry for each of the {layers} layers");
             let value = Value::from(format!("a list of {}", list.len()));

@@ -1,66 +1,68 @@
-//! Faults as flags: of `farrier plan goodput`, and of `farrier plan train --for goodput`.
+//! Failure flags of `farrier plan goodput` and `farrier plan train --for goodput`.
 
 use clap::ValueEnum;
 use farrier_planner::goodput::{
-    CheckpointKind, Conditions, Goodput, Hazard, MAX_REPAIR_H, MAX_SPARES, RecoveryTimes, GoodputReport,
-    Training,
+    CheckpointKind, Conditions, Goodput, GoodputReport, Hazard, MAX_REPAIR_H, MAX_SPARES,
+    RecoveryTimes, Training,
 };
 use farrier_planner::run::TrainingRun;
 
 use super::super::value_parsers::{time, up_to};
 use crate::failure::Hinted;
 
-/// Storage of a cluster, where none is given.
+/// Default storage bandwidth of a cluster.
 const STORAGE_GB_PER_S: f64 = 200.0;
 
-/// Faults, and what is done about them.
+/// Failure model and recovery.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Faults")]
+#[command(next_help_heading = "Failures")]
 pub(in super::super) struct FaultArgs {
-    /// A fault that stops the run comes every so many hours [default: by --hazard and the number of GPUs]
+    /// Mean time between failures of the run in hours [default: from --hazard and the number of
+    /// GPUs]
     #[arg(long, value_name = "HOURS", value_parser = time, conflicts_with = "hazard", allow_negative_numbers = true)]
     mtbf: Option<f64>,
-    /// How often faults come: dedicated (as Llama 3's cluster), research (RSC-1), research-calm (RSC-2), none
+    /// Failure rate: dedicated (Llama 3's cluster), research (RSC-1), research-calm (RSC-2), none
     /// [default: dedicated]
     #[arg(long, value_name = "KIND", value_parser = hazard)]
     hazard: Option<Hazard>,
-    /// Minutes until a fault is seen [default: 10]
+    /// Minutes until a failure is detected [default: 10]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     detection: Option<f64>,
-    /// Minutes from there until the job trains again, without what it lost [default: 5, and what loading takes]
+    /// Minutes from detection until the job trains again, without the lost work [default: 5, plus
+    /// loading]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     recovery: Option<f64>,
-    /// How checkpoints are kept [default: asynchronous]
+    /// Checkpoint kind [default: asynchronous]
     #[arg(long, value_name = "KIND")]
     checkpoint: Option<CheckpointArg>,
-    /// Storage, GB/s of the whole cluster [default: 200]
+    /// Storage bandwidth of the whole cluster in GB/s [default: 200]
     #[arg(long, value_name = "GB/S", value_parser = up_to(1e6), allow_negative_numbers = true)]
     storage: Option<f64>,
-    /// Minutes between checkpoints [default: the best]
+    /// Minutes between checkpoints [default: the best interval]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     interval: Option<f64>,
-    /// Minutes between those that go to storage, behind checkpoints in memory [default: as often as storage keeps up]
+    /// Minutes between storage writes behind in-memory checkpoints [default: continuous]
     #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     storage_interval: Option<f64>,
-    /// Spare nodes that wait; without it the provider replaces nodes at once
+    /// Number of spare nodes [default: the provider replaces nodes immediately]
     #[arg(long, value_name = "NODES", value_parser = spares, allow_negative_numbers = true)]
     spares: Option<u32>,
-    /// Hours until a broken node is back [default: 24]
+    /// Hours until a failed node is back [default: 24]
     #[arg(long, value_name = "HOURS", value_parser = up_to(MAX_REPAIR_H), allow_negative_numbers = true)]
     repair: Option<f64>,
-    /// Planned stops a day, each after a checkpoint [default: none]
+    /// Planned stops per day, each after a checkpoint [default: none]
     #[arg(long, value_name = "STOPS", value_parser = up_to(1440.0), allow_negative_numbers = true)]
     planned_stops: Option<f64>,
 }
 
-/// How checkpoints are kept.
+/// Checkpoint kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CheckpointArg {
-    /// Training waits until it is written.
+    /// Training stalls until storage has it
     Synchronous,
-    /// Training waits for the copy to the host; it is written beside.
+    /// Training stalls for the copy to host memory; storage is written in the background
     Asynchronous,
-    /// Kept in the memory of other nodes, and in storage now and then.
+    /// Replicated in the memory of other nodes, and written to storage in the background
     InMemory,
 }
 
@@ -74,7 +76,7 @@ fn spares(text: &str) -> Result<u32, String> {
 }
 
 impl FaultArgs {
-    /// The first of these flags that was given.
+    /// The first of these flags that is set.
     pub(in super::super) fn first_set_flag(&self) -> Option<&'static str> {
         [
             ("--mtbf", self.mtbf.is_some()),
@@ -90,10 +92,10 @@ impl FaultArgs {
             ("--planned-stops", self.planned_stops.is_some()),
         ]
         .into_iter()
-        .find_map(|(flag, requested)| requested.then_some(flag))
+        .find_map(|(flag, is_set)| is_set.then_some(flag))
     }
 
-    /// The conditions of a run whose step takes so long.
+    /// The conditions of a run with the given step time.
     pub(in super::super) fn conditions(
         &self,
         run: &TrainingRun,
@@ -106,8 +108,8 @@ impl FaultArgs {
         };
         if self.storage_interval.is_some() && kind != CheckpointKind::InMemory {
             return Err(Hinted::error(
-                format!("`--storage-interval` is not for `{}` checkpoints", kind.name()),
-                "`--checkpoint in-memory` has storage behind it; `--interval` is for the others",
+                format!("`--storage-interval` does not apply to `{}` checkpoints", kind.name()),
+                "it needs `--checkpoint in-memory`; use `--interval` for the others",
             ));
         }
         let storage = self.storage.unwrap_or(STORAGE_GB_PER_S);
@@ -131,7 +133,7 @@ impl FaultArgs {
         Ok(conditions)
     }
 
-    /// How much of its time a run under conditions keeps.
+    /// Goodput of a run at the requested or the best interval.
     pub(in super::super) fn goodput(&self, conditions: &Conditions) -> anyhow::Result<Goodput> {
         Ok(match seconds(self.interval) {
             Some(interval_s) => Goodput::at(conditions, interval_s)?,
@@ -139,7 +141,7 @@ impl FaultArgs {
         })
     }
 
-    /// All about it.
+    /// Full goodput report of a run.
     pub(in super::super) fn report(
         &self,
         conditions: &Conditions,

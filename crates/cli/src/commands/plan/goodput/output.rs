@@ -1,15 +1,14 @@
-//! The answer of `farrier plan goodput`, for people.
+//! Table output of `farrier plan goodput`.
 
-use farrier_planner::goodput::{Goodput, GoodputReport, RunCost, MarginalValue};
+use farrier_planner::goodput::{Goodput, GoodputReport, MarginalValue, RunCost};
 use farrier_planner::search;
 
-use super::super::train_output::room;
 use super::super::format::{count, duration, number, percent, usd};
+use super::super::train_output::memory_fit;
 use super::GoodputAnswer;
 use crate::printer::Printer;
 
-/// Prints the whole answer.
-pub(super) fn answer(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn print(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let report = &answer.report;
     let tokens = answer.tokens.map_or_else(String::new, |all| format!("{} tokens at ", count(all)));
     printer.line(&format!(
@@ -25,9 +24,9 @@ pub(super) fn answer(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::R
     }
     memory(answer, printer)?;
     conditions(answer, printer)?;
-    if let Some(stuck) = &report.no_progress {
+    if let Some(no_progress) = &report.no_progress {
         printer.line("")?;
-        printer.paragraph("", 0, &stuck.to_string())?;
+        printer.paragraph("", 0, &no_progress.to_string())?;
         return Ok(());
     }
     printer.line("")?;
@@ -36,37 +35,36 @@ pub(super) fn answer(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::R
     }
     cost(report, printer)?;
     if report.run.is_none() {
-        printer.line("`--tokens` gives days and dollars, and what a minute is worth.")?;
+        printer.line("Set `--tokens` for days, dollars and the value of a minute.")?;
     }
-    if answer.is_faultless() {
+    if answer.is_failure_free() {
         return Ok(());
     }
-    worth(report, printer)
+    improvements(report, printer)
 }
 
 fn memory(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let (Some(fits), Some(memory)) = (answer.fits, &answer.memory) else { return Ok(()) };
-    let needs_gib = [memory.p50_gib, memory.p95_gib, memory.capacity_gib];
-    let room = room(fits, memory.tight, needs_gib, printer);
-    printer.line(&format!("memory      {room}"))?;
+    let gib = [memory.p50_gib, memory.p95_gib, memory.capacity_gib];
+    let fit = memory_fit(fits, memory.tight, gib, printer);
+    printer.line(&format!("memory      {fit}"))?;
     if !fits && !memory.tight {
-        printer
-            .line("            what follows holds if it did; `--search` finds a split that does")?;
+        printer.line("            the following assumes that it fits; try `--search`")?;
     }
     Ok(())
 }
 
-/// What stops the run, and how it is saved.
+/// Failure rate and checkpoints.
 fn conditions(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<()> {
     let best = &answer.report.best;
-    if answer.is_faultless() {
-        printer.line("faults      no faults: checkpoints are not needed")?;
+    if answer.is_failure_free() {
+        printer.line("failures    no failures: checkpoints are not needed")?;
         if answer.report.requested.is_none() {
             return Ok(());
         }
     } else {
         printer.line(&format!(
-            "faults      one in {}, {} a day; seen after {}, training again {} later",
+            "failures    one in {}, {} per day; detected after {}, training again {} later",
             duration(best.mtbf_s),
             number(best.failures_per_day),
             duration(answer.conditions.detection_s),
@@ -74,7 +72,7 @@ fn conditions(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<(
         ))?;
     }
     printer.line(&format!(
-        "checkpoint  {}: {} GB, training waits {} for each",
+        "checkpoint  {}: {} GB, stalls training for {}",
         answer.conditions.checkpoint.kind.name(),
         number(answer.conditions.checkpoint.bytes / 1e9),
         duration(best.stall_s),
@@ -82,7 +80,7 @@ fn conditions(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<(
     Ok(())
 }
 
-/// The best interval and the one asked for; whether there was one to print.
+/// The best and the requested interval; returns whether anything was printed.
 fn intervals(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<bool> {
     let report = &answer.report;
     let line = |name: &str, goodput: &Goodput| {
@@ -93,11 +91,11 @@ fn intervals(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<bo
         vec![name.to_owned(), interval, number(goodput.interval_steps), percent(goodput.share)]
     };
     let mut rows = Vec::new();
-    if !answer.is_faultless() {
-        rows.push(line("the best", &report.best));
+    if !answer.is_failure_free() {
+        rows.push(line("best", &report.best));
     }
     if let Some(requested) = &report.requested {
-        rows.push(line("as asked for", requested));
+        rows.push(line("requested", requested));
     }
     if rows.is_empty() {
         return Ok(false);
@@ -105,10 +103,10 @@ fn intervals(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<bo
     printer.table(&["Checkpoint interval", "Time", "Steps", "Effective time (ETTR)"], &rows)?;
     if let Some(beyond_s) = report.interval_beyond_run_s {
         printer.line(&format!(
-            "The run ends before a checkpoint pays: the best interval of a longer one is {}.",
+            "The run ends before a checkpoint pays off: the best interval of a longer run is {}.",
             duration(beyond_s)
         ))?;
-    } else if !answer.is_faultless() {
+    } else if !answer.is_failure_free() {
         printer.line(&format!(
             "Young's formula gives {}, Daly's {}.",
             duration(report.young_interval_s),
@@ -120,12 +118,12 @@ fn intervals(answer: &GoodputAnswer, printer: &mut Printer) -> anyhow::Result<bo
 
 fn cost(report: &GoodputReport, printer: &mut Printer) -> anyhow::Result<()> {
     if let Some(run) = &report.run {
-        printer.paragraph("", 0, &takes(run))?;
+        printer.paragraph("", 0, &duration_and_cost(run))?;
         let lost = &run.lost;
         let rows: Vec<Vec<String>> = [
-            ("checkpoints that training waits for", lost.checkpoint_stalls_h),
-            ("work done again", lost.lost_work_h),
-            ("faults not yet seen", lost.detection_h),
+            ("checkpoint stalls", lost.checkpoint_stalls_h),
+            ("repeated work", lost.lost_work_h),
+            ("failure detection", lost.detection_h),
             ("recovery", lost.recovery_h),
             ("waiting for a node", lost.waiting_for_spares_h),
             ("planned stops", lost.planned_h),
@@ -143,10 +141,10 @@ fn cost(report: &GoodputReport, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a run takes and what it costs, with the doubt that its speed has.
-fn takes(run: &RunCost) -> String {
-    let range = |least: Option<String>, most: Option<String>| match least.zip(most) {
-        Some((least, most)) => format!(" (P10-P90 {least} to {most})"),
+/// Duration and cost of a run, with P10 and P90.
+fn duration_and_cost(run: &RunCost) -> String {
+    let range = |p10: Option<String>, p90: Option<String>| match p10.zip(p90) {
+        Some((p10, p90)) => format!(" (P10-P90 {p10} to {p90})"),
         None => String::new(),
     };
     let days = |days: f64| duration(86_400.0 * days);
@@ -154,7 +152,7 @@ fn takes(run: &RunCost) -> String {
         format!(", {}{}", usd(dollars), range(run.usd_p10.map(usd), run.usd_p90.map(usd)))
     });
     format!(
-        "The run takes {}{}, {} of it training, with {} faults{dollars}.",
+        "The run takes {}{}, {} of it training, with {} failures{dollars}.",
         days(run.days),
         range(run.days_p10.map(days), run.days_p90.map(days)),
         duration(3600.0 * run.productive_h),
@@ -162,26 +160,26 @@ fn takes(run: &RunCost) -> String {
     )
 }
 
-/// What would be better.
-fn worth(report: &GoodputReport, printer: &mut Printer) -> anyhow::Result<()> {
-    if let Some(worth) = &report.value_of_a_minute {
-        let said = |worth: &MarginalValue| match worth.usd {
-            Some(dollars) => format!("{} and {}", duration(3600.0 * worth.hours), usd(dollars)),
-            None => duration(3600.0 * worth.hours),
+/// Value of faster detection and recovery, and the number of spares.
+fn improvements(report: &GoodputReport, printer: &mut Printer) -> anyhow::Result<()> {
+    if let Some(values) = &report.value_of_a_minute {
+        let describe = |value: &MarginalValue| match value.usd {
+            Some(dollars) => format!("{} and {}", duration(3600.0 * value.hours), usd(dollars)),
+            None => duration(3600.0 * value.hours),
         };
         printer.paragraph(
             "",
             0,
             &format!(
-                "Over the run, a minute less until a fault is seen is worth {}; a minute less of recovery {}.",
-                said(&worth.detection),
-                said(&worth.recovery)
+                "Over the run, a minute less of detection saves {}; a minute less of recovery saves {}.",
+                describe(&values.detection),
+                describe(&values.recovery)
             ),
         )?;
     }
     let cheapest = &report.spares.cheapest;
     printer.line(&format!(
-        "Spares that pay: {} (on average {} are out).",
+        "Cost-optimal spares: {} (mean number of nodes out: {}).",
         match cheapest.nodes {
             1 => "1 node".to_owned(),
             nodes => format!("{nodes} nodes"),

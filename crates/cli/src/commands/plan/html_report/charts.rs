@@ -1,4 +1,4 @@
-//! The plots of a plan.
+//! Charts of a plan.
 
 use farrier_planner::bound::Bound;
 use farrier_planner::memory::MemoryBreakdown;
@@ -12,20 +12,20 @@ use crate::render::{
     stack, trade, waterfall,
 };
 
-/// A part of memory: its colour, its name, and how much of it there is, GiB.
+/// A part of memory: colour, name and GiB.
 type MemoryPart = (Colour, &'static str, fn(&MemoryBreakdown) -> f64);
 
-/// What is in a GPU's memory, from below in the plot.
+/// Parts of a GPU's memory, bottom to top.
 pub(super) const PARTS: [MemoryPart; 9] = [
     (Colour::Indigo, "weights", |parts| parts.weights_gib),
     (Colour::Cyan, "gradients", |parts| parts.gradients_gib),
     (Colour::Teal, "optimizer", |parts| parts.optimizer_gib),
-    (Colour::Green, "gathered weights and gradients", |parts| parts.unsharded_gib),
+    (Colour::Green, "unsharded buffers", |parts| parts.unsharded_gib),
     (Colour::Sand, "activations", |parts| parts.activations_gib),
-    (Colour::Olive, "way back through a block", |parts| parts.working_gib),
-    (Colour::Rose, "output and loss", |parts| parts.logits_gib),
-    (Colour::Purple, "driver and communication", |parts| parts.runtime_gib),
-    (Colour::Grey, "allocator's margin", |parts| parts.margin_gib),
+    (Colour::Olive, "backward buffers", |parts| parts.working_gib),
+    (Colour::Rose, "logits and loss", |parts| parts.logits_gib),
+    (Colour::Purple, "CUDA context and NCCL", |parts| parts.runtime_gib),
+    (Colour::Grey, "allocator margin", |parts| parts.margin_gib),
 ];
 
 fn figure(title: &str, plot: &str, legend: &str, note: &str) -> String {
@@ -37,7 +37,7 @@ fn figure(title: &str, plot: &str, legend: &str, note: &str) -> String {
     format!("<figure><figcaption>{}</figcaption>\n{plot}{legend}{note}</figure>\n", escape(title))
 }
 
-/// Memory of a GPU of each stage.
+/// Memory per pipeline stage.
 pub(super) fn memory(plan: &TrainingPlan) -> String {
     let memory = &plan.memory;
     let staged = memory.stages.len() > 1;
@@ -46,14 +46,14 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
         parts: PARTS.iter().map(|(_, _, part)| part(&stage.p50)).collect(),
         mark: stage.p95.total_gib(),
         text: format!(
-            "stage {}, {} blocks: {} GiB, at most {}",
+            "stage {}, {} layers: P50 {} GiB, P95 {}",
             stage.stage + 1,
             stage.blocks,
             number(stage.p50.total_gib()),
             number(stage.p95.total_gib())
         ),
     });
-    let title = if staged { "Memory of a GPU by pipeline stage" } else { "Memory of a GPU" };
+    let title = if staged { "Memory per GPU by pipeline stage" } else { "Memory per GPU" };
     let colours = PARTS.map(|(colour, _, _)| colour);
     let plot = stack(&Stack {
         title,
@@ -61,14 +61,12 @@ pub(super) fn memory(plan: &TrainingPlan) -> String {
         each: if staged { "pipeline stage" } else { "every GPU" },
         colours: &colours,
         columns: columns.collect(),
-        limit: (plan.capacity_gib, format!("a GPU has {}", number(plan.capacity_gib))),
+        limit: (plan.capacity_gib, format!("capacity {}", number(plan.capacity_gib))),
     });
     let shown = PARTS
         .iter()
         .filter(|(_, _, part)| memory.stages.iter().any(|stage| part(&stage.p50) > 0.0));
-    let mut note = "Columns are what half of such runs need (P50), the mark above what 95 of 100 \
-                    need at most (P95)."
-        .to_owned();
+    let mut note = "Columns are the median (P50) of such runs; the mark above is P95.".to_owned();
     if let Some(worst) = memory.stages.get(memory.worst_stage).filter(|_| staged) {
         note.push_str(&format!(" Stage {} is the fullest.", worst.stage + 1));
     }
@@ -86,10 +84,10 @@ fn bound_colour(bound: Bound) -> Colour {
     }
 }
 
-/// What a step is spent on.
+/// Time of a step by phase.
 pub(super) fn step(plan: &TrainingPlan) -> String {
     let estimate = &plan.estimate;
-    // Of a quick step milliseconds.
+    // Milliseconds for short steps.
     let (factor, unit, axis) = if estimate.step_time_s < 1.0 {
         (1e3, "ms", "milliseconds")
     } else {
@@ -103,7 +101,7 @@ pub(super) fn step(plan: &TrainingPlan) -> String {
     });
     let rate = estimate.tokens_per_s_per_gpu;
     let whole = estimate.step_time_s * factor;
-    let title = "A step by what it is spent on";
+    let title = "Step time by phase";
     let plot = waterfall(&Waterfall {
         title,
         unit: axis,
@@ -119,12 +117,12 @@ pub(super) fn step(plan: &TrainingPlan) -> String {
         .into_iter()
         .filter(|bound| estimate.phases.iter().any(|phase| phase.bound == *bound))
         .map(|bound| (bound_colour(bound), bound_label(bound, plan.has_nvlink)));
-    let note = "The colour says what a part is bound by. Traffic is only what the step waits for; \
-                what hides behind work is not in it. The range of the whole is P10 to P90.";
+    let note = "The colour shows what a phase is bound by. Communication is only the exposed part; \
+                communication overlapped with compute is not included. The range of the total is P10 to P90.";
     figure(title, &plot, &legend(shown), note)
 }
 
-/// A kind's colour and mark.
+/// Colour and mark of a kind of operation.
 pub(super) fn kind_colour(kind: OpKind) -> Colour {
     match kind {
         OpKind::AttentionGemm => Colour::Indigo,
@@ -137,7 +135,7 @@ pub(super) fn kind_colour(kind: OpKind) -> Colour {
     }
 }
 
-/// Where the kinds of work lie under the GPU's roofs.
+/// Roofline chart.
 pub(super) fn roofline(plan: &TrainingPlan) -> String {
     let roofline = &plan.roofline;
     let (peak, half) = (roofline.peak_flops_per_s / 1e12, roofline.half_peak_flops_per_s / 1e12);
@@ -146,14 +144,14 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
         intensity: work.flops_per_byte,
         reached: work.flops_per_s / 1e12,
         text: format!(
-            "{}: {} FLOP for each byte, {} TFLOP/s",
+            "{}: {} FLOP per byte, {} TFLOP/s",
             work.kind.name(),
             number(work.flops_per_byte),
             number(work.flops_per_s / 1e12)
         ),
         colour: kind_colour(work.kind),
     });
-    let title = "Roofline: what each kind of work reaches of the GPU";
+    let title = "Roofline: achieved rate of each kind of operation";
     let plot = roofs(&Roof {
         title,
         peak: (peak, format!("{} TFLOP/s in {}", number(peak), plan.precision)),
@@ -170,12 +168,12 @@ pub(super) fn roofline(plan: &TrainingPlan) -> String {
         ));
     }
     legend.push_str("</ul>\n");
-    let note = "Lines are the peaks of the part, marks what is expected in training. Bytes of \
-                products are each operand read and each result written once.";
+    let note = "Lines are the peaks of the GPU, marks are the expected rates in training. Bytes of \
+                GEMMs count each operand and each result once.";
     figure(title, &plot, &legend, note)
 }
 
-/// Days and dollars of the same run on other numbers of GPUs.
+/// Days and dollars by number of GPUs.
 pub(super) fn cost_and_time(plan: &TrainingPlan, points: &[CostPoint]) -> String {
     if points.is_empty() {
         return String::new();
@@ -199,14 +197,14 @@ pub(super) fn cost_and_time(plan: &TrainingPlan, points: &[CostPoint]) -> String
             "Cost against time, by the number of GPUs",
             "dollars",
             "$",
-            "Numbers are GPUs, ranges P10 to P90 of the days; the cost goes with the days. Without faults.",
+            "Labels are numbers of GPUs, ranges are P10 to P90 of the days; the cost scales with the days. Without failures.",
         )
     } else {
         (
             "GPUs against time",
             "GPUs",
             "",
-            "Ranges are P10 to P90. Without faults; no price is known.",
+            "Ranges are P10 to P90. Without failures; the price is unknown.",
         )
     };
     let plot = trade(&Trade {

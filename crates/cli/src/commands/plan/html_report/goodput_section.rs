@@ -1,20 +1,19 @@
-//! What faults and checkpoints leave of a run.
+//! Section on failures and checkpoints.
 
-use farrier_planner::goodput::{Goodput, LostTime, GoodputReport, SpareChoice, MarginalValue};
+use farrier_planner::goodput::{Goodput, GoodputReport, LostTime, MarginalValue, SpareChoice};
 
 use super::super::format::{duration, number, percent, usd};
 use super::tables::HtmlTable;
 use crate::render::{Bar, bars, escape};
 use crate::spread::Spread;
 
-/// The section about goodput.
 pub(super) fn section(report: &GoodputReport) -> String {
     let chosen = report.requested.as_ref().unwrap_or(&report.best);
-    let mut html = "<h2>With faults and checkpoints</h2>\n".to_owned();
-    if let Some(stuck) = &report.no_progress {
+    let mut html = "<h2>Failures and checkpoints</h2>\n".to_owned();
+    if let Some(no_progress) = &report.no_progress {
         html.push_str(&format!(
             "<p class=\"warning\">{}</p>\n",
-            escape(&format!("The run {stuck}."))
+            escape(&format!("The run {no_progress}."))
         ));
     }
     html.push_str("<dl>\n");
@@ -26,7 +25,7 @@ pub(super) fn section(report: &GoodputReport) -> String {
         html.push_str("<div class=\"plots\">\n");
         html.push_str(&lost(&run.lost, run.hours));
         html.push_str("<div>\n");
-        html.push_str(&worths(report));
+        html.push_str(&marginal_values(report));
         html.push_str("</div>\n</div>\n");
     }
     html.push_str(&spares(report));
@@ -38,27 +37,27 @@ fn facts(report: &GoodputReport, chosen: &Goodput) -> Vec<(&'static str, String)
         interval_s if interval_s.is_finite() => {
             format!("{} ({} steps)", duration(interval_s), number(goodput.interval_steps))
         }
-        _ if goodput.mtbf_s.is_finite() => "none: the run ends before one pays".to_owned(),
-        _ => "never: nothing fails".to_owned(),
+        _ if goodput.mtbf_s.is_finite() => "none: the run ends before one pays off".to_owned(),
+        _ => "none: nothing fails".to_owned(),
     };
     let mut facts = vec![("Best checkpoint interval", every(&report.best))];
     if let Some(requested) = &report.requested {
         facts.push((
-            "Interval as given",
+            "Requested interval",
             format!(
-                "{}, which keeps {} (the best {})",
+                "{}, with an ETTR of {} (best {})",
                 every(requested),
                 percent(requested.share),
                 percent(report.best.share)
             ),
         ));
     }
-    facts.push(("ETTR", format!("{} of the time is training that is kept", percent(chosen.share))));
+    facts.push(("ETTR", format!("{} of the time is effective training", percent(chosen.share))));
     facts.push((
-        "Faults",
+        "Failures",
         if chosen.mtbf_s.is_finite() {
             format!(
-                "one in {}, {} a day; {} from a fault to training again",
+                "one in {}, {} per day; {} from a failure to training again",
                 duration(chosen.mtbf_s),
                 number(chosen.failures_per_day),
                 duration(chosen.down_s + chosen.wait_s)
@@ -68,32 +67,32 @@ fn facts(report: &GoodputReport, chosen: &Goodput) -> Vec<(&'static str, String)
         },
     ));
     facts.push((
-        "A checkpoint",
+        "Checkpoint",
         format!(
-            "training waits {}, and {} later it can be restored",
+            "stalls training for {}, and can be restored {} later",
             duration(chosen.stall_s),
             duration(chosen.settle_s)
         ),
     ));
     if let Some(run) = &report.run {
-        let mut all = format!("{} days with {} faults", number(run.days), number(run.failures));
+        let mut all = format!("{} days with {} failures", number(run.days), number(run.failures));
         if let Some((cost, lost)) = run.usd.zip(run.lost_usd) {
-            all.push_str(&format!(", {}; {} of it for lost hours", usd(cost), usd(lost)));
+            all.push_str(&format!(", {}; {} of it for lost time", usd(cost), usd(lost)));
         }
-        facts.push(("The run", all));
+        facts.push(("Run", all));
     }
     facts
 }
 
-/// Where the lost hours go.
+/// Chart of the lost hours.
 fn lost(lost: &LostTime, hours: f64) -> String {
     let title = "Lost time, hours of the run";
     let parts = [
-        ("done again", lost.lost_work_h),
+        ("repeated work", lost.lost_work_h),
         ("detection", lost.detection_h),
         ("recovery", lost.recovery_h),
-        ("waiting for nodes", lost.waiting_for_spares_h),
-        ("checkpoints", lost.checkpoint_stalls_h),
+        ("waiting for a node", lost.waiting_for_spares_h),
+        ("checkpoint stalls", lost.checkpoint_stalls_h),
         ("planned stops", lost.planned_h),
     ];
     let rows: Vec<Bar> = parts
@@ -108,40 +107,40 @@ fn lost(lost: &LostTime, hours: f64) -> String {
         })
         .collect();
     format!(
-        "<figure><figcaption>{title}: {} in all</figcaption>\n{}</figure>\n",
+        "<figure><figcaption>{title}: {} in total</figcaption>\n{}</figure>\n",
         number(lost.total_h()),
         bars(title, &rows)
     )
 }
 
-/// What a minute less is worth.
-fn worths(report: &GoodputReport) -> String {
-    let Some(worths) = &report.value_of_a_minute else { return String::new() };
-    let mut table = HtmlTable::new(&["A minute less of", "Hours saved", "Worth"]);
-    let mut row = |name: &str, worth: &MarginalValue| {
-        let name = if worth.less_s < 60.0 {
-            format!("{name} <small>(only {})</small>", duration(worth.less_s))
+/// Value of a minute less.
+fn marginal_values(report: &GoodputReport) -> String {
+    let Some(values) = &report.value_of_a_minute else { return String::new() };
+    let mut table = HtmlTable::new(&["A minute less of", "Hours saved", "Value"]);
+    let mut row = |name: &str, value: &MarginalValue| {
+        let name = if value.less_s < 60.0 {
+            format!("{name} <small>(only {})</small>", duration(value.less_s))
         } else {
             name.to_owned()
         };
-        let cost = worth.usd.map_or_else(|| "no price known".to_owned(), usd);
-        table.row(false, &[name, number(worth.hours), cost]);
+        let cost = value.usd.map_or_else(|| "unknown price".to_owned(), usd);
+        table.row(false, &[name, number(value.hours), cost]);
     };
-    row("detection", &worths.detection);
-    row("recovery", &worths.recovery);
-    row("stall at a checkpoint", &worths.checkpoint_stall);
+    row("detection", &values.detection);
+    row("recovery", &values.recovery);
+    row("checkpoint stall", &values.checkpoint_stall);
     table.end()
 }
 
-/// How many spare nodes pay.
+/// Table of spare nodes.
 fn spares(report: &GoodputReport) -> String {
     let spares = &report.spares;
     let mut table = HtmlTable::new(&[
         "Spare nodes",
-        "None left at a fault",
+        "No spare at a failure",
         "Mean wait",
-        "Kept",
-        "GPUs paid for each that trains",
+        "ETTR",
+        "GPUs paid per effective GPU",
     ]);
     let mut row = |name: &str, choice: &SpareChoice| {
         table.row(
@@ -155,13 +154,13 @@ fn spares(report: &GoodputReport) -> String {
             ],
         );
     };
-    row("(without any)", &spares.none);
+    row("(none)", &spares.none);
     row("(cheapest)", &spares.cheapest);
     if let Some(requested) = &spares.requested {
-        row("(as given)", requested);
+        row("(requested)", requested);
     }
     format!(
-        "<h3>Spare nodes</h3>\n<p>{} nodes are out for repair at a time, on average.</p>\n{}",
+        "<h3>Spare nodes</h3>\n<p>{} nodes are out for repair on average.</p>\n{}",
         number(spares.mean_nodes_out),
         table.end()
     )

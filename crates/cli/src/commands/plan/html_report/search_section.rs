@@ -1,4 +1,4 @@
-//! What a search found, and what ruled the others out.
+//! Section on the search result.
 
 use farrier_planner::plan::TrainingPlan;
 use farrier_planner::search::{Alternative, SearchReport, describe};
@@ -7,21 +7,20 @@ use super::super::format::{grouped, number, percent};
 use super::tables::{HtmlTable, text_cell};
 use crate::render::escape;
 
-/// The section about the search.
-pub(super) fn section(plan: &TrainingPlan, found: &SearchReport) -> String {
+pub(super) fn section(plan: &TrainingPlan, search_report: &SearchReport) -> String {
     let count = |number: usize| u32::try_from(number).map_or(f64::MAX, f64::from);
     let mut html = format!(
-        "<h2>The best splits</h2>\n<p>{} splits were tried, {} fit.</p>\n",
-        grouped(count(found.tried)),
-        grouped(count(found.fit))
+        "<h2>Best parallelism configs</h2>\n<p>{} configs were tried, {} fit.</p>\n",
+        grouped(count(search_report.tried)),
+        grouped(count(search_report.fit))
     );
-    let first_s = found.best.first().map_or(1.0, |best| best.step_s);
-    let mut table = HtmlTable::new(&["Place", "<Split", "Step, s", "Longer", "P95, GiB"]);
-    for (place, candidate) in found.best.iter().enumerate() {
+    let first_s = search_report.best.first().map_or(1.0, |best| best.step_s);
+    let mut table = HtmlTable::new(&["Rank", "<Parallelism", "Step, s", "Slower by", "P95, GiB"]);
+    for (index, candidate) in search_report.best.iter().enumerate() {
         table.row(
             candidate.parallelism == plan.parallelism,
             &[
-                (place + 1).to_string(),
+                (index + 1).to_string(),
                 text_cell(&describe(&candidate.parallelism)),
                 number(candidate.step_s),
                 slower(candidate.step_s / first_s - 1.0),
@@ -30,14 +29,14 @@ pub(super) fn section(plan: &TrainingPlan, found: &SearchReport) -> String {
         );
     }
     html.push_str(&table.end());
-    if !found.alternatives.is_empty() {
-        html.push_str("<h3>What another choice would cost</h3>\n");
-        html.push_str(&alternatives(&found.alternatives));
+    if !search_report.alternatives.is_empty() {
+        html.push_str("<h3>Cost of other choices</h3>\n");
+        html.push_str(&alternatives(&search_report.alternatives));
     }
-    if !found.ruled_out.is_empty() {
-        html.push_str("<h3>What ruled the others out</h3>\n");
-        let mut table = HtmlTable::new(&["Splits", "<Why"]);
-        for out in &found.ruled_out {
+    if !search_report.ruled_out.is_empty() {
+        html.push_str("<h3>Why other configs were ruled out</h3>\n");
+        let mut table = HtmlTable::new(&["Configs", "<Reason"]);
+        for out in &search_report.ruled_out {
             table.row(false, &[grouped(count(out.count)), text_cell(&out.reason)]);
         }
         html.push_str(&table.end());
@@ -45,27 +44,28 @@ pub(super) fn section(plan: &TrainingPlan, found: &SearchReport) -> String {
     html
 }
 
-/// A row for each number of a split: what its other values cost at best.
+/// One row per axis: the cost of its other values at best.
 fn alternatives(alternatives: &[Alternative]) -> String {
     let mut rows: Vec<(&str, Vec<(&str, String)>)> = Vec::new();
     for alternative in alternatives {
-        let (axis, value) = alternative.change.rsplit_once(' ').unwrap_or((&alternative.change, ""));
+        let (axis, value) =
+            alternative.change.rsplit_once(' ').unwrap_or((&alternative.change, ""));
         let cost = match (alternative.slower, alternative.needs_gib) {
-            (Some(longer), _) => format!("{:+.1} %", 100.0 * longer),
+            (Some(slower), _) => format!("{:+.1} %", 100.0 * slower),
             (None, Some(gib)) => format!("does not fit, {} GiB", number(gib)),
-            (None, None) => "cannot be".to_owned(),
+            (None, None) => "impossible".to_owned(),
         };
         match rows.last_mut() {
             Some((last, value_parsers)) if *last == axis => value_parsers.push((value, cost)),
             _ => rows.push((axis, vec![(value, cost)])),
         }
     }
-    let mut table = HtmlTable::new(&["Instead", "<Time of a step, at best"]);
+    let mut table = HtmlTable::new(&["Axis", "<Step time at best"]);
     for (axis, mut value_parsers) in rows {
         value_parsers.sort_by_key(|(value, _)| value.parse::<u32>().unwrap_or(u32::MAX));
         let mut cell = text_cell("");
-        for (place, (value, cost)) in value_parsers.iter().enumerate() {
-            let comma = if place > 0 { ", " } else { "" };
+        for (index, (value, cost)) in values.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
             cell.push_str(&format!("{comma}<b>{}</b>: {}", escape(value), escape(cost)));
         }
         table.row(false, &[escape(axis), cell]);

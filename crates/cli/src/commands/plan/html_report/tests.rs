@@ -1,16 +1,22 @@
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::parallelism::{ParallelConfig, Sharding};
 use farrier_planner::model::builtin;
+use farrier_planner::parallelism::{ParallelConfig, Sharding};
 use farrier_planner::plan::{GpuPrice, plan};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{TrainingRun, Framework};
+use farrier_planner::run::{Framework, TrainingRun};
 use farrier_planner::search::{Constraints, search};
 
 use super::*;
 
-fn run(model: &str, gpu: &str, parallelism: ParallelConfig, global_batch: u32, framework: Framework) -> TrainingRun {
+fn run(
+    model: &str,
+    gpu: &str,
+    parallelism: ParallelConfig,
+    global_batch: u32,
+    framework: Framework,
+) -> TrainingRun {
     TrainingRun {
         model: builtin::by_name(model).unwrap().model(),
         gpu: Accelerator::by_name(FactSet::embedded(), gpu).unwrap(),
@@ -29,7 +35,7 @@ fn planned(run: &TrainingRun, tokens: Option<f64>) -> TrainingPlan {
     plan(Planner::shipped(), run, tokens, tokens.map(|_| price))
 }
 
-/// Llama 3 405B as it was trained: arXiv:2407.21783, 3.3.2.
+/// Llama 3 405B as trained: arXiv:2407.21783, 3.3.2.
 fn large() -> TrainingRun {
     let parallelism = ParallelConfig {
         tp: 8,
@@ -43,11 +49,12 @@ fn large() -> TrainingRun {
 }
 
 fn small() -> TrainingRun {
-    let parallelism = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
+    let parallelism =
+        ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
     run("llama3-8b", "H100-SXM-80GB", parallelism, 16, Framework::FsdpCompiled)
 }
 
-/// The same run with more or fewer copies.
+/// The same run with different numbers of data-parallel replicas.
 fn around(run: &TrainingRun, tokens: f64) -> Vec<CostPoint> {
     (0..7_u32)
         .map(|power| {
@@ -81,21 +88,21 @@ fn goodput_of(plan: &TrainingPlan, hazard: goodput::Hazard) -> goodput::GoodputR
     goodput::GoodputReport::new(&conditions, &training, None).unwrap()
 }
 
-/// Every tag that is opened is closed, in order; nothing is loaded, and no number is none.
+/// Tags must be balanced, nothing is loaded from outside, and no number is NaN or infinite.
 fn check(html: &str) {
     let mut open = Vec::new();
     let (_, body) = html.split_once("<!DOCTYPE html>\n").unwrap();
-    for piece in body.split('<').skip(1) {
-        let (tag, text) = piece.split_once('>').unwrap_or_else(|| panic!("`{piece}` has no end"));
+    for part in body.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap_or_else(|| panic!("`{part}` is not closed"));
         if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name), "closed where another is open");
+            assert_eq!(open.pop(), Some(name), "closing tag does not match");
         } else if !tag.ends_with('/') {
             open.push(tag.split(' ').next().unwrap());
         }
-        assert!(!text.contains('>') || open.last() == Some(&"style"), "a stray `>`: {piece}");
+        assert!(!text.contains('>') || open.last() == Some(&"style"), "a stray `>`: {part}");
         assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
     }
-    assert!(open.is_empty(), "left open: {open:?}");
+    assert!(open.is_empty(), "not closed: {open:?}");
     for loaded in ["<script", "<link", "src=", "href=", "url(", "@import"] {
         assert!(!html.contains(loaded), "{loaded}");
     }
@@ -103,53 +110,58 @@ fn check(html: &str) {
     for word in text_cell {
         assert!(!matches!(word, "NaN" | "inf"), "{word} in the page");
     }
-    assert!(!html.contains('\u{1}'), "a cell of words has lost its mark");
+    assert!(!html.contains('\u{1}'), "an unconverted text cell");
 }
 
-/// Kept where `FARRIER_PAGE` says, to be looked at.
-fn keep(name: &str, html: &str) {
+/// Writes the page to the folder in `FARRIER_PAGE`, for inspection.
+fn save(name: &str, html: &str) {
     if let Some(folder) = std::env::var_os("FARRIER_PAGE") {
         std::fs::write(std::path::Path::new(&folder).join(name), html).unwrap();
     }
 }
 
 #[test]
-fn llama_3_405b_has_all_of_it() {
+fn large_plan_has_all_sections() {
     let run = large();
     let plan = planned(&run, Some(15.6e12));
-    let found =
-        search(Planner::shipped(), &run, 16_384, &Constraints { cp: Some(1), ..Constraints::default() }).unwrap();
+    let search_report = search(
+        Planner::shipped(),
+        &run,
+        16_384,
+        &Constraints { cp: Some(1), ..Constraints::default() },
+    )
+    .unwrap();
     let goodput = goodput_of(&plan, goodput::Hazard::DEDICATED);
-    let html = render(&plan, Some(&found), Some(&goodput), &around(&run, 15.6e12));
-    keep("page.html", &html);
+    let html = render(&plan, Some(&search_report), Some(&goodput), &around(&run, 15.6e12));
+    save("page.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 16, "all stages");
-    assert!(html.contains("stage 16, ") && !html.contains("stage 0, "), "people count from 1");
+    assert!(html.contains("stage 16, ") && !html.contains("stage 0, "), "stages count from 1");
     assert_eq!(html.matches("class=\"fall ").count(), plan.estimate.phases.len());
     assert_eq!(html.matches("class=\"point ").count(), plan.roofline.work.len());
     assert_eq!(html.matches("class=\"place\"").count(), 7);
     assert!(html.contains("16,384 GPUs (planned)"));
     assert!(html.contains("a list &lt;of prices&gt; &amp; more"));
-    assert!(html.contains("<strong>Fits") || html.contains("<strong>Tight"), "as it was trained");
+    assert!(html.contains("<strong>Fits") || html.contains("<strong>Tight"), "as trained");
     let nearest = plan.estimate.nearest_measured.as_ref().unwrap();
     assert!(html.contains(&escape(&nearest.source)));
-    let out = &found.ruled_out[0];
+    let out = &search_report.ruled_out[0];
     assert!(html.contains(&escape(&out.reason)));
 }
 
 #[test]
-fn llama_3_8b_on_a_node_has_what_was_asked_for_and_no_more() {
+fn small_plan_has_no_optional_sections() {
     let plan = planned(&small(), None);
     let html = render(&plan, None, None, &[]);
-    keep("page_small.html", &html);
+    save("page_small.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 1);
     assert!(!html.contains("Cost against time") && !html.contains("checkpoint interval"));
-    assert!(!html.contains("The best splits"));
+    assert!(!html.contains("Best parallelism configs"));
 }
 
 #[test]
-fn a_long_pipeline_of_experts_in_8_bits_is_drawn_whole() {
+fn long_moe_pipeline_in_fp8_is_drawn() {
     let parallelism = ParallelConfig { pp: 61, ep: 8, ..ParallelConfig::data_parallel(16, 1) };
     let mut run = run("deepseek-v3", "H100-SXM-80GB", parallelism, 2048, Framework::Tuned);
     run.precision = Precision::Fp8;
@@ -160,26 +172,27 @@ fn a_long_pipeline_of_experts_in_8_bits_is_drawn_whole() {
     }
     let stuck = goodput_of(&plan, goodput::Hazard::with_mtbf(0.02).unwrap());
     let html = render(&plan, None, Some(&stuck), &points);
-    keep("page_long.html", &html);
+    save("page_long.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 61);
-    assert_eq!(html.matches("class=\"lower\"").count(), 1, "the peak of 16 bits too");
-    assert!(html.contains("makes no headway"));
+    assert_eq!(html.matches("class=\"lower\"").count(), 1, "the 16-bit peak too");
+    assert!(html.contains("makes no progress"));
     assert!(html.contains("GPUs against time"));
 }
 
 #[test]
-fn where_nothing_fails_nothing_is_endless() {
+fn no_failures_give_no_infinite_numbers() {
     let plan = planned(&small(), Some(1e11));
     let calm = goodput_of(&plan, goodput::Hazard::NONE);
     let html = render(&plan, None, Some(&calm), &around(&small(), 1e11)[..1]);
     check(&html);
-    assert!(html.contains("never: nothing fails"));
+    assert!(html.contains("none: nothing fails"));
 }
 
 #[test]
-fn gpus_without_nvlink_wait_for_pcie() {
-    let parallelism = ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
+fn gpus_without_nvlink_are_bound_by_pcie() {
+    let parallelism =
+        ParallelConfig { sharding: Sharding::Weights, ..ParallelConfig::data_parallel(8, 1) };
     for (gpu, link, other) in [("A10", "PCIe", "NVLink"), ("H100", "NVLink", "PCIe")] {
         let run = run("llama3.2-1b", gpu, parallelism, 16, Framework::FsdpCompiled);
         let html = render(&planned(&run, None), None, None, &[]);
@@ -188,7 +201,7 @@ fn gpus_without_nvlink_wait_for_pcie() {
 }
 
 #[test]
-fn what_does_not_fit_says_so_first() {
+fn oversized_run_is_reported_first() {
     let mut run = small();
     run.parallelism.sharding = Sharding::None;
     let html = render(&planned(&run, None), None, None, &[]);
