@@ -34,6 +34,7 @@ const DEFAULT_GPUS: [&str; 7] = [
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
+    work: WorkloadArgs,
     /// GPUs to compare [default: the common data-center GPUs]
     #[arg(long, value_name = "SKU", value_delimiter = ',')]
     gpu: Vec<String>,
@@ -61,7 +62,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
+    let basis = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
         (_, Some(usd), ..) => Basis::UsdPerHour(usd),
         (_, _, Some(days), Some(tokens)) => Basis::Days { days, tokens },
         (Some(gpus), ..) => Basis::Gpus(gpus),
@@ -114,7 +115,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         precision: args.work.precision,
         framework: args.work.framework,
         tokens: args.work.tokens,
-        equal,
+        basis,
     };
     let mut comparison = compare(args.calibration.planner_for_all(&gpus)?, &run, &gpus, &criteria);
     for option in &mut comparison.options {

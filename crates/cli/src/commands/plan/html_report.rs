@@ -13,7 +13,7 @@ use farrier_planner::run::TrainingTask;
 use farrier_planner::search;
 
 use super::format::{count, grouped, number, percent, usd};
-use crate::render::{escape, head_with_colours};
+use crate::page::{escape, head_with_colours};
 
 /// Days and cost of the run on a number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,10 +39,10 @@ pub(crate) fn render(
     html.push_str(&answer(plan, goodput));
     html.push_str(&facts(plan));
     html.push_str("<h2>Memory, time, roofline and cost</h2>\n<div class=\"plots\">\n");
-    html.push_str(&plots::memory(plan));
-    html.push_str(&plots::step(plan));
-    html.push_str(&plots::roofline(plan));
-    html.push_str(&plots::cost_and_time(plan, cost_and_time));
+    html.push_str(&charts::memory(plan));
+    html.push_str(&charts::step(plan));
+    html.push_str(&charts::roofline(plan));
+    html.push_str(&charts::cost_and_time(plan, cost_and_time));
     html.push_str("</div>\n");
     html.push_str(&tables::speedups(plan));
     html.push_str(&tables::nearest(plan));

@@ -116,7 +116,7 @@ fn print(
     }
     printer.table(
         &["Step time", "Rows", "Mean error", "Median", "P90", "Bias", "In P10-P90"],
-        &["Step time", "Rows", "Mean error", "Median", "P90", "Bias", "In P10-P90"],
+        &rows,
     )?;
     if !score.uncovered.is_empty() {
         printer.line("")?;
@@ -130,7 +130,7 @@ fn print(
 
 /// How the shipped rows were estimated.
 fn held_out(score: &Score) -> String {
-    let cautioned = score.held_out - score.learned;
+    let cautioned = score.held_out - score.fitted_rows;
     let notes = if cautioned > 0 {
         format!(", {cautioned} more carry a caution and were not")
     } else {

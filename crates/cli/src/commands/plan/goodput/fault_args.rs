@@ -72,7 +72,7 @@ fn hazard(text: &str) -> Result<Hazard, String> {
 
 fn spares(text: &str) -> Result<u32, String> {
     let nodes = text.parse().ok().filter(|nodes| *nodes <= MAX_SPARES);
-    nodes.ok_or_else(|| format!("expected a whole number from 0 to {MOST_SPARES}"))
+    nodes.ok_or_else(|| format!("expected a whole number from 0 to {MAX_SPARES}"))
 }
 
 impl FaultArgs {

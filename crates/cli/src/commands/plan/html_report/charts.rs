@@ -7,7 +7,7 @@ use farrier_planner::roofline::OpKind;
 
 use super::super::format::{grouped, number, percent, usd};
 use super::{CostPoint, bound_label};
-use crate::render::{
+use crate::page::{
     Colour, Column, Fall, Place, Roof, Stack, Trade, Under, Waterfall, escape, legend, mark, roofs,
     stack, trade, waterfall,
 };
@@ -80,7 +80,7 @@ fn bound_colour(bound: Bound) -> Colour {
         Bound::Nvlink => Colour::Teal,
         Bound::Network => Colour::Cyan,
         Bound::Bubble => Colour::Grey,
-        Bound::LauncherArg => Colour::Rose,
+        Bound::Launch => Colour::Rose,
     }
 }
 

@@ -4,7 +4,7 @@ use farrier_planner::goodput::{Goodput, GoodputReport, LostTime, MarginalValue, 
 
 use super::super::format::{duration, number, percent, usd};
 use super::tables::HtmlTable;
-use crate::render::{Bar, bars, escape};
+use crate::page::{Bar, bars, escape};
 use crate::spread::Spread;
 
 pub(super) fn section(report: &GoodputReport) -> String {

@@ -5,7 +5,7 @@ use farrier_planner::search::{Alternative, SearchReport, describe};
 
 use super::super::format::{grouped, number, percent};
 use super::tables::{HtmlTable, text_cell};
-use crate::render::escape;
+use crate::page::escape;
 
 pub(super) fn section(plan: &TrainingPlan, search_report: &SearchReport) -> String {
     let count = |number: usize| u32::try_from(number).map_or(f64::MAX, f64::from);
@@ -56,13 +56,13 @@ fn alternatives(alternatives: &[Alternative]) -> String {
             (None, None) => "impossible".to_owned(),
         };
         match rows.last_mut() {
-            Some((last, value_parsers)) if *last == axis => value_parsers.push((value, cost)),
+            Some((last, values)) if *last == axis => values.push((value, cost)),
             _ => rows.push((axis, vec![(value, cost)])),
         }
     }
     let mut table = HtmlTable::new(&["Axis", "<Step time at best"]);
-    for (axis, mut value_parsers) in rows {
-        value_parsers.sort_by_key(|(value, _)| value.parse::<u32>().unwrap_or(u32::MAX));
+    for (axis, mut values) in rows {
+        values.sort_by_key(|(value, _)| value.parse::<u32>().unwrap_or(u32::MAX));
         let mut cell = text_cell("");
         for (index, (value, cost)) in values.iter().enumerate() {
             let comma = if index > 0 { ", " } else { "" };

@@ -8,7 +8,7 @@ use farrier_planner::run::TrainingTask;
 use super::super::format::{grouped, number, percent, usd};
 use super::charts::{PARTS, kind_colour};
 use super::{CostPoint, bound_label};
-use crate::render::{escape, mark};
+use crate::page::{escape, mark};
 
 /// An HTML table. Cells are already escaped.
 pub(super) struct HtmlTable {
@@ -54,7 +54,7 @@ const TEXT_CELL: char = '\u{1}';
 
 /// An escaped, left-aligned text cell.
 pub(super) fn text_cell(text: &str) -> String {
-    format!("{WORDS}{}", escape(text))
+    format!("{TEXT_CELL}{}", escape(text))
 }
 
 /// Share of each bound, and the speedup from relaxing it.
