@@ -1,5 +1,5 @@
-//! Any configuration of a model is planned, searched or refused in any split, and any table of runs
-//! scored or refused; what is planned is finite.
+//! Any model config in any parallelism config is planned, searched or rejected, and any table of runs
+//! is scored or rejected, without panics. Plans are finite.
 #![no_main]
 
 use farrier_facts::FactSet;
@@ -13,14 +13,14 @@ use farrier_planner::search::{self, Constraints};
 use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
-/// One of several, by any number.
+/// Picks an element by any number.
 fn one<T: Copy>(all: &[T], number: u8) -> T {
     all[usize::from(number) % all.len()]
 }
 
-/// What is fixed, or nothing.
+/// A fixed value, or `None` to search.
 fn fixed(number: u16) -> Option<u32> {
-    // The highest bit leaves it free.
+    // The highest bit leaves it unset.
     (number < 1 << 15).then(|| u32::from(number))
 }
 
@@ -94,7 +94,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     let gpus = u32::from(gpus);
     let quick = search::quick(planner, &run, gpus, &constraints);
     let Ok(found) = search::search(planner, &run, gpus, &constraints) else {
-        assert!(quick.is_none(), "what is found quickly is found by a whole search");
+        assert!(quick.is_none(), "a quick search found a config that the full search did not");
         return;
     };
     assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
@@ -102,7 +102,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     constraints.apply(&mut best, found.best[0].parallelism);
     let plan = plan::plan(planner, &best, None, None);
     for launcher in [Launcher::Torchrun, Launcher::Slurm] {
-        // Written or refused.
+        // A script or an error.
         let _ = emit(&plan, &best, launcher);
     }
 });

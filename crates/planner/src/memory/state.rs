@@ -131,11 +131,11 @@ impl ModelStates {
         } else {
             largest
         };
-        let learns = f64::from(u8::from(run.task == TrainingTask::Full));
+        let is_trained = f64::from(u8::from(run.task == TrainingTask::Full));
         let end = if stage.last { self.output.max(self.embedding) } else { self.embedding };
         let end = if stage.first || stage.last { end } else { 0.0 };
         // The 16-bit gradient, and its copy in the reduction precision.
-        let gradient = learns * (2.0 + f64::from(run.parallelism.reduce_bytes)) * largest.max(end);
+        let gradient = is_trained * (2.0 + f64::from(run.parallelism.reduce_bytes)) * largest.max(end);
         match run.parallelism.sharding {
             _ if !run.parallelism.shards_gradients() => 0.0,
             Sharding::None | Sharding::Optimizer | Sharding::Gradients => gradient,
