@@ -26,14 +26,14 @@ pub struct Advisory {
     pub product: Product,
     /// NVIDIA's bulletin number.
     pub bulletin: String,
-    /// When the bulletin came out.
+    /// PartialDate the bulletin came out.
     pub published: Date,
-    /// When it was last changed.
+    /// PartialDate it was last changed.
     pub updated: Option<Date>,
     /// CVSS v3.1 base score as NVIDIA prints it.
     pub score: f64,
     /// The level that NVIDIA prints beside the score.
-    pub level: Level,
+    pub level: CvssSeverity,
     /// The weakness class, such as `CWE-416`.
     pub cwe: String,
     /// In our words.
@@ -90,7 +90,7 @@ impl Product {
 /// A severity level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum CvssSeverity {
     /// CVSS below 4.
     Low,
     /// CVSS from 4.
@@ -101,7 +101,7 @@ pub enum Level {
     Critical,
 }
 
-impl Level {
+impl CvssSeverity {
     /// In a word.
     pub fn name(self) -> &'static str {
         match self {

@@ -18,7 +18,7 @@ pub struct CudaFacts {
     /// The `cuda-compat` packages.
     pub forward_compatibility: ForwardCompatibility,
     /// What changed when.
-    pub event: Vec<Event>,
+    pub event: Vec<SupportChange>,
 }
 
 impl CudaFacts {
@@ -104,7 +104,7 @@ pub struct CompatPackage {
     /// The CUDA whose user-space driver it carries.
     pub cuda: CudaVersion,
     /// What it does on each base branch, keyed `r535`. A branch that is not here is not supported.
-    pub base: BTreeMap<String, OnBase>,
+    pub base: BTreeMap<String, BaseSupport>,
 }
 
 impl CompatPackage {
@@ -114,7 +114,7 @@ impl CompatPackage {
     }
 
     /// What it does on a base branch.
-    pub fn on(&self, branch: Branch) -> Option<OnBase> {
+    pub fn on(&self, branch: Branch) -> Option<BaseSupport> {
         self.base.get(&format!("r{}", branch.0)).copied()
     }
 }
@@ -122,7 +122,7 @@ impl CompatPackage {
 /// What a `cuda-compat` package does on a base branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OnBase {
+pub enum BaseSupport {
     /// It works.
     Works,
     /// It does not work (the base is newer).
@@ -134,7 +134,7 @@ pub enum OnBase {
 /// A change in what CUDA supports.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
+pub struct SupportChange {
     /// The release that brought it.
     pub cuda: CudaVersion,
     /// The change.

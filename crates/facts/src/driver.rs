@@ -3,7 +3,7 @@
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-use crate::origin::{Origin, When};
+use crate::origin::{Origin, PartialDate};
 use crate::version::{Branch, CudaVersion, DriverVersion};
 
 /// What `data/drivers/` holds.
@@ -50,9 +50,9 @@ pub struct BranchFacts {
     /// How long NVIDIA looks after it.
     pub lifecycle: Lifecycle,
     /// The first data-centre release.
-    pub first_release: When,
+    pub first_release: PartialDate,
     /// The last day or month of fixes. Absent where no source gives one.
-    pub end_of_support: Option<When>,
+    pub end_of_support: Option<PartialDate>,
     /// Why there is no end of support, or what it rests on.
     pub end_of_support_note: Option<String>,
     /// The newest CUDA that its own user-space driver speaks.
@@ -128,7 +128,7 @@ impl SupportStatus {
 impl BranchFacts {
     /// Whether no source confirms a field.
     pub fn is_unverified(&self, field: &str) -> bool {
-        self.unverified.iter().any(|it| it == field)
+        self.unverified.iter().any(|unverified| unverified == field)
     }
 
     /// Whether fixes still come on day `on`.

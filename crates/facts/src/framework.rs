@@ -10,7 +10,7 @@ use crate::version::{ComputeCapability, CudaVersion, PackageVersion};
 #[serde(deny_unknown_fields)]
 pub struct FrameworkFacts {
     /// The packages.
-    pub package: Vec<Package>,
+    pub package: Vec<FrameworkPackage>,
     /// The published builds.
     pub build: Vec<Build>,
     /// Which GPUs the builds carry code for.
@@ -20,7 +20,7 @@ pub struct FrameworkFacts {
 /// A framework.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Package {
+pub struct FrameworkPackage {
     /// Its name in the Python index.
     pub name: String,
     /// Other names that people use.
@@ -38,7 +38,7 @@ pub struct Package {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
-    /// The [`Package::name`].
+    /// The [`FrameworkPackage::name`].
     pub package: String,
     /// The version.
     pub version: PackageVersion,
@@ -68,7 +68,7 @@ pub struct Build {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coverage {
-    /// The [`Package::name`].
+    /// The [`FrameworkPackage::name`].
     pub package: String,
     /// `2.11` for every `2.11.x`.
     pub versions: Vec<PackageVersion>,
@@ -90,7 +90,7 @@ pub struct Coverage {
 
 impl FrameworkFacts {
     /// The package of that name, in any case.
-    pub fn package(&self, name: &str) -> Option<&Package> {
+    pub fn package(&self, name: &str) -> Option<&FrameworkPackage> {
         self.package.iter().find(|package| {
             package.name.eq_ignore_ascii_case(name)
                 || package.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
@@ -109,27 +109,28 @@ impl FrameworkFacts {
         package: &str,
         version: &PackageVersion,
         cuda: CudaVersion,
-    ) -> Option<Carried<'_>> {
-        let of_package = || self.coverage.iter().filter(|it| it.package == package);
-        let has = |it: &&Coverage| it.versions.iter().any(|covered| covered.covers(version));
-        let of_family = |it: &&Coverage| it.cuda.major == cuda.major;
-        let exact = of_package().find(|it| has(it) && it.cuda == cuda);
+    ) -> Option<CoverageMatch<'_>> {
+        let rows = || self.coverage.iter().filter(|row| row.package == package);
+        let lists_version =
+            |row: &&Coverage| row.versions.iter().any(|covered| covered.covers(version));
+        let same_major = |row: &&Coverage| row.cuda.major == cuda.major;
+        let exact = rows().find(|row| lists_version(row) && row.cuda == cuda);
         let by_minimum =
-            || of_package().find(|it| has(it) && it.minimum.is_some() && of_family(it));
+            || rows().find(|row| lists_version(row) && row.minimum.is_some() && same_major(row));
         if let Some(coverage) = exact.or_else(by_minimum) {
-            return Some(Carried { coverage, assumed: false });
+            return Some(CoverageMatch { coverage, assumed: false });
         }
-        let earlier = of_package().filter(|it| of_family(it) && it.cuda <= cuda);
-        let newest = earlier.filter_map(|it| {
-            let version = it.versions.iter().filter(|covered| *covered < version).max()?;
-            Some(((version, it.cuda), it))
+        let earlier = rows().filter(|row| same_major(row) && row.cuda <= cuda);
+        let newest = earlier.filter_map(|row| {
+            let version = row.versions.iter().filter(|covered| *covered < version).max()?;
+            Some(((version, row.cuda), row))
         });
         let (_, coverage) = newest.max_by(|(left, _), (right, _)| left.cmp(right))?;
-        Some(Carried { coverage, assumed: true })
+        Some(CoverageMatch { coverage, assumed: true })
     }
 
     /// The build of torch that a build stands on; an error where the data does not have it.
-    pub fn torch_under<'a>(
+    pub fn torch_dependency<'a>(
         &'a self,
         build: &'a Build,
     ) -> Option<Result<&'a Build, &'a PackageVersion>> {
@@ -137,14 +138,15 @@ impl FrameworkFacts {
         let package = self.package("torch")?;
         let tag = build.cuda.map(|cuda| format!("cu{}{}", cuda.major, cuda.minor));
         let tag = tag.as_deref().unwrap_or(&package.default_build);
-        let found = self.builds("torch").find(|it| it.version == *version && it.build == tag);
+        let found =
+            self.builds("torch").find(|torch| torch.version == *version && torch.build == tag);
         Some(found.ok_or(version))
     }
 }
 
 /// What is known of the code in a build.
 #[derive(Debug, Clone, Copy)]
-pub struct Carried<'a> {
+pub struct CoverageMatch<'a> {
     /// The record.
     pub coverage: &'a Coverage,
     /// It is of an earlier version.

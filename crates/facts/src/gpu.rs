@@ -42,7 +42,7 @@ pub struct Gpu {
     /// Of the values above.
     pub origin: Origin,
     /// The first drivers that name it.
-    pub listed: Option<Listed>,
+    pub listed: Option<DriverListing>,
     /// Memory size and speed.
     pub memory: Option<Memory>,
     /// Peak arithmetic rates.
@@ -94,7 +94,7 @@ impl FormFactor {
 /// The first drivers that name a part among those they support.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Listed {
+pub struct DriverListing {
     /// The first release of each branch that began with older releases; oldest branch first. Later
     /// branches list the part from their start.
     pub drivers: Vec<DriverVersion>,
@@ -102,9 +102,9 @@ pub struct Listed {
     pub origin: Origin,
 }
 
-impl Listed {
+impl DriverListing {
     /// Whether `driver` names the part.
-    pub fn by(&self, driver: &DriverVersion) -> bool {
+    pub fn includes(&self, driver: &DriverVersion) -> bool {
         let of_branch = self.drivers.iter().find(|first| first.branch() == driver.branch());
         let newest = self.drivers.iter().map(DriverVersion::branch).max();
         match of_branch {

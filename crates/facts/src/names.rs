@@ -26,23 +26,23 @@ fn folds_to(name: &str, key: &str) -> bool {
     folded(name).eq(key.bytes())
 }
 
-/// The names in `known` that `wanted` may have been meant as, nearest first, at most three.
-pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let wanted = fold(wanted);
-    // A third of the letters wrong is a slip; more is another word.
-    let most = (wanted.len() / 3).max(1);
-    let mut near: Vec<(usize, &str)> = known
+/// The candidates closest to a misspelt `name`, nearest first, at most three.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let key = fold(name);
+    // Up to a third of the letters may be wrong; beyond that it is another word.
+    let max_distance = (key.len() / 3).max(1);
+    let mut near: Vec<(usize, &str)> = candidates
         .into_iter()
-        .map(|name| {
-            let folded = fold(name);
-            let beginning = !wanted.is_empty() && folded.starts_with(&wanted);
-            (if beginning { 0 } else { distance(&wanted, &folded) }, name)
+        .map(|candidate| {
+            let folded = fold(candidate);
+            let is_prefix = !key.is_empty() && folded.starts_with(&key);
+            (if is_prefix { 0 } else { distance(&key, &folded) }, candidate)
         })
-        .filter(|(distance, _)| *distance <= most)
+        .filter(|(distance, _)| *distance <= max_distance)
         .collect();
     near.sort_unstable();
-    near.dedup_by_key(|(_, name)| *name);
-    near.into_iter().take(3).map(|(_, name)| name).collect()
+    near.dedup_by_key(|(_, candidate)| *candidate);
+    near.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 
 /// Levenshtein distance, with a swap of neighbours as one edit.
@@ -68,7 +68,7 @@ pub(crate) fn distance(left: &str, right: &str) -> usize {
 
 /// A GPU found by name.
 #[derive(Debug, Clone, Copy)]
-pub struct Named<'a> {
+pub struct GpuMatch<'a> {
     /// The GPU.
     pub gpu: &'a Gpu,
     /// The name is of a family and this part was taken for it.
@@ -77,8 +77,8 @@ pub struct Named<'a> {
 
 impl GpuFacts {
     /// The GPU that a person means: canonical id, alias, NVML name or PCI id, in any case.
-    pub fn by_name(&self, name: &str) -> Option<Named<'_>> {
-        let exact = |gpu| Some(Named { gpu, assumed: false });
+    pub fn by_name(&self, name: &str) -> Option<GpuMatch<'_>> {
+        let exact = |gpu| Some(GpuMatch { gpu, assumed: false });
         // A slice or a shared GPU, as nvidia-smi and Kubernetes label it, is the GPU.
         let name = ["-MIG-", " MIG ", "-SHARED"]
             .iter()
@@ -102,7 +102,7 @@ impl GpuFacts {
             let assumed = !named && alias.family.iter().any(|name| folds_to(name, &key));
             (named || assumed).then_some(())?;
             let gpu = self.gpu.iter().find(|gpu| gpu.id == alias.gpu)?;
-            Some(Named { gpu, assumed })
+            Some(GpuMatch { gpu, assumed })
         })
     }
 

@@ -25,40 +25,40 @@ pub struct FactSet {
     /// Which set this is.
     pub set: SetId,
     /// GPUs and architectures.
-    pub gpus: Kind<GpuFacts>,
+    pub gpus: LazyFacts<GpuFacts>,
     /// Driver branches and releases.
-    pub drivers: Kind<DriverFacts>,
+    pub drivers: LazyFacts<DriverFacts>,
     /// CUDA toolkits.
-    pub cuda: Kind<CudaFacts>,
+    pub cuda: LazyFacts<CudaFacts>,
     /// Frameworks.
-    pub frameworks: Kind<FrameworkFacts>,
+    pub frameworks: LazyFacts<FrameworkFacts>,
     /// Kernel-log messages.
-    pub xids: Kind<XidFacts>,
+    pub xids: LazyFacts<XidFacts>,
     /// Advisories and regressions.
-    pub advisories: Kind<AdvisoryFacts>,
+    pub advisories: LazyFacts<AdvisoryFacts>,
     /// Settings that are real and that are not.
-    pub settings: Kind<SettingFacts>,
+    pub settings: LazyFacts<SettingFacts>,
     /// What healthy GPUs reach. A set from before there was any has what the program was built with.
     #[serde(default = "embedded_diag")]
-    pub diag: Kind<DiagFacts>,
+    pub diag: LazyFacts<DiagFacts>,
 }
 
 /// One kind of fact. The embedded ones are read when they are first asked for: an answer about a
 /// driver does not wait for the table of Xids.
 #[derive(Debug, Clone)]
-pub struct Kind<T> {
+pub struct LazyFacts<T> {
     facts: OnceLock<T>,
     /// Of the embedded set only.
     json: &'static str,
 }
 
-impl<T> Kind<T> {
+impl<T> LazyFacts<T> {
     fn embedded(json: &'static str) -> Self {
         Self { facts: OnceLock::new(), json }
     }
 }
 
-impl<T: for<'de> Deserialize<'de>> Deref for Kind<T> {
+impl<T: for<'de> Deserialize<'de>> Deref for LazyFacts<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -67,13 +67,13 @@ impl<T: for<'de> Deserialize<'de>> Deref for Kind<T> {
     }
 }
 
-impl<T: Serialize + for<'de> Deserialize<'de>> Serialize for Kind<T> {
+impl<T: Serialize + for<'de> Deserialize<'de>> Serialize for LazyFacts<T> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Kind<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for LazyFacts<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let facts = T::deserialize(deserializer)?;
         Ok(Self { facts: OnceLock::from(facts), json: "" })
@@ -87,8 +87,8 @@ macro_rules! embedded_json {
     };
 }
 
-fn embedded_diag() -> Kind<DiagFacts> {
-    Kind::embedded(embedded_json!("diag"))
+fn embedded_diag() -> LazyFacts<DiagFacts> {
+    LazyFacts::embedded(embedded_json!("diag"))
 }
 
 /// Which set an answer rests on.
@@ -130,21 +130,21 @@ impl FactSet {
     pub fn embedded() -> &'static Self {
         static EMBEDDED: LazyLock<FactSet> = LazyLock::new(|| FactSet {
             set: serde_json::from_str(embedded_json!("set")).expect("the embedded set is tested"),
-            gpus: Kind::embedded(embedded_json!("gpus")),
-            drivers: Kind::embedded(embedded_json!("drivers")),
-            cuda: Kind::embedded(embedded_json!("cuda")),
-            frameworks: Kind::embedded(embedded_json!("frameworks")),
-            xids: Kind::embedded(embedded_json!("xids")),
-            advisories: Kind::embedded(embedded_json!("advisories")),
-            settings: Kind::embedded(embedded_json!("settings")),
+            gpus: LazyFacts::embedded(embedded_json!("gpus")),
+            drivers: LazyFacts::embedded(embedded_json!("drivers")),
+            cuda: LazyFacts::embedded(embedded_json!("cuda")),
+            frameworks: LazyFacts::embedded(embedded_json!("frameworks")),
+            xids: LazyFacts::embedded(embedded_json!("xids")),
+            advisories: LazyFacts::embedded(embedded_json!("advisories")),
+            settings: LazyFacts::embedded(embedded_json!("settings")),
             diag: embedded_diag(),
         });
         &EMBEDDED
     }
 
-    /// Reads a set that was checked when it was installed. [`FactSet::checked`] is the way in for a
+    /// Reads a set that was checked when it was installed. [`FactSet::parse_validated`] is the way in for a
     /// set from outside.
-    pub fn read(json: &[u8]) -> Result<Self, SetError> {
+    pub fn parse(json: &[u8]) -> Result<Self, SetError> {
         let set: Self = serde_json::from_slice(json).map_err(|err| {
             // A set of another schema fails on its form first; say the useful thing.
             #[derive(Deserialize)]
@@ -169,8 +169,8 @@ impl FactSet {
     }
 
     /// Reads a set and checks all of it.
-    pub fn checked(json: &[u8]) -> Result<Self, SetError> {
-        let set = Self::read(json)?;
+    pub fn parse_validated(json: &[u8]) -> Result<Self, SetError> {
+        let set = Self::parse(json)?;
         let problems = crate::validate::problems(&set);
         if problems.is_empty() {
             Ok(set)

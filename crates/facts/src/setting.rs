@@ -5,15 +5,15 @@
 
 mod call;
 mod pattern;
-mod problems;
+mod validate;
 mod variable;
 mod verdict;
 
-pub use call::{ArgumentTest, CallRule, Wrong};
-pub use pattern::{ClaimRule, CommandRule, Pattern, PowerClaim, PowerLimit, Shape};
-pub(crate) use problems::problems;
-pub use variable::{Key, KeyList, Namespace, Place, ValueTest, VariableRule};
-pub use verdict::{Class, Level, Verdict};
+pub use call::{ArgumentTest, BadArgument, CallRule};
+pub use pattern::{ClaimRule, CodePattern, CommandRule, Pattern, PowerClaim, PowerLimit};
+pub(crate) use validate::validate;
+pub use variable::{KeyList, KeyRule, Namespace, SettingSource, ValueTest, VariableRule};
+pub use verdict::{LintClass, LintLevel, LintVerdict};
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub struct SettingFacts {
 
 impl SettingFacts {
     /// Every verdict, in the order of the records.
-    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+    pub fn verdicts(&self) -> impl Iterator<Item = &LintVerdict> {
         let namespaces = self.namespace.iter().map(|space| &space.verdict);
         let variables = self.variable.iter().map(|rule| &rule.verdict);
         let lists = self
@@ -71,7 +71,7 @@ impl SettingFacts {
     }
 
     /// What to say where code found `shape`.
-    pub fn pattern(&self, shape: Shape) -> Option<&Verdict> {
+    pub fn pattern(&self, shape: CodePattern) -> Option<&LintVerdict> {
         self.pattern.iter().find(|pattern| pattern.shape == shape).map(|pattern| &pattern.verdict)
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::names::fold;
 use crate::set::FactSet;
-use crate::version::Branch;
+use crate::version::{Branch, PackageVersion};
 
 /// Everything that is wrong with a set; empty when it is good.
 pub fn problems(set: &FactSet) -> Vec<String> {
@@ -22,8 +22,8 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     cuda(set, &mut problems);
     frameworks(set, &mut problems);
     advisories(set, &mut problems);
-    crate::xid::problems(&set.xids, &mut problems);
-    crate::setting::problems(&set.settings, &mut problems);
+    crate::xid::validate(&set.xids, &mut problems);
+    crate::setting::validate(&set.settings, &mut problems);
     diag(set, &mut problems);
     problems
 }
@@ -73,7 +73,8 @@ fn diag(set: &FactSet, problems: &mut Vec<String>) {
         if !seen.insert((architecture, share.test)) {
             problems.push(format!("{name}: said twice"));
         }
-        let known = |name: &str| set.gpus.architecture.iter().any(|it| it.name == name);
+        let known =
+            |name: &str| set.gpus.architecture.iter().any(|architecture| architecture.name == name);
         if architecture.is_some_and(|name| !known(name)) {
             problems.push(format!("{name}: there is no such architecture"));
         }
@@ -106,7 +107,8 @@ fn marks(name: &str, record: &impl serde::Serialize, problems: &mut Vec<String>)
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
     let unverified = list("unverified").iter().map(text).collect::<Vec<_>>();
-    let disputed = list("disputed").iter().map(|it| text(&it["field"])).collect::<Vec<_>>();
+    let disputed =
+        list("disputed").iter().map(|dispute| text(&dispute["field"])).collect::<Vec<_>>();
     for mark in unverified.iter().chain(&disputed) {
         let pointer = format!("/{}", mark.replace('.', "/"));
         let absent = value.pointer(&pointer).is_none_or(Value::is_null);
@@ -128,9 +130,11 @@ fn gpus(set: &FactSet, problems: &mut Vec<String>) {
         if !ids.insert(fold(name)) {
             problems.push(format!("gpu {name}: named twice"));
         }
-        let architecture = set.gpus.architecture.iter().find(|it| it.name == gpu.architecture);
-        let target = architecture.and_then(|it| {
-            it.targets.iter().find(|it| it.compute_capability == gpu.compute_capability)
+        let architecture =
+            set.gpus.architecture.iter().find(|architecture| architecture.name == gpu.architecture);
+        let target = architecture.and_then(|architecture| {
+            let mut targets = architecture.targets.iter();
+            targets.find(|target| target.compute_capability == gpu.compute_capability)
         });
         if target.is_none() {
             problems.push(format!(
@@ -257,7 +261,9 @@ fn cuda(set: &FactSet, problems: &mut Vec<String>) {
 
 fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
     let facts = &set.frameworks;
-    let known = |package: &str| facts.package.iter().any(|it| it.name == package);
+    let known = |package: &str| facts.package.iter().any(|record| record.name == package);
+    let torch_exists =
+        |torch: &PackageVersion| facts.builds("torch").any(|build| build.version == *torch);
     let mut seen = BTreeSet::new();
     for build in &facts.build {
         let name = format!("{} {} {}", build.package, build.version, build.build);
@@ -267,7 +273,7 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
         if build.cuda.is_some_and(|cuda| set.cuda.first_release(cuda).is_none()) {
             problems.push(format!("build {name}: its CUDA does not exist"));
         }
-        if build.torch.as_ref().is_some_and(|it| !facts.builds("torch").any(|b| b.version == *it)) {
+        if build.torch.as_ref().is_some_and(|torch| !torch_exists(torch)) {
             problems.push(format!("build {name}: its torch is not in the data"));
         }
         if !seen.insert(name.clone()) {
@@ -320,7 +326,7 @@ fn advisories(set: &FactSet, problems: &mut Vec<String>) {
     }
     for regression in &set.advisories.regression {
         for gpu in &regression.gpus {
-            if !set.gpus.gpu.iter().any(|it| it.id == *gpu) {
+            if !set.gpus.gpu.iter().any(|known| known.id == *gpu) {
                 problems.push(format!("regression {}: no GPU `{gpu}`", regression.id));
             }
         }

@@ -3,9 +3,9 @@
 //! [`crate::decode`] finds them in a log; this is what they mean. The rule behind `action` and
 //! `severity` is `docs/adr/0002-xid-actions.md`.
 
-mod problems;
+mod action;
 mod sxid;
-mod verdict;
+mod validate;
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::decode::Kind;
 use crate::origin::{Origin, OriginKind};
 
-pub(crate) use problems::problems;
+pub use action::{Action, Severity};
 pub use sxid::{Sxid, SxidClass, SxidVerdict};
-pub use verdict::{Action, Severity};
+pub(crate) use validate::validate;
 
 /// What `data/xids/` holds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl XidFacts {
     }
 
     /// What a bucket of NVIDIA's asks for, in our words.
-    pub fn asks(&self, bucket: &str) -> Option<&str> {
+    pub fn bucket_instruction(&self, bucket: &str) -> Option<&str> {
         self.bucket.iter().find(|record| record.name == bucket).map(|record| record.asks.as_str())
     }
 
@@ -83,14 +83,17 @@ impl XidFacts {
     /// What an Xid means and what to do, in a few sentences.
     pub fn describe(&self, xid: &Xid) -> String {
         let mut text = xid.title();
-        match (&xid.advice, xid.immediate.as_deref().and_then(|bucket| self.asks(bucket))) {
+        match (
+            &xid.advice,
+            xid.immediate.as_deref().and_then(|bucket| self.bucket_instruction(bucket)),
+        ) {
             (Some(advice), _) => {
                 text.push_str(". ");
                 text.push_str(advice.trim_end_matches('.'));
             }
             (None, asks) => {
                 text.push_str(": ");
-                text.push_str(asks.unwrap_or(xid.action.asks()));
+                text.push_str(asks.unwrap_or(xid.action.instruction()));
             }
         }
         text.push('.');
@@ -385,7 +388,7 @@ pub struct Message {
     pub none: Vec<String>,
     /// How the line names a process, where it does.
     #[serde(default)]
-    pub process: Option<ProcessForm>,
+    pub process: Option<ProcessFormat>,
     /// The text before the name of the part at fault, such as a disk or a server, where the line names one.
     #[serde(default)]
     pub unit: Option<String>,
@@ -402,7 +405,7 @@ pub struct Message {
 /// How a line of the kernel names a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ProcessForm {
+pub enum ProcessFormat {
     /// `[python3:2254956]` at the end.
     Bracket,
     /// `task python3:2254956 blocked`.

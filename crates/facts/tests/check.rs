@@ -3,7 +3,7 @@
 
 use farrier_facts::FactSet;
 use farrier_facts::check::{
-    Feature, Field, InputError, Module, Query, Report, Request, Usage, check,
+    CheckReport, Feature, Field, InputError, Module, Query, Request, Usage, check,
 };
 use jiff::civil::{Date, date};
 use serde::Deserialize;
@@ -44,7 +44,7 @@ struct Case {
     source: String,
 }
 
-fn judge(case: &Case) -> Report {
+fn judge(case: &Case) -> CheckReport {
     let request = Request {
         gpu: case.gpu.clone(),
         driver: case.driver.clone(),
@@ -66,7 +66,7 @@ fn judge(case: &Case) -> Report {
         strict: case.strict,
     };
     let set = FactSet::embedded();
-    let query = Query::read(set, &request, case.on.unwrap_or(TODAY)).unwrap();
+    let query = Query::parse(set, &request, case.on.unwrap_or(TODAY)).unwrap();
     check(set, &query)
 }
 
@@ -84,17 +84,22 @@ fn the_vendor_tables_are_followed() {
         if report.verdict.name() != case.verdict {
             fail(format!("verdict {} instead of {}", report.verdict.name(), case.verdict));
         }
-        let reasons: Vec<_> = report.reasons.iter().filter(|it| it.code == case.code).collect();
+        let reasons: Vec<_> =
+            report.reasons.iter().filter(|reason| reason.code == case.code).collect();
         if reasons.is_empty() {
             fail(format!("no reason {}", case.code));
         } else if reasons[0].verdict.name() != case.reason.as_ref().unwrap_or(&case.verdict) {
             fail(format!("{} is {}", case.code, reasons[0].verdict.name()));
-        } else if !reasons.iter().any(|it| case.says.iter().all(|words| it.text.contains(words))) {
+        } else if !reasons
+            .iter()
+            .any(|reason| case.says.iter().all(|words| reason.text.contains(words)))
+        {
             fail(format!("{} does not say {:?}", case.code, case.says));
         }
         let remedied = |words: &String| {
-            report.remedies.iter().any(|it| {
-                it.text.contains(words) || it.command.as_ref().is_some_and(|it| it.contains(words))
+            report.remedies.iter().any(|remedy| {
+                let in_command = |command: &String| command.contains(words);
+                remedy.text.contains(words) || remedy.command.as_ref().is_some_and(in_command)
             })
         };
         if case.remedy.as_ref().is_some_and(|words| !remedied(words)) {
@@ -111,7 +116,7 @@ fn refusal(change: impl FnOnce(&mut Request)) -> InputError {
     let mut request =
         Request { gpu: "H100".to_owned(), driver: "580.65.06".to_owned(), ..Request::default() };
     change(&mut request);
-    Query::read(FactSet::embedded(), &request, TODAY).unwrap_err()
+    Query::parse(FactSet::embedded(), &request, TODAY).unwrap_err()
 }
 
 #[test]
@@ -221,7 +226,7 @@ proptest::proptest! {
         let request = Request {
             gpu, driver, cuda, framework, forward_compat, strict, ..Request::default()
         };
-        match Query::read(set, &request, TODAY) {
+        match Query::parse(set, &request, TODAY) {
             Ok(query) => {
                 let report = check(set, &query);
                 assert!(!report.reasons.is_empty());

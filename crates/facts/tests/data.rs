@@ -13,7 +13,7 @@ fn embedded() -> Value {
 fn refused(change: impl FnOnce(&mut Value)) -> String {
     let mut set = embedded();
     change(&mut set);
-    match FactSet::checked(set.to_string().as_bytes()) {
+    match FactSet::parse_validated(set.to_string().as_bytes()) {
         Ok(_) => panic!("the changed set was taken"),
         Err(SetError::Form(err)) => err.to_string(),
         Err(err) => err.to_string(),
@@ -22,7 +22,7 @@ fn refused(change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn the_embedded_set_is_good() {
-    let set = FactSet::checked(embedded().to_string().as_bytes()).unwrap();
+    let set = FactSet::parse_validated(embedded().to_string().as_bytes()).unwrap();
     assert!(set.gpus.gpu.len() >= 30);
     assert!(set.drivers.branch.len() >= 24);
     assert!(set.advisories.advisory.len() >= 200);

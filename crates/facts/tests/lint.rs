@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use farrier_facts::FactSet;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
-use farrier_facts::setting::{Class, Level, SettingFacts};
+use farrier_facts::setting::{LintClass, LintLevel, SettingFacts};
 use proptest::prelude::*;
 
 fn settings() -> &'static SettingFacts {
@@ -31,7 +31,7 @@ fn files(folder: &str) -> Vec<(PathBuf, String)> {
 
 fn language(path: &Path, text: &str) -> Language {
     let name = path.to_str().unwrap();
-    Language::of(name, text.as_bytes()).unwrap_or_else(|| panic!("{name}: no language"))
+    Language::detect(name, text.as_bytes()).unwrap_or_else(|| panic!("{name}: no language"))
 }
 
 /// The places that a fixture marks, as `line code`.
@@ -174,8 +174,8 @@ fn a_comment_with_a_reason_silences_its_line_and_the_next() {
 #[test]
 fn redundant_settings_are_notes() {
     let findings = lint(settings(), Language::Shell, "export CUDA_MODULE_LOADING=LAZY\n");
-    assert_eq!(findings[0].class, Class::Redundant);
-    assert_eq!(findings[0].level, Level::Note);
+    assert_eq!(findings[0].class, LintClass::Redundant);
+    assert_eq!(findings[0].level, LintLevel::Note);
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn a_manifest_that_logs_on_purpose_gets_a_note() {
     let manifest = "env:\n  - name: NCCL_DEBUG\n    value: INFO\n";
     let findings = lint(settings(), Language::Yaml, manifest);
     assert_eq!(findings.len(), 1);
-    assert_eq!((findings[0].class, findings[0].level), (Class::Harm, Level::Note));
+    assert_eq!((findings[0].class, findings[0].level), (LintClass::Harm, LintLevel::Note));
     let findings = lint(settings(), Language::Yaml, &manifest.replace("INFO", "TRACE"));
-    assert_eq!(findings[0].level, Level::Finding);
+    assert_eq!(findings[0].level, LintLevel::Finding);
 }
 
 /// What nobody has confirmed about one option is not said of another.
@@ -322,6 +322,6 @@ proptest! {
                 }
             }
         }
-        let _ = Language::of("x", text.as_bytes());
+        let _ = Language::detect("x", text.as_bytes());
     }
 }

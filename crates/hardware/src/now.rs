@@ -1,17 +1,17 @@
 //! What one look shows of the faults around the GPUs: ports that are down, Xids of this boot.
 
-use farrier_facts::node::{HostNow, PortNow, Reading};
+use farrier_facts::node::{HostHealth, PortHealth, Reading};
 
 use crate::host::nics;
 use crate::kmsg;
 use crate::root::Root;
 
 /// Reads it all.
-pub(crate) fn read(root: &Root) -> HostNow {
-    HostNow { ports: ports(root), xid_lines: xid_lines(root) }
+pub(crate) fn read(root: &Root) -> HostHealth {
+    HostHealth { ports: ports(root), xid_lines: xid_lines(root) }
 }
 
-fn ports(root: &Root) -> Reading<Vec<PortNow>> {
+fn ports(root: &Root) -> Reading<Vec<PortHealth>> {
     nics::look(root)
 }
 

@@ -77,7 +77,7 @@ impl NodeEyes {
     fn checked(&self, reading: &NvmlReading, devices: bool, proof: &mut Proof) {
         let root = Root::unrecorded(&self.root);
         let seen = observe::observe(&root, reading.clone(), &PythonChoice::of_root(None));
-        let report = node::judge(self.facts, &seen, today(), false);
+        let report = node::evaluate(self.facts, &seen, today(), false);
         let mut right = 0;
         for item in report.items.into_iter().filter(|item| is_judged(item, devices)) {
             match item.verdict {
@@ -230,7 +230,7 @@ fn counted(
 ) {
     let Some(nvml) = reading.answered() else {
         // The check says so as well; but it must not pass where it does not.
-        proof.unknown.extend(reading.why_silent());
+        proof.unknown.extend(reading.failure_reason());
         return;
     };
     let mut listed = Vec::new();

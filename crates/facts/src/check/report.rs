@@ -116,24 +116,24 @@ impl From<&SetId> for DataId {
 /// The answer to a check.
 #[derive(Debug, Clone, Serialize)]
 #[must_use = "an unread report is not actionable"]
-pub struct Report {
+pub struct CheckReport {
     /// The worst of the reasons.
     pub verdict: Verdict,
     /// Worst first.
     pub reasons: Vec<Reason>,
     /// What would help, most useful first.
     pub remedies: Vec<Remedy>,
-    /// Listed apart; they change the verdict only in strict checks.
+    /// DriverListing apart; they change the verdict only in strict checks.
     pub notices: Vec<Notice>,
     /// Which facts.
     pub data: DataId,
     /// What was judged, as it was understood.
-    pub subject: Subject,
+    pub subject: CheckSubject,
 }
 
 /// What was judged.
 #[derive(Debug, Clone, Serialize)]
-pub struct Subject {
+pub struct CheckSubject {
     /// The canonical id of the GPU.
     pub gpu: String,
     /// The driver release.

@@ -1,20 +1,20 @@
 //! NVLink errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
 
-use super::clean::short;
-use super::memory::Device;
-use super::verdict::Verdict;
-use super::wording::{self, XidLine};
+use super::assessment::Assessment;
+use super::parse::{self, XidLine};
+use super::sanitize::excerpt;
+use super::state::DeviceState;
 use crate::xid::{Action, Nvlink5Class, Nvlink5Rule, NvlinkBits, Severity, XidFacts};
 
 /// An Xid 74: `NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`.
-pub(super) fn registers(
+pub(super) fn assess_registers(
     facts: &XidFacts,
-    device: &mut Device,
+    device: &mut DeviceState,
     xid: &XidLine<'_>,
-    mut verdict: Verdict,
-) -> Verdict {
-    let words = wording::hex_words(xid.detail);
-    let link = wording::number_after(xid.detail, "link ");
+    mut assessment: Assessment,
+) -> Assessment {
+    let words = parse::hex_words(xid.detail);
+    let link = parse::number_after(xid.detail, "link ");
     let set: Vec<&NvlinkBits> = facts
         .nvlink_bits
         .iter()
@@ -24,10 +24,10 @@ pub(super) fn registers(
         })
         .collect();
     let Some(worst) = set.iter().max_by_key(|record| (record.action, record.severity)) else {
-        return verdict;
+        return assessment;
     };
-    verdict.action = worst.action;
-    verdict.severity = worst.severity;
+    assessment.action = worst.action;
+    assessment.severity = worst.severity;
     let place = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
     // Bits that ask for less do not count beside the worst.
     let mut meanings: Vec<&str> = Vec::new();
@@ -36,21 +36,21 @@ pub(super) fn registers(
             meanings.push(&record.meaning);
         }
     }
-    verdict.text = format!(
+    assessment.text = format!(
         "NVLink error on {place}; the register bits, read as on Hopper, say: {}.",
         meanings.join("; ")
     );
     if let Some((link, from)) = link.zip(set.iter().filter_map(|record| record.replace_from).min())
-        && device.count_link(link) >= from
-        && verdict.action < Action::DrainAndReplace
+        && device.count_link_failure(link) >= from
+        && assessment.action < Action::DrainAndReplace
     {
-        verdict.action = Action::DrainAndReplace;
-        verdict.severity = Severity::Fatal;
-        verdict.text.push_str(&format!(
+        assessment.action = Action::DrainAndReplace;
+        assessment.severity = Severity::Fatal;
+        assessment.text.push_str(&format!(
             " This link failed so {from} times or more in this log, which points at the hardware."
         ));
     }
-    verdict.text.push_str(match verdict.action {
+    assessment.text.push_str(match assessment.action {
         Action::Ignore => " Nothing to do.",
         Action::DrainAndReplace => {
             " Drain the node, check the connection and re-seat, run a field diagnostic, and have the \
@@ -58,32 +58,32 @@ pub(super) fn registers(
         }
         _ => " Drain the GPU and reset it.",
     });
-    verdict.source = worst.origin.line();
-    verdict
+    assessment.source = worst.origin.line();
+    assessment
 }
 
 /// An Xid 144 to 150: `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...)`.
-pub(super) fn sub_code(
+pub(super) fn assess_sub_code(
     facts: &XidFacts,
-    device: &Device,
+    device: &DeviceState,
     xid: &XidLine<'_>,
-    mut verdict: Verdict,
-) -> Verdict {
+    mut assessment: Assessment,
+) -> Assessment {
     let mut words = xid.detail.split_whitespace();
     // Units are written in capitals; what is told in words has none.
     let is_unit = |word: &&str| !word.contains(|letter: char| letter.is_ascii_lowercase());
     let unit = words.next().filter(is_unit).unwrap_or("");
     let fatal = words.next() == Some("Fatal");
-    let hex = wording::hex_words(xid.detail);
+    let hex = parse::hex_words(xid.detail);
     let rule = match hex[..] {
         [intrinfo, status, ..] => matching_rule(facts, xid.code, unit, intrinfo, status),
         _ => None,
     };
     let Some(rule) = rule else {
         if fatal {
-            verdict.severity = Severity::Critical;
+            assessment.severity = Severity::Critical;
         }
-        verdict.text = format!(
+        assessment.text = format!(
             "NVLink 5 error{}{}: follow an Xid 154 of this GPU if there is one; otherwise collect \
              nvidia-bug-report and open a ticket.",
             if fatal { ", fatal by the driver's word," } else { "" },
@@ -91,13 +91,15 @@ pub(super) fn sub_code(
                 " whose unit is not named, so that NVIDIA's decode sheet says nothing of it"
                     .to_owned()
             } else {
-                format!(" of unit {} that NVIDIA's decode sheet does not list", short(unit))
+                format!(" of unit {} that NVIDIA's decode sheet does not list", excerpt(unit))
             },
         );
-        return verdict;
+        return assessment;
     };
-    let (severity, action) = judge(facts, device, rule);
-    let asks = |bucket: &str| facts.asks(bucket).unwrap_or("see NVIDIA's catalogue").to_owned();
+    let (severity, action) = assess(facts, device, rule);
+    let asks = |bucket: &str| {
+        facts.bucket_instruction(bucket).unwrap_or("see NVIDIA's catalogue").to_owned()
+    };
     let class = match rule.class {
         Nvlink5Class::Fatal => "fatal",
         Nvlink5Class::LinkFatal => "fatal to the link",
@@ -123,19 +125,19 @@ pub(super) fn sub_code(
     } else {
         facts.follow_up(action, &rule.investigatory)
     };
-    verdict.text = format!(
+    assessment.text = format!(
         "NVLink 5 error{place}, unit {}, {class}{doubt}, cause {}: {first}.{then}",
         rule.unit.join("/"),
         rule.cause
     );
-    verdict.severity = severity;
-    verdict.action = action;
-    verdict.source = format!("{}: {}", rule.origin.line(), rule.resolution);
-    verdict
+    assessment.severity = severity;
+    assessment.action = action;
+    assessment.source = format!("{}: {}", rule.origin.line(), rule.resolution);
+    assessment
 }
 
 /// The rule's action; with `XID_154_EVAL`, what the driver named last for this GPU.
-fn judge(facts: &XidFacts, device: &Device, rule: &Nvlink5Rule) -> (Severity, Action) {
+fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severity, Action) {
     let bucket = facts.bucket.iter().find(|bucket| bucket.name == rule.resolution);
     let mut action = bucket.map_or(Action::Investigate, |bucket| bucket.action);
     let mut severity = match action {

@@ -12,16 +12,16 @@ const GROUPS: usize = 1024;
 /// Events in groups, in bounded memory.
 #[derive(Debug, Default)]
 pub struct Summary {
-    groups: BTreeMap<Key, Group>,
+    groups: BTreeMap<GroupKey, EventGroup>,
     /// How many of them are critical or worse.
-    grave: usize,
+    severe: usize,
     events: u64,
     worst: Option<Severity>,
     ungrouped: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct GroupKey {
     pci: Option<String>,
     kind: Kind,
     xid: Option<u32>,
@@ -32,7 +32,7 @@ struct Key {
 
 /// Events of one device that say the same and ask for the same.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct EventGroup {
     /// The first of them; without a process where they name different ones.
     pub event: Event,
     /// Whether they name different processes.
@@ -49,7 +49,7 @@ pub struct DeviceSummary<'a> {
     /// The device, or none for what the log does not place.
     pub pci: Option<&'a str>,
     /// What to look at first stands first.
-    pub groups: Vec<&'a Group>,
+    pub groups: Vec<&'a EventGroup>,
 }
 
 impl Summary {
@@ -57,7 +57,7 @@ impl Summary {
     pub fn add(&mut self, event: Event) {
         self.events += 1;
         self.worst = self.worst.max(Some(event.severity));
-        let key = Key {
+        let key = GroupKey {
             pci: event.pci.clone(),
             kind: event.kind,
             xid: event.xid,
@@ -69,12 +69,12 @@ impl Summary {
             group.join(&event);
             return;
         }
-        let is_grave = event.severity >= Severity::Critical;
-        let kept = if is_grave { self.grave } else { self.groups.len() - self.grave };
-        if kept < GROUPS {
-            self.grave += usize::from(is_grave);
+        let is_severe = event.severity >= Severity::Critical;
+        let kept_count = if is_severe { self.severe } else { self.groups.len() - self.severe };
+        if kept_count < GROUPS {
+            self.severe += usize::from(is_severe);
             let last_line = event.line;
-            let group = Group { event, processes_differ: false, count: 1, last_line };
+            let group = EventGroup { event, processes_differ: false, count: 1, last_line };
             self.groups.insert(key, group);
         } else {
             self.ungrouped += 1;
@@ -98,7 +98,7 @@ impl Summary {
 
     /// The devices, worst first.
     pub fn devices(&self) -> Vec<DeviceSummary<'_>> {
-        let mut devices: BTreeMap<Option<&str>, Vec<&Group>> = BTreeMap::new();
+        let mut devices: BTreeMap<Option<&str>, Vec<&EventGroup>> = BTreeMap::new();
         for (key, group) in &self.groups {
             devices.entry(key.pci.as_deref()).or_default().push(group);
         }
@@ -115,12 +115,12 @@ impl Summary {
 }
 
 /// Worst first; in the same severity causes before what follows from them, then in the order of the log.
-fn rank(group: &Group) -> (std::cmp::Reverse<Severity>, bool, u64) {
+fn rank(group: &EventGroup) -> (std::cmp::Reverse<Severity>, bool, u64) {
     let follows = group.event.kind == Kind::Xid && matches!(group.event.xid, Some(43 | 45 | 154));
     (std::cmp::Reverse(group.event.severity), follows, group.event.line)
 }
 
-impl Group {
+impl EventGroup {
     fn join(&mut self, event: &Event) {
         self.count += 1;
         self.last_line = event.line;
@@ -140,7 +140,7 @@ impl DeviceSummary<'_> {
     }
 
     /// The recovery action that the driver itself named last: it outranks the catalogue.
-    pub fn recovery(&self) -> Option<&Group> {
+    pub fn recovery(&self) -> Option<&EventGroup> {
         self.groups
             .iter()
             .filter(|group| group.event.kind == Kind::Xid && group.event.xid == Some(154))
@@ -151,19 +151,21 @@ impl DeviceSummary<'_> {
     /// What to do first: what the driver named last, unless a later event asks for more; without the
     /// driver's word the strongest action of the worst events, in whatever order they came. So a GPU
     /// that fell off the bus is never to be reset, which cannot work.
-    pub fn first(&self) -> Option<&Group> {
-        let Some(recovery) = self.recovery() else { return gravest(self.groups.iter().copied()) };
+    pub fn first(&self) -> Option<&EventGroup> {
+        let Some(recovery) = self.recovery() else {
+            return most_severe(self.groups.iter().copied());
+        };
         let later = self.groups.iter().copied().filter(|group| {
             group.last_line > recovery.last_line && group.event.action > recovery.event.action
         });
-        gravest(later).or(Some(recovery))
+        most_severe(later).or(Some(recovery))
     }
 }
 
 /// The strongest action among the most severe; of equals the first, which [`rank`] put there.
-fn gravest<'a>(groups: impl Iterator<Item = &'a Group>) -> Option<&'a Group> {
+fn most_severe<'a>(groups: impl Iterator<Item = &'a EventGroup>) -> Option<&'a EventGroup> {
     groups.reduce(|best, group| {
-        let weight = |group: &Group| (group.event.severity, group.event.action);
+        let weight = |group: &EventGroup| (group.event.severity, group.event.action);
         if weight(group) > weight(best) { group } else { best }
     })
 }
@@ -214,7 +216,7 @@ mod tests {
     }
 
     /// What to do first by a log; `{}` becomes the address.
-    fn first_of(lines: &[&str]) -> (Action, u64) {
+    fn first_action(lines: &[&str]) -> (Action, u64) {
         let log = lines.join("\n").replace("{}", "0000:17:00");
         let summary = summary(&log);
         let devices = summary.devices();
@@ -234,19 +236,19 @@ mod tests {
 
     #[test]
     fn a_lost_gpu_is_never_to_be_reset_whatever_came_first() {
-        assert_eq!(first_of(&[DBE, LOST]), (Action::RebootNode, 2));
-        assert_eq!(first_of(&[LOST, DBE]), (Action::RebootNode, 1));
-        assert_eq!(first_of(&[DBE, BUS]), (Action::RebootNode, 2));
-        assert_eq!(first_of(&[BUS, DBE]), (Action::RebootNode, 1));
+        assert_eq!(first_action(&[DBE, LOST]), (Action::RebootNode, 2));
+        assert_eq!(first_action(&[LOST, DBE]), (Action::RebootNode, 1));
+        assert_eq!(first_action(&[DBE, BUS]), (Action::RebootNode, 2));
+        assert_eq!(first_action(&[BUS, DBE]), (Action::RebootNode, 1));
     }
 
     #[test]
     fn the_drivers_word_holds_until_something_worse_comes() {
-        assert_eq!(first_of(&[RESET, LOST]), (Action::RebootNode, 2));
-        assert_eq!(first_of(&[LOST, NONE]), (Action::Ignore, 2));
-        assert_eq!(first_of(&[LOST, NONE, DBE]), (Action::ResetGpu, 3));
-        assert_eq!(first_of(&[RESET, DBE]), (Action::ResetGpu, 1));
-        assert_eq!(first_of(&[RESET, NONE, "NVRM: Xid (PCI:{}): 43, x"]), (Action::Ignore, 2));
+        assert_eq!(first_action(&[RESET, LOST]), (Action::RebootNode, 2));
+        assert_eq!(first_action(&[LOST, NONE]), (Action::Ignore, 2));
+        assert_eq!(first_action(&[LOST, NONE, DBE]), (Action::ResetGpu, 3));
+        assert_eq!(first_action(&[RESET, DBE]), (Action::ResetGpu, 1));
+        assert_eq!(first_action(&[RESET, NONE, "NVRM: Xid (PCI:{}): 43, x"]), (Action::Ignore, 2));
     }
 
     #[test]
@@ -258,12 +260,12 @@ mod tests {
              INFO: task nv_queue:7 blocked for more than 241 seconds.\n",
         );
         let devices = summary.devices();
-        let seen: Vec<_> = devices[0]
+        let groups: Vec<_> = devices[0]
             .groups
             .iter()
             .map(|group| (group.event.line, group.count, group.event.pid, group.processes_differ))
             .collect();
-        assert_eq!(seen, [(1, 2, None, true), (3, 2, Some(7), false)]);
+        assert_eq!(groups, [(1, 2, None, true), (3, 2, Some(7), false)]);
     }
 
     #[test]

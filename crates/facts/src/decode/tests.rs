@@ -46,8 +46,8 @@ fn what_waits_for_a_line_that_does_not_come_is_given_out() {
     let port = b"pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0\n";
     decoder.feed(port, |event| events.push(event));
     assert_eq!(events.len(), 1);
-    decoder.settle(|event| events.push(event));
-    decoder.settle(|event| events.push(event));
+    decoder.flush_pending(|event| events.push(event));
+    decoder.flush_pending(|event| events.push(event));
     assert_eq!(events.len(), 2);
     assert_eq!((events[1].code.as_str(), events[1].line), ("aer.gpu.fatal", 2));
     decoder.feed(b"NVRM: Xid (PCI:0000:17:00): 79, x\n", |event| events.push(event));

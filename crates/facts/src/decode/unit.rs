@@ -1,14 +1,14 @@
 //! Which part a line names. Of a GPU, the same part twice points at the hardware, different parts at the program.
 
-use super::clean::short;
-use super::wording::{self, XidLine};
+use super::parse::{self, XidLine};
+use super::sanitize::excerpt;
 
 /// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; none where the line names no part.
-pub(super) fn of(xid: &XidLine<'_>) -> Option<String> {
+pub(super) fn xid_unit(xid: &XidLine<'_>) -> Option<String> {
     match xid.code {
         13 | 31 => cluster(xid.detail),
-        74 => wording::number_after(xid.detail, "link ").map(|link| format!("link {link}")),
-        144..=150 => wording::number_after(xid.detail, " Link ").map(|link| format!("link {link}")),
+        74 => parse::number_after(xid.detail, "link ").map(|link| format!("link {link}")),
+        144..=150 => parse::number_after(xid.detail, " Link ").map(|link| format!("link {link}")),
         _ => None,
     }
 }
@@ -22,7 +22,7 @@ fn cluster(detail: &str) -> Option<String> {
         let number: u32 = rest[..end].parse().ok()?;
         Some((number, &rest[end..]))
     })?;
-    if let Some(tpc) = wording::number_after(rest, "TPC ") {
+    if let Some(tpc) = parse::number_after(rest, "TPC ") {
         return Some(format!("GPC{gpc} TPC{tpc}"));
     }
     let client = rest.trim_start().strip_prefix("GPCCLIENT_").map(|client| {
@@ -40,7 +40,7 @@ pub(super) fn word_after(line: &str, before: &str) -> Option<String> {
     let rest = &line[line.find(before)? + before.len()..];
     let end = rest.find([' ', ',', ')', '"']).unwrap_or(rest.len());
     let word = rest[..end].trim_end_matches([':', '.']);
-    (!word.is_empty()).then(|| short(word))
+    (!word.is_empty()).then(|| excerpt(word))
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
             ("79, GPU has fallen off the bus (GPC 7, TPC 5)", None),
         ] {
             let line = format!("NVRM: Xid (PCI:0000:17:00): {line}");
-            assert_eq!(of(&wording::xid_line(&line).unwrap()), expected, "{line}");
+            assert_eq!(xid_unit(&parse::xid_line(&line).unwrap()), expected, "{line}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What to do about a GPU that did not pass.
 
-use super::judge::Grade;
+use super::evaluate::Grade;
 use super::test::Test;
 
 /// What to do about a result; none where there is nothing to do, or nothing is known.

@@ -71,7 +71,7 @@ impl Level {
     }
 
     /// From what people write.
-    pub fn of(number: u32) -> Option<Self> {
+    pub fn from_number(number: u32) -> Option<Self> {
         [Self::One, Self::Two, Self::Three].into_iter().find(|level| level.number() == number)
     }
 }
@@ -183,7 +183,7 @@ impl Test {
     }
 
     /// Whether a library computes it, for which our own product can stand where there is none.
-    pub fn is_by_library(self) -> bool {
+    pub fn uses_library(self) -> bool {
         matches!(
             self,
             Self::GemmBf16 | Self::GemmFp16 | Self::GemmFp8 | Self::GemmTf32 | Self::GemmFp64
@@ -234,18 +234,18 @@ impl fmt::Display for Test {
 }
 
 impl FromStr for Test {
-    type Err = NoSuchTest;
+    type Err = UnknownTest;
 
-    fn from_str(text: &str) -> Result<Self, NoSuchTest> {
+    fn from_str(text: &str) -> Result<Self, UnknownTest> {
         let found = Self::ALL.into_iter().find(|test| test.name() == text);
-        found.ok_or_else(|| NoSuchTest { name: text.to_owned() })
+        found.ok_or_else(|| UnknownTest { name: text.to_owned() })
     }
 }
 
 /// A name that no test has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no test `{name}`; there are {}", Test::ALL.map(Test::name).join(", "))]
-pub struct NoSuchTest {
+pub struct UnknownTest {
     /// As it was asked for.
     pub name: String,
 }
@@ -274,7 +274,8 @@ pub enum Outcome {
         why: String,
     },
     /// The GPU has nothing to test here: no 8-bit floats, no other GPU beside it.
-    HasNot {
+    #[serde(rename = "has-not")]
+    Unsupported {
         /// What it has not.
         why: String,
     },

@@ -5,12 +5,12 @@ fn done(value: f64) -> Outcome {
     Outcome::Done { value: Some(value), samples: vec![value], detail: String::new() }
 }
 
-fn least(value: f64) -> Least {
-    Least { value, from: "somebody".to_owned() }
+fn least(value: f64) -> Baseline {
+    Baseline { value, from: "somebody".to_owned() }
 }
 
-fn grade(test: Test, outcome: &Outcome, least: Option<Least>, history: &[f64]) -> Grade {
-    judge(test, outcome, least, History(history)).grade
+fn grade(test: Test, outcome: &Outcome, least: Option<Baseline>, history: &[f64]) -> Grade {
+    evaluate(test, outcome, least, History(history)).grade
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn what_is_wrong_fails_and_what_was_not_run_is_not_healthy() {
 #[test]
 fn a_rate_is_held_to_the_part_and_to_the_card() {
     let rate = |value: f64, history: &[f64]| {
-        judge(Test::HbmRead, &done(value), Some(least(3000.0)), History(history))
+        evaluate(Test::HbmRead, &done(value), Some(least(3000.0)), History(history))
     };
     assert_eq!(rate(3100.0, &[]).grade, Grade::Pass);
     let low = rate(2700.0, &[]);
@@ -52,7 +52,7 @@ fn a_rate_is_held_to_the_part_and_to_the_card() {
     assert!(worse.why.contains("--forget-history"));
     assert_eq!(rate(3100.0, &[4000.0, 4010.0]).grade, Grade::Pass, "two runs say little");
     assert_eq!(rate(3900.0, &[4000.0, 4010.0, 3990.0, 4000.0]).usual, Some(4000.0));
-    let unknown = judge(Test::HbmRead, &done(1.0), None, History(&[]));
+    let unknown = evaluate(Test::HbmRead, &done(1.0), None, History(&[]));
     assert_eq!(unknown.grade, Grade::Pass);
     assert_eq!(unknown.why, "there is no figure to hold it to");
 }
@@ -70,7 +70,7 @@ fn a_soak_that_fades_is_degraded() {
     let soak = |samples: &[f64]| {
         let outcome =
             Outcome::Done { value: Some(700.0), samples: samples.to_vec(), detail: String::new() };
-        judge(Test::Soak, &outcome, Some(least(600.0)), History(&[]))
+        evaluate(Test::Soak, &outcome, Some(least(600.0)), History(&[]))
     };
     // The first of them is faster: the card is cool and its clocks are high.
     assert_eq!(soak(&[800.0, 700.0, 700.0, 700.0, 700.0, 700.0, 700.0, 698.0]).grade, Grade::Pass);
@@ -83,33 +83,37 @@ fn a_soak_that_fades_is_degraded() {
 fn parts_are_held_to_their_own_figures_or_to_a_share_of_their_peak() {
     let set = FactSet::embedded();
     let gpu = |id: &str| set.gpus.gpu.iter().find(|gpu| gpu.id == id).unwrap();
-    let place =
-        |generation| Place { link: Some(Link { generation, width: 16 }), ..Place::default() };
+    let place = |generation| GpuPlacement {
+        link: Some(PcieCapability { generation, width: 16 }),
+        ..GpuPlacement::default()
+    };
     let h200 = set.diag.least(gpu("H200-SXM5-141GB"), Test::GemmBf16, place(5)).unwrap();
     assert!((500.0..989.0).contains(&h200.value), "{h200:?}");
     for gpu in &set.gpus.gpu {
         let found = set.diag.least(gpu, Test::PcieToGpu, place(3));
-        assert!(found.is_some_and(|it| it.value > 0.0), "{}", gpu.id);
+        assert!(found.is_some_and(|least| least.value > 0.0), "{}", gpu.id);
         if gpu.memory.is_some() {
-            let found = set.diag.least(gpu, Test::HbmRead, Place::default());
+            let found = set.diag.least(gpu, Test::HbmRead, GpuPlacement::default());
             assert!(found.is_some(), "{}", gpu.id);
         }
     }
     assert!(set.diag.least(gpu("H200-SXM5-141GB"), Test::LaunchGraph, place(5)).is_none());
-    assert!((Link { generation: 5, width: 16 }.gb_per_s().unwrap() - 63.015).abs() < 0.01);
-    assert!(Link { generation: 9, width: 16 }.gb_per_s().is_none());
+    assert!(
+        (PcieCapability { generation: 5, width: 16 }.gb_per_s().unwrap() - 63.015).abs() < 0.01
+    );
+    assert!(PcieCapability { generation: 9, width: 16 }.gb_per_s().is_none());
 }
 
 #[test]
 fn a_product_of_our_own_stands_in_where_there_is_no_library() {
     let set = FactSet::embedded();
     for gpu in &set.gpus.gpu {
-        let own = set.diag.least(gpu, Test::GemmOwn, Place::default());
-        let has_peak = gpu.compute.as_ref().is_some_and(|it| it.fp16_tflops.is_some());
+        let own = set.diag.least(gpu, Test::GemmOwn, GpuPlacement::default());
+        let has_peak = gpu.compute.as_ref().is_some_and(|compute| compute.fp16_tflops.is_some());
         assert_eq!(own.is_some(), has_peak, "{}", gpu.id);
     }
     let h200 = set.gpus.gpu.iter().find(|gpu| gpu.id == "H200-SXM5-141GB").unwrap();
-    let own = set.diag.least(h200, Test::GemmOwn, Place::default()).unwrap();
+    let own = set.diag.least(h200, Test::GemmOwn, GpuPlacement::default()).unwrap();
     assert!((own.value - 264.0).abs() < 1.0 && own.from.contains("bench/diag_h200.md"), "{own:?}");
 }
 
@@ -117,9 +121,11 @@ fn a_product_of_our_own_stands_in_where_there_is_no_library() {
 fn copies_to_peers_are_held_to_nvlink_only_where_a_switch_joins_them() {
     let set = FactSet::embedded();
     let h200 = set.gpus.gpu.iter().find(|gpu| gpu.id == "H200-SXM5-141GB").unwrap();
-    let of = |peers| set.diag.least(h200, Test::PeerCopy, Place { peers, ..Place::default() });
-    assert!(of(PeerWay::Switch).is_some());
-    assert!(of(PeerWay::Other).is_none());
+    let baseline = |peers| {
+        set.diag.least(h200, Test::PeerCopy, GpuPlacement { peers, ..GpuPlacement::default() })
+    };
+    assert!(baseline(PeerPath::Switch).is_some());
+    assert!(baseline(PeerPath::Other).is_none());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Pairs of versions that somebody ties together and that do not belong together.
 
-use super::effort;
-use super::judge::{Judge, Written};
+use super::linter::{Linter, MessageArgs};
+use super::step_count;
 
 /// A version that a statement mentions.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +14,7 @@ pub(super) struct Mention<'t> {
 
 /// The versions in a text: digits with at least one dot between them.
 pub(super) fn versions(text: &str) -> impl Iterator<Item = &str> {
-    effort::steps(text.len());
+    step_count::steps(text.len());
     text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
         .map(|word| word.trim_matches('.'))
         .filter(|word| super::version::is_version_text(word))
@@ -24,8 +24,8 @@ pub(super) fn versions(text: &str) -> impl Iterator<Item = &str> {
 ///
 /// A statement with these two versions and no other ties them together. A table has others too; there
 /// one has to be the value of the other.
-pub(super) fn judge(judge: &mut Judge<'_>, mentions: &[Mention<'_>]) {
-    let facts = judge.facts;
+pub(super) fn check_claims(linter: &mut Linter<'_>, mentions: &[Mention<'_>]) {
+    let facts = linter.facts;
     for rule in &facts.claim {
         let only = mentions
             .iter()
@@ -39,8 +39,8 @@ pub(super) fn judge(judge: &mut Judge<'_>, mentions: &[Mention<'_>]) {
             })
         };
         if let Some(mention) = alone.or_else(in_table) {
-            let written = Written { name: &rule.of, value: &rule.tied_to, near: "" };
-            judge.say(&rule.verdict, mention.line, written);
+            let args = MessageArgs { name: &rule.of, value: &rule.tied_to, near: "" };
+            linter.report(&rule.verdict, mention.line, args);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::setting::{Class, Level};
+use crate::setting::{LintClass, LintLevel};
 
 /// A setting that does nothing or harms, and what to use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -15,9 +15,9 @@ pub struct Finding {
     /// The stable name of the kind of finding.
     pub code: String,
     /// What it does to the person who wrote it.
-    pub class: Class,
+    pub class: LintClass,
     /// Whether it makes the file bad.
-    pub level: Level,
+    pub level: LintLevel,
     /// What is true.
     pub text: String,
     /// What to write instead.

@@ -46,7 +46,7 @@ impl Language {
     ///
     /// A name with an extension that we do not know says that it is something else, whatever its first
     /// lines look like; only `#!` is surer.
-    pub fn of(file: &str, beginning: &[u8]) -> Option<Self> {
+    pub fn detect(file: &str, beginning: &[u8]) -> Option<Self> {
         let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
         let other = name.trim_start_matches('.').contains('.') && !beginning.starts_with(b"#!");
         Self::by_name(file).or_else(|| Self::by_content(beginning).filter(|_| !other))
@@ -142,24 +142,24 @@ mod tests {
 
     #[test]
     fn names_and_beginnings_tell_the_language() {
-        let of = |file, text: &str| Language::of(file, text.as_bytes());
-        assert_eq!(of("train.py", ""), Some(Language::Python));
-        assert_eq!(of("a/b/Dockerfile.cuda12", ""), Some(Language::Dockerfile));
-        assert_eq!(of("gpu.Dockerfile", ""), Some(Language::Dockerfile));
-        assert_eq!(of(".env.production", ""), Some(Language::EnvFile));
-        assert_eq!(of("job.sbatch", ""), Some(Language::Shell));
-        assert_eq!(of("run", "#!/usr/bin/env -S python3 -u\n"), Some(Language::Python));
-        assert_eq!(of("run", "#!/bin/bash -l\n"), Some(Language::Shell));
-        assert_eq!(of("-", "# job\nimport os\n"), Some(Language::Python));
-        assert_eq!(of("-", "apiVersion: v1\n"), Some(Language::Yaml));
+        let detect = |file, text: &str| Language::detect(file, text.as_bytes());
+        assert_eq!(detect("train.py", ""), Some(Language::Python));
+        assert_eq!(detect("a/b/Dockerfile.cuda12", ""), Some(Language::Dockerfile));
+        assert_eq!(detect("gpu.Dockerfile", ""), Some(Language::Dockerfile));
+        assert_eq!(detect(".env.production", ""), Some(Language::EnvFile));
+        assert_eq!(detect("job.sbatch", ""), Some(Language::Shell));
+        assert_eq!(detect("run", "#!/usr/bin/env -S python3 -u\n"), Some(Language::Python));
+        assert_eq!(detect("run", "#!/bin/bash -l\n"), Some(Language::Shell));
+        assert_eq!(detect("-", "# job\nimport os\n"), Some(Language::Python));
+        assert_eq!(detect("-", "apiVersion: v1\n"), Some(Language::Yaml));
         assert_eq!(
-            of("-", "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n"),
+            detect("-", "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n"),
             Some(Language::Dockerfile)
         );
-        assert_eq!(of("-", "export X=1\n"), Some(Language::Shell));
-        assert_eq!(of("notes.txt", "Dear all\n"), None);
-        assert_eq!(of("README.md", "# Title\nimport os\nname: x\n"), None);
-        assert_eq!(of("run.in", "#!/bin/sh\n"), Some(Language::Shell));
-        assert_eq!(of("-", ""), None);
+        assert_eq!(detect("-", "export X=1\n"), Some(Language::Shell));
+        assert_eq!(detect("notes.txt", "Dear all\n"), None);
+        assert_eq!(detect("README.md", "# Title\nimport os\nname: x\n"), None);
+        assert_eq!(detect("run.in", "#!/bin/sh\n"), Some(Language::Shell));
+        assert_eq!(detect("-", ""), None);
     }
 }

@@ -10,15 +10,15 @@ use crate::gpu::Gpu;
 use crate::set::FactSet;
 
 /// A node, the facts and the day.
-pub(super) struct Node<'a> {
+pub(super) struct NodeContext<'a> {
     pub(super) set: &'a FactSet,
-    pub(super) seen: &'a NodeObservation,
+    pub(super) observation: &'a NodeObservation,
     pub(super) on: Date,
     pub(super) strict: bool,
 }
 
 /// GPUs of one model.
-pub(super) struct Model<'a> {
+pub(super) struct GpuModel<'a> {
     /// The name to look it up by, as it was read.
     pub(super) name: String,
     /// How many.
@@ -27,14 +27,14 @@ pub(super) struct Model<'a> {
     pub(super) gpu: Option<&'a Gpu>,
 }
 
-impl<'a> Node<'a> {
+impl<'a> NodeContext<'a> {
     /// The GPUs on PCI, where they could be read.
     pub(super) fn gpus_on_pci(&self) -> Option<Vec<&'a PciDevice>> {
-        Some(self.seen.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
+        Some(self.observation.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
     }
 
     /// The GPUs that somebody gave to another driver, such as `vfio-pci` for a virtual machine.
-    pub(super) fn given_away(&self) -> Vec<(&'a str, &'a str)> {
+    pub(super) fn bound_elsewhere(&self) -> Vec<(&'a str, &'a str)> {
         let gpus = self.gpus_on_pci().unwrap_or_default();
         gpus.into_iter()
             .filter_map(|gpu| Some((gpu.address.as_str(), gpu.bound.value()?.as_str())))
@@ -44,7 +44,7 @@ impl<'a> Node<'a> {
 
     /// NVML's devices; none where it did not answer.
     pub(super) fn devices(&self) -> &'a [NvmlDevice] {
-        self.seen.nvml.answered().map_or(&[], |nvml| &nvml.devices)
+        self.observation.nvml.answered().map_or(&[], |nvml| &nvml.devices)
     }
 
     /// Those of them that NVML could open: the others answer nothing, which is an item of its own.
@@ -62,26 +62,26 @@ impl<'a> Node<'a> {
 
     /// The version of the driver that is loaded, by whoever says it.
     pub(super) fn loaded(&self) -> Option<&'a str> {
-        let driver = &self.seen.driver;
-        let nvml = self.seen.nvml.answered().and_then(|nvml| nvml.driver_version.value());
+        let driver = &self.observation.driver;
+        let nvml = self.observation.nvml.answered().and_then(|nvml| nvml.driver_version.value());
         let nvrm = || driver.nvrm_line.value().and_then(|line| version_in(line));
         driver.loaded.value().or(nvml).map(String::as_str).or_else(nvrm)
     }
 
     /// The version of the libraries on disk, which programs and services take from now on.
     pub(super) fn user_space(&self) -> Option<&'a str> {
-        let libraries = self.seen.driver.libraries.value()?;
+        let libraries = self.observation.driver.libraries.value()?;
         libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
     }
 
     /// Which modules are loaded: the open ones say so in the line of `/proc/driver/nvidia/version`.
     pub(super) fn flavour(&self) -> Option<Module> {
-        let line = self.seen.driver.nvrm_line.value()?;
+        let line = self.observation.driver.nvrm_line.value()?;
         Some(if line.contains("Open Kernel Module") { Module::Open } else { Module::Proprietary })
     }
 
     /// The models, most frequent first.
-    pub(super) fn models(&self) -> Vec<Model<'a>> {
+    pub(super) fn models(&self) -> Vec<GpuModel<'a>> {
         let mut names: Vec<String> = Vec::new();
         for device in self.devices() {
             match (device.name.value(), device.pci_device_id.value()) {
@@ -101,13 +101,13 @@ impl<'a> Node<'a> {
             let gpus = self.gpus_on_pci().unwrap_or_default();
             names = gpus.iter().map(|gpu| format!("10de:{}", gpu.device)).collect();
         }
-        let mut models: Vec<Model<'a>> = Vec::new();
+        let mut models: Vec<GpuModel<'a>> = Vec::new();
         for name in names {
             if let Some(model) = models.iter_mut().find(|model| model.name == name) {
                 model.count += 1;
             } else {
                 let gpu = self.set.gpus.by_name(&name).map(|named| named.gpu);
-                models.push(Model { name, count: 1, gpu });
+                models.push(GpuModel { name, count: 1, gpu });
             }
         }
         models.sort_by_key(|model| std::cmp::Reverse(model.count));
@@ -117,7 +117,7 @@ impl<'a> Node<'a> {
     /// The model's combination with the loaded driver, as the hypothetical check would be asked.
     pub(super) fn query(
         &self,
-        model: &Model<'_>,
+        model: &GpuModel<'_>,
         framework: Option<String>,
     ) -> Option<Result<Query<'a>, crate::check::InputError>> {
         let request = Request {
@@ -128,18 +128,18 @@ impl<'a> Node<'a> {
             strict: self.strict,
             ..Request::default()
         };
-        Some(Query::read(self.set, &request, self.on))
+        Some(Query::parse(self.set, &request, self.on))
     }
 
     /// The running kernel, as it is installed.
     pub(super) fn running_kernel(&self) -> Option<&'a InstalledKernel> {
-        let running = self.seen.kernels.running.value()?;
-        self.seen.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
+        let running = self.observation.kernels.running.value()?;
+        self.observation.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
     }
 
     /// Whether the files are those of a container: then they say nothing about the host.
     pub(super) fn inside_container(&self) -> bool {
-        self.seen.containers.inside == Reading::Value(true)
+        self.observation.containers.inside == Reading::Value(true)
     }
 }
 

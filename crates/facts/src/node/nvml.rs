@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::now::DeviceNow;
+use super::health::DeviceHealth;
 use super::nvml_status::NvmlStatus;
 use super::reading::Reading;
 
@@ -55,7 +55,7 @@ impl NvmlReading {
     }
 
     /// Why there are none, in words.
-    pub fn why_silent(&self) -> Option<String> {
+    pub fn failure_reason(&self) -> Option<String> {
         match self {
             Self::Answered(_) => None,
             Self::Refused { error } => Some(format!("NVML refused to start: {error}")),
@@ -125,7 +125,7 @@ pub struct NvmlDevice {
     pub recovery_action: Reading<u32>,
     /// What is wrong with it now; none where that was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub now: Option<DeviceNow>,
+    pub now: Option<DeviceHealth>,
 }
 
 /// A setting that takes effect at the next reset.

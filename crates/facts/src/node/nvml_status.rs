@@ -79,7 +79,7 @@ impl NvmlStatus {
         if name == UNKNOWN_NAME {
             return Some(Self::UNKNOWN);
         }
-        let place = NAMES.iter().position(|it| *it == name)?;
+        let place = NAMES.iter().position(|known| *known == name)?;
         u32::try_from(place).ok().map(Self)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::now::HostNow;
+use super::health::HostHealth;
 use super::nvml::NvmlReading;
 use super::reading::Reading;
 
@@ -41,7 +41,7 @@ pub struct NodeObservation {
     pub python: PythonObservation,
     /// What is wrong around the GPUs now; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub now: Option<HostNow>,
+    pub now: Option<HostHealth>,
 }
 
 /// A device of vendor `10de`.
@@ -195,7 +195,7 @@ pub struct Package {
 impl Package {
     /// The upstream version: without epoch and revision.
     pub fn upstream(&self) -> &str {
-        let version = self.version.split_once(':').map_or(self.version.as_str(), |(_, it)| it);
+        let version = self.version.split_once(':').map_or(self.version.as_str(), |(_, rest)| rest);
         let version = version.split_once('-').map_or(version, |(upstream, _)| upstream);
         version.split_once('+').map_or(version, |(upstream, _)| upstream)
     }

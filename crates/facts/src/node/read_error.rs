@@ -193,7 +193,7 @@ impl ReadError {
 /// An error that carries a [`ReadError`] is that one.
 impl From<&io::Error> for ReadError {
     fn from(err: &io::Error) -> Self {
-        let own = err.get_ref().and_then(|it| it.downcast_ref::<Self>());
+        let own = err.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
         match (own, err.raw_os_error()) {
             (Some(own), _) => own.clone(),
             (None, Some(errno)) => Self::Os { errno },
@@ -354,7 +354,7 @@ mod tests {
             let value = serde_json::to_value(&err).unwrap();
             let params: Vec<String> = value.get("params").map_or_else(
                 || vec!["-".to_owned()],
-                |params| params.as_object().unwrap().keys().map(|it| format!("`{it}`")).collect(),
+                |params| params.as_object().unwrap().keys().map(|key| format!("`{key}`")).collect(),
             );
             let code = value["code"].as_str().unwrap();
             let row = rows.iter().find(|row| row.starts_with(&format!("| `{code}` | ")));

@@ -33,9 +33,9 @@ pub struct NodeReport {
     pub items: Vec<Item>,
     /// What would help, most useful first.
     pub remedies: Vec<Remedy>,
-    /// Listed apart; they change the verdict only in strict checks.
+    /// DriverListing apart; they change the verdict only in strict checks.
     pub notices: Vec<Notice>,
-    /// What this check did not judge, each with the reason.
+    /// What this check did not evaluate, each with the reason.
     pub not_judged: Vec<String>,
     /// Which facts.
     pub data: DataId,
@@ -86,7 +86,7 @@ impl NodeFindings {
     }
 
     /// Runs rules of the hypothetical check and takes their reasons as items about `subject`.
-    pub(super) fn ask_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
+    pub(super) fn merge_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
         let before = self.findings.advice().len();
         rules(&mut self.findings);
         let new = self.findings.advice().nth(before);
@@ -106,7 +106,7 @@ impl NodeFindings {
 
     /// Two models of GPU say the same of one driver.
     fn push(&mut self, item: Item) {
-        let same = |it: &Item| (it.code, &it.text) == (item.code, &item.text);
+        let same = |known: &Item| (known.code, &known.text) == (item.code, &item.text);
         self.last = self.items.iter().position(same).unwrap_or(self.items.len());
         if self.last == self.items.len() {
             self.items.push(item);

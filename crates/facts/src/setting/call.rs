@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
+use super::verdict::LintVerdict;
 
 /// A Python call, or one argument of it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct CallRule {
     /// Not when this keyword is given.
     pub unless_keyword: Option<String>,
     /// What to say; `{name}` is the path, the key or the value that is wrong.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// An argument of a call, and what is wrong with it.
@@ -39,13 +39,13 @@ pub struct ArgumentTest {
     /// Where it stands without the keyword, from 0.
     pub position: Option<usize>,
     /// What is wrong.
-    pub wrong: Wrong,
+    pub wrong: BadArgument,
 }
 
 /// What is wrong with an argument.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Wrong {
+pub enum BadArgument {
     /// It is a number, written out.
     Number,
     /// It is a text, written out.

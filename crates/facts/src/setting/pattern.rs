@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
+use super::verdict::LintVerdict;
 
 /// An option of a command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct CommandRule {
     /// The words that it takes.
     pub words: Vec<String>,
     /// What to say of another word.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// Two versions that people tie together and that do not belong together.
@@ -27,7 +27,7 @@ pub struct ClaimRule {
     /// What is wrongly said to belong to it, such as a driver version.
     pub tied_to: String,
     /// What to say; `{name}` is `of` and `{value}` is `tied_to`.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// A power limit that a comment calls the maximum of a card that has another.
@@ -39,7 +39,7 @@ pub struct PowerClaim {
     /// The limits for which it is true.
     pub true_of: Vec<PowerLimit>,
     /// What to say of another; `{value}` is the limit.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// A power limit that a card has.
@@ -58,15 +58,15 @@ pub struct PowerLimit {
 #[serde(deny_unknown_fields)]
 pub struct Pattern {
     /// Which pattern.
-    pub shape: Shape,
+    pub shape: CodePattern,
     /// What to say.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// A pattern that code finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum CodePattern {
     /// A version turned into a floating-point number.
     VersionAsFloat,
     /// Versions compared letter by letter.
@@ -79,7 +79,7 @@ pub enum Shape {
     AllowMalformed,
 }
 
-impl Shape {
+impl CodePattern {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::VersionAsFloat,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
+use super::verdict::LintVerdict;
 
 /// A family of environment variables.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Namespace {
     /// Whether `names` and `others` are all there is. Where they are not, only a slip is found.
     pub complete: bool,
     /// What to say of a name that is not in `names`.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// Environment variables that are judged by name, or by name and value.
@@ -35,9 +35,9 @@ pub struct VariableRule {
     pub unless_guarded: bool,
     /// The kinds of place where it matters; empty: everywhere.
     #[serde(default)]
-    pub places: Vec<Place>,
+    pub places: Vec<SettingSource>,
     /// What to say.
-    pub verdict: Verdict,
+    pub verdict: LintVerdict,
 }
 
 /// Which values of a setting are meant.
@@ -59,7 +59,7 @@ pub enum ValueTest {
 /// What kind of place holds a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum SettingSource {
     /// Python code.
     Python,
     /// A shell script or command line.
@@ -81,24 +81,24 @@ pub struct KeyList {
     /// The variables.
     pub variables: Vec<String>,
     /// All keys that there are.
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyRule>,
     /// Keys that begin so are not judged: the family is not known to its end.
     #[serde(default)]
     pub open_prefixes: Vec<String>,
     /// What to say of another key.
-    pub unknown: Verdict,
+    pub unknown: LintVerdict,
     /// What to say of a value that its key does not take; `{name}` is the key.
-    pub bad_value: Verdict,
+    pub bad_value: LintVerdict,
     /// What to say of a number below the least one of its key.
-    pub too_small: Verdict,
+    pub too_small: LintVerdict,
     /// What to say of `key=value`; `{near}` is the pair as it is read.
-    pub malformed: Verdict,
+    pub malformed: LintVerdict,
 }
 
 /// A key of a [`KeyList`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Key {
+pub struct KeyRule {
     /// Its name.
     pub name: String,
     /// The only values that it takes; empty: not judged.

@@ -12,17 +12,17 @@ use crate::origin::Origin;
 /// `{near}` for the nearest real name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Verdict {
+pub struct LintVerdict {
     /// A stable name for the kind of finding, such as `env-unknown`.
     pub code: String,
     /// What the setting does to the person who wrote it.
-    pub class: Class,
+    pub class: LintClass,
     /// How much it weighs; absent: a finding, and a note where the setting is redundant.
     #[serde(default)]
-    pub level: Option<Level>,
+    pub level: Option<LintLevel>,
     /// What is true.
     pub truth: String,
-    /// What to write instead. Only a [`Class::Redundant`] setting may have none: it is deleted.
+    /// What to write instead. Only a [`LintClass::Redundant`] setting may have none: it is deleted.
     pub replacement: Option<String>,
     /// What part of this nobody has confirmed.
     pub unverified: Option<String>,
@@ -30,10 +30,11 @@ pub struct Verdict {
     pub origin: Origin,
 }
 
-impl Verdict {
+impl LintVerdict {
     /// How much it weighs.
-    pub fn level(&self) -> Level {
-        let usual = if self.class == Class::Redundant { Level::Note } else { Level::Finding };
+    pub fn level(&self) -> LintLevel {
+        let usual =
+            if self.class == LintClass::Redundant { LintLevel::Note } else { LintLevel::Finding };
         self.level.unwrap_or(usual)
     }
 }
@@ -41,7 +42,7 @@ impl Verdict {
 /// How much a verdict weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Level {
+pub enum LintLevel {
     /// It is shown and does not make a file bad: nothing is lost, or many do it on purpose.
     Note,
     /// It makes a file bad.
@@ -51,7 +52,7 @@ pub enum Level {
 /// What a setting does to the person who wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum LintClass {
     /// There is no such thing.
     Fake,
     /// It is real or was once, and silently does nothing here.
@@ -64,7 +65,7 @@ pub enum Class {
     Redundant,
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for LintClass {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
             Self::Fake => "fake",

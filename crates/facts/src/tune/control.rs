@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::setting::{HUGEPAGES_FILE, Kind, PERSISTENCED};
+use super::setting::{HUGEPAGES_FILE, PERSISTENCED, SettingKind};
 
 /// A setting of a GPU that NVML can read and set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -79,10 +79,10 @@ pub enum Target {
 
 impl Target {
     /// Whether a profile can lead to it. What is read back from a disk is held to that before it is written anywhere.
-    pub fn is_nameable(&self) -> bool {
+    pub fn is_allowed(&self) -> bool {
         match self {
             Self::Gpu { .. } => true,
-            Self::File { path } => Kind::is_file(path),
+            Self::File { path } => SettingKind::is_file(path),
             Self::Kernel { path } => path == HUGEPAGES_FILE || is_governor(path),
             Self::Hold { package } => is_package(package),
             Self::Service { unit } => unit == PERSISTENCED,
@@ -243,7 +243,7 @@ pub enum Content {
 
 impl Content {
     /// Of these bytes.
-    pub fn of(bytes: Vec<u8>) -> Self {
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Self::Text(text),
             Err(err) => {

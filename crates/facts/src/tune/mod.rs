@@ -21,8 +21,8 @@ pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
 pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
 pub use report::{Applied, ApplyReport, Given, Outcome, REPORT_VERSION};
 pub use setting::{
-    CLOCKS_LOCKED, ClocksWant, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE, Kind, MEMLOCK_FILE,
-    MODPROBE_FOLDER, PERSISTENCED, PowerWant, SettingError, Want,
+    CLOCKS_LOCKED, ClockTarget, DesiredValue, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE,
+    MEMLOCK_FILE, MODPROBE_FOLDER, PERSISTENCED, PowerTarget, SettingError, SettingKind,
 };
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::setting::{Kind, SettingError, Want};
+use super::setting::{DesiredValue, SettingError, SettingKind};
 use crate::names::nearest;
 use crate::origin::Origin;
 
@@ -112,12 +112,12 @@ pub enum ProfileError {
 
 impl Profile {
     /// Its settings, read: each with what it is and what is wanted, in the order in which they are carried out.
-    pub fn read(&self) -> Result<Vec<(Kind, Want, &ProfileSetting)>, ProfileError> {
+    pub fn read(&self) -> Result<Vec<(SettingKind, DesiredValue, &ProfileSetting)>, ProfileError> {
         let mut seen = BTreeSet::new();
         let mut read = Vec::new();
         for setting in &self.setting {
             let wrong = |err| ProfileError::Setting { profile: self.name.clone(), err };
-            let kind = Kind::of(&setting.name).map_err(wrong)?;
+            let kind = SettingKind::from_name(&setting.name).map_err(wrong)?;
             if !seen.insert(kind.clone()) {
                 let name = setting.name.clone();
                 return Err(ProfileError::Twice { profile: self.name.clone(), name });
@@ -127,15 +127,15 @@ impl Profile {
                 name: setting.name.clone(),
                 takes: kind.takes(),
             };
-            let want = if matches!(kind, Kind::Environment(_)) {
+            let want = if matches!(kind, SettingKind::Environment(_)) {
                 if setting.want.is_some() || setting.variables.is_empty() {
                     return Err(form());
                 }
                 self.variables(setting)?;
-                Want::Variables
+                DesiredValue::Variables
             } else {
                 let want = setting.want.as_deref().filter(|_| setting.variables.is_empty());
-                kind.want(want.ok_or_else(form)?).map_err(wrong)?
+                kind.parse_desired(want.ok_or_else(form)?).map_err(wrong)?
             };
             read.push((kind, want, setting));
         }

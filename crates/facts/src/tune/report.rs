@@ -82,7 +82,7 @@ impl ApplyReport {
 
     /// Changes that are not made.
     pub fn failed(&self) -> impl Iterator<Item = &Applied> {
-        self.applied.iter().filter(|it| !it.outcome.is_made())
+        self.applied.iter().filter(|result| !result.outcome.is_made())
     }
 
     /// Whether all of it is set. What waits for a reset or a reboot is done as far as this goes; what is unknown or refused

@@ -28,7 +28,7 @@ const FRAMEWORKS: [&str; 3] = ["jax", "tensorflow", "torch"];
 /// A setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum SettingKind {
     /// `gpu.persistence`
     Persistence,
     /// `gpu.mig`
@@ -62,33 +62,33 @@ pub enum Kind {
 }
 
 /// Those without a name inside.
-const PLAIN: [(&str, Kind); 13] = [
-    ("gpu.persistence", Kind::Persistence),
-    ("gpu.mig", Kind::Mig),
-    ("gpu.mig-layout", Kind::MigLayout),
-    ("gpu.ecc", Kind::Ecc),
-    ("gpu.compute-mode", Kind::ComputeMode),
-    ("gpu.power-limit", Kind::PowerLimit),
-    ("gpu.application-clocks", Kind::ApplicationClocks),
-    ("gpu.accounting", Kind::Accounting),
-    ("host.cpu-governor", Kind::CpuGovernor),
-    ("host.transparent-hugepages", Kind::Hugepages),
-    ("host.memlock", Kind::Memlock),
-    ("host.package-hold", Kind::PackageHold),
-    ("host.upgrade-guard", Kind::UpgradeGuard),
+const PLAIN: [(&str, SettingKind); 13] = [
+    ("gpu.persistence", SettingKind::Persistence),
+    ("gpu.mig", SettingKind::Mig),
+    ("gpu.mig-layout", SettingKind::MigLayout),
+    ("gpu.ecc", SettingKind::Ecc),
+    ("gpu.compute-mode", SettingKind::ComputeMode),
+    ("gpu.power-limit", SettingKind::PowerLimit),
+    ("gpu.application-clocks", SettingKind::ApplicationClocks),
+    ("gpu.accounting", SettingKind::Accounting),
+    ("host.cpu-governor", SettingKind::CpuGovernor),
+    ("host.transparent-hugepages", SettingKind::Hugepages),
+    ("host.memlock", SettingKind::Memlock),
+    ("host.package-hold", SettingKind::PackageHold),
+    ("host.upgrade-guard", SettingKind::UpgradeGuard),
 ];
 
 /// What is wanted of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Want {
+pub enum DesiredValue {
     /// On or off.
     Switch(bool),
     /// NVML's number of a mode.
     Mode(u32),
     /// A power limit.
-    Power(PowerWant),
+    Power(PowerTarget),
     /// Clocks.
-    Clocks(ClocksWant),
+    Clocks(ClockTarget),
     /// Instances, sorted.
     Layout(Vec<String>),
     /// A word or a text.
@@ -99,7 +99,7 @@ pub enum Want {
 
 /// A power limit, from the card's own range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PowerWant {
+pub enum PowerTarget {
     /// The card's default.
     Default,
     /// The most that it takes.
@@ -112,7 +112,7 @@ pub enum PowerWant {
 
 /// Clocks of applications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClocksWant {
+pub enum ClockTarget {
     /// Those without a choice.
     Default,
     /// The highest.
@@ -150,9 +150,9 @@ pub enum SettingError {
     },
 }
 
-impl Kind {
+impl SettingKind {
     /// The setting of this name.
-    pub fn of(name: &str) -> Result<Self, SettingError> {
+    pub fn from_name(name: &str) -> Result<Self, SettingError> {
         if name == CLOCKS_LOCKED {
             return Err(SettingError::NoWayBack);
         }
@@ -195,7 +195,7 @@ impl Kind {
     }
 
     /// Reads what is wanted of it.
-    pub fn want(&self, text: &str) -> Result<Want, SettingError> {
+    pub fn parse_desired(&self, text: &str) -> Result<DesiredValue, SettingError> {
         let refused = || SettingError::Value {
             name: self.to_string(),
             want: text.to_owned(),
@@ -205,24 +205,26 @@ impl Kind {
         let word = !text.is_empty() && text.bytes().all(plain);
         let want = match self {
             Self::Persistence | Self::Mig | Self::Ecc | Self::Accounting => match text {
-                "on" => Some(Want::Switch(true)),
-                "off" => Some(Want::Switch(false)),
+                "on" => Some(DesiredValue::Switch(true)),
+                "off" => Some(DesiredValue::Switch(false)),
                 _ => None,
             },
-            Self::PackageHold | Self::UpgradeGuard => (text == "on").then_some(Want::Switch(true)),
+            Self::PackageHold | Self::UpgradeGuard => {
+                (text == "on").then_some(DesiredValue::Switch(true))
+            }
             Self::ComputeMode => match text {
-                "default" => Some(Want::Mode(0)),
-                "prohibited" => Some(Want::Mode(2)),
-                "exclusive-process" => Some(Want::Mode(3)),
+                "default" => Some(DesiredValue::Mode(0)),
+                "prohibited" => Some(DesiredValue::Mode(2)),
+                "exclusive-process" => Some(DesiredValue::Mode(3)),
                 _ => None,
             },
-            Self::PowerLimit => power(text).map(Want::Power),
-            Self::ApplicationClocks => clocks(text).map(Want::Clocks),
-            Self::MigLayout => layout(text).map(Want::Layout),
+            Self::PowerLimit => power(text).map(DesiredValue::Power),
+            Self::ApplicationClocks => clocks(text).map(DesiredValue::Clocks),
+            Self::MigLayout => layout(text).map(DesiredValue::Layout),
             Self::Memlock => (text == "unlimited" || text.parse::<u64>().is_ok())
-                .then(|| Want::Text(text.to_owned())),
+                .then(|| DesiredValue::Text(text.to_owned())),
             Self::CpuGovernor | Self::Hugepages | Self::ModuleParameter(_) => {
-                word.then(|| Want::Text(text.to_owned()))
+                word.then(|| DesiredValue::Text(text.to_owned()))
             }
             Self::Environment(_) => None,
         };
@@ -253,11 +255,11 @@ impl Kind {
             (None, Some(framework)) => format!("jobs.{framework}"),
             (None, None) => return [MEMLOCK_FILE, GUARD_FILE].contains(&path),
         };
-        Self::of(&name).is_ok()
+        Self::from_name(&name).is_ok()
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SettingKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ModuleParameter(name) => write!(formatter, "host.module.NVreg_{name}"),
@@ -275,22 +277,22 @@ fn number(text: &str, unit: &str) -> Option<u32> {
     text.strip_suffix(unit)?.trim_end().parse().ok()
 }
 
-fn power(text: &str) -> Option<PowerWant> {
+fn power(text: &str) -> Option<PowerTarget> {
     match text {
-        "default" => Some(PowerWant::Default),
-        "max" => Some(PowerWant::Max),
+        "default" => Some(PowerTarget::Default),
+        "max" => Some(PowerTarget::Max),
         _ => number(text, "%")
             .filter(|percent| *percent <= 100)
-            .map(PowerWant::Percent)
-            .or_else(|| number(text, "W").map(PowerWant::Watts)),
+            .map(PowerTarget::Percent)
+            .or_else(|| number(text, "W").map(PowerTarget::Watts)),
     }
 }
 
-fn clocks(text: &str) -> Option<ClocksWant> {
+fn clocks(text: &str) -> Option<ClockTarget> {
     match text {
-        "default" => Some(ClocksWant::Default),
-        "max" => Some(ClocksWant::Max),
-        _ => number(text, "MHz").map(ClocksWant::Mhz),
+        "default" => Some(ClockTarget::Default),
+        "max" => Some(ClockTarget::Max),
+        _ => number(text, "MHz").map(ClockTarget::Mhz),
     }
 }
 

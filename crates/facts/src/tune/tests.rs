@@ -95,17 +95,24 @@ fn error(name: &str, want: &str) -> String {
 
 #[test]
 fn the_embedded_profiles_read_and_each_setting_has_a_reason_and_a_source() {
-    let names: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<&str> =
+        Profiles::embedded().iter().map(|profile| profile.name.as_str()).collect();
     assert_eq!(names, ["inference", "shared", "training"]);
     for profile in Profiles::embedded().iter() {
         profile.read().unwrap_or_else(|err| panic!("{err:?}"));
         for setting in &profile.setting {
-            let origins = setting.variables.iter().map(|it| (&it.name, &it.reason, &it.origin));
+            let origins = setting
+                .variables
+                .iter()
+                .map(|variable| (&variable.name, &variable.reason, &variable.origin));
             let all = origins.chain([(&setting.name, &setting.reason, &setting.origin)]);
             for (name, reason, origin) in all {
                 assert!(!reason.trim().is_empty(), "{name}");
                 let origin = origin.as_ref().unwrap_or_else(|| panic!("{name}: no source"));
-                assert!(!origin.source.is_empty() && origin.source.iter().all(|it| it.len() > 5));
+                assert!(
+                    !origin.source.is_empty()
+                        && origin.source.iter().all(|source| source.len() > 5)
+                );
                 assert!(origin.retrieved <= FactSet::embedded().set.date, "{name}");
             }
             // Watts from a post have no place in a profile for everybody.
@@ -119,7 +126,10 @@ fn the_embedded_profiles_read_and_each_setting_has_a_reason_and_a_source() {
 fn no_variable_of_a_profile_is_one_that_lint_would_find_fault_with() {
     for profile in Profiles::embedded().iter() {
         for setting in &profile.setting {
-            let pairs = setting.variables.iter().map(|it| (it.name.as_str(), it.value.as_str()));
+            let pairs = setting
+                .variables
+                .iter()
+                .map(|variable| (variable.name.as_str(), variable.value.as_str()));
             let found = crate::lint::lint_environment(&FactSet::embedded().settings, pairs);
             assert_eq!(found, [], "{}: {}", profile.name, setting.name);
         }
@@ -311,7 +321,7 @@ fn memory_mode_is_for_gpus_that_share_memory() {
     assert!(absent.words().contains("has no parameter"), "{absent:?}");
     let mut parameters = BTreeMap::from([("CoherentGPUMemoryMode".to_owned(), String::new())]);
     readings.module_parameters = Reading::Value(parameters.clone());
-    let path = Kind::of(name).unwrap().file().unwrap();
+    let path = SettingKind::from_name(name).unwrap().file().unwrap();
     readings.files.insert(path.clone(), Reading::Value(Value::NoFile));
     let step = first(name, "driver", &readings);
     assert_eq!(step.standing, Standing::Change(vec![Need::ModuleReload]));
@@ -350,7 +360,7 @@ fn what_no_source_confirms_waits_until_somebody_asks_for_it() {
 #[test]
 fn bad_profiles_are_refused_with_what_was_meant() {
     assert!(error("gpu.powerlimit", "default").contains("there is no setting `gpu.powerlimit`"));
-    let near = Kind::of("gpu.powerlimit").unwrap_err();
+    let near = SettingKind::from_name("gpu.powerlimit").unwrap_err();
     assert!(
         matches!(near, SettingError::Unknown { near: Some(near), .. } if near == "gpu.power-limit")
     );
@@ -371,9 +381,9 @@ fn bad_profiles_are_refused_with_what_was_meant() {
 
 #[test]
 fn only_what_a_profile_can_lead_to_is_nameable() {
-    let file = |path: &str| Target::File { path: path.to_owned() }.is_nameable();
+    let file = |path: &str| Target::File { path: path.to_owned() }.is_allowed();
     for name in ["host.memlock", "host.upgrade-guard", "host.module.NVreg_X_1", "jobs.torch"] {
-        assert!(file(&Kind::of(name).unwrap().file().unwrap()), "{name}");
+        assert!(file(&SettingKind::from_name(name).unwrap().file().unwrap()), "{name}");
     }
     for path in [
         "/etc/sudoers.d/x",
@@ -385,17 +395,17 @@ fn only_what_a_profile_can_lead_to_is_nameable() {
     ] {
         assert!(!file(path), "{path}");
     }
-    let kernel = |path: &str| Target::Kernel { path: path.to_owned() }.is_nameable();
+    let kernel = |path: &str| Target::Kernel { path: path.to_owned() }.is_allowed();
     assert!(kernel(HUGEPAGES_FILE));
     assert!(kernel("/sys/devices/system/cpu/cpufreq/policy12/scaling_governor"));
     assert!(kernel("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
     assert!(!kernel("/sys/devices/system/cpu/cpu0/../../x/cpufreq/scaling_governor"));
     assert!(!kernel("/sys/devices/system/cpu/cpu/cpufreq/scaling_governor"));
     assert!(!kernel("/proc/sysrq-trigger"));
-    let hold = |package: &str| Target::Hold { package: package.to_owned() }.is_nameable();
+    let hold = |package: &str| Target::Hold { package: package.to_owned() }.is_allowed();
     assert!(hold("libnvidia-compute-580:amd64") && hold("linux-image-6.8.0-1+x"));
     assert!(!hold("--option=x") && !hold("a b") && !hold(""));
-    let unit = |unit: &str| Target::Service { unit: unit.to_owned() }.is_nameable();
+    let unit = |unit: &str| Target::Service { unit: unit.to_owned() }.is_allowed();
     assert!(unit(PERSISTENCED) && !unit("ssh"));
 }
 
@@ -403,8 +413,8 @@ fn only_what_a_profile_can_lead_to_is_nameable() {
 fn bytes_are_kept_exactly() {
     for bytes in [Vec::new(), b"text\n".to_vec(), vec![0, 255, 128, 10], "grün".as_bytes().to_vec()]
     {
-        assert_eq!(Content::of(bytes.clone()).bytes(), bytes);
-        let text = serde_json::to_string(&Content::of(bytes.clone())).unwrap();
+        assert_eq!(Content::from_bytes(bytes.clone()).bytes(), bytes);
+        let text = serde_json::to_string(&Content::from_bytes(bytes.clone())).unwrap();
         assert_eq!(serde_json::from_str::<Content>(&text).unwrap().bytes(), bytes);
     }
 }
@@ -412,7 +422,7 @@ fn bytes_are_kept_exactly() {
 proptest! {
     #[test]
     fn whatever_is_written_is_read_or_refused(name in "(gpu|host|jobs)?[a-z.:-]{0,24}[^\\x00]{0,6}", want in ".{0,24}") {
-        if let Ok(kind) = Kind::of(&name) {
+        if let Ok(kind) = SettingKind::from_name(&name) {
             prop_assert_eq!(kind.to_string(), name.clone());
         }
         let _ = own(&name, &want).read();

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::{PortNow, ReadError, Reading};
+use farrier_facts::node::{PortHealth, ReadError, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
 use super::{count, flag, no_number, of_node};
@@ -55,10 +55,10 @@ enum Place {
 }
 
 /// The ports at one look, for who does not watch them.
-pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
+pub(crate) fn look(root: &Root) -> Reading<Vec<PortHealth>> {
     let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
     nics.find(root).map(|()| {
-        let port = |(name, port): (&PortName, &Port)| PortNow {
+        let port = |(name, port): (&PortName, &Port)| PortHealth {
             device: name.0.clone(),
             port: name.1,
             kind: format!("{} {}", port.class.model, port.class.network).trim().to_owned(),

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use farrier_facts::node::{DeviceNow, LinksNow, PcieLink, ReadError, Reading};
+use farrier_facts::node::{DeviceHealth, NvlinkHealth, PcieLink, ReadError, Reading};
 
 use super::caller::{Called, Caller, call, outcome};
 use super::ffi::{self, Device, FieldValue};
@@ -10,8 +10,8 @@ use super::watch::fields;
 use super::watch::links::{LINKS_MAX, REMOTE_UNKNOWN, STATE};
 
 impl Caller<'_> {
-    pub(super) fn now(&mut self, device: Device) -> DeviceNow {
-        DeviceNow {
+    pub(super) fn now(&mut self, device: Device) -> DeviceHealth {
+        DeviceHealth {
             ecc_uncorrected: self.field(device, fields::ECC_UNCORRECTED_VOLATILE, 0).map(whole),
             clock_reasons: self.clock_reasons(device),
             pcie: self.pcie(device),
@@ -76,13 +76,13 @@ impl Caller<'_> {
     }
 
     /// Which links are up, and which are down although something is at their other end.
-    fn links(&mut self, device: Device) -> Reading<LinksNow> {
+    fn links(&mut self, device: Device) -> Reading<NvlinkHealth> {
         let count = match self.field(device, fields::LINK_COUNT, 0) {
             Reading::Value(count) => whole(count).min(u64::from(LINKS_MAX)),
             Reading::Absent => return Reading::Absent,
             Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
-        let mut links = LinksNow { up: 0, down: Vec::new() };
+        let mut links = NvlinkHealth { up: 0, down: Vec::new() };
         for link in 0..u32::try_from(count).unwrap_or(0) {
             match self.field(device, STATE, link) {
                 Reading::Value(state) if state > 0.0 => links.up += 1,

@@ -147,7 +147,7 @@ impl Open {
             Target::File { path } => Path::new(path).starts_with(folder),
             _ => false,
         };
-        self.target.is_nameable() && self.folders.iter().all(leads)
+        self.target.is_allowed() && self.folders.iter().all(leads)
     }
 }
 

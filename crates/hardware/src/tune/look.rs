@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_facts::node::{ReadError, Reading};
 use farrier_facts::tune::{
-    Choice, ENVIRONMENTS, HUGEPAGES_FILE, Kind, PERSISTENCED, Profile, Readings,
+    Choice, ENVIRONMENTS, HUGEPAGES_FILE, PERSISTENCED, Profile, Readings, SettingKind,
 };
 
 use super::{files, service};
@@ -18,7 +18,8 @@ const APT: &str = "/etc/apt/apt.conf.d";
 /// Reads what the settings of a profile need. `is_machine`: services of it can be started.
 pub fn look(root: &Root, controls: &mut Controls, profile: &Profile, is_machine: bool) -> Readings {
     let hidden = is_hidden(root);
-    let kinds = profile.setting.iter().filter_map(|setting| Kind::of(&setting.name).ok());
+    let kinds =
+        profile.setting.iter().filter_map(|setting| SettingKind::from_name(&setting.name).ok());
     let paths = kinds.filter_map(|kind| kind.file());
     let file = |path: String| {
         // A job's environment may well be the container's.

@@ -187,7 +187,7 @@ fn step(target: Target, value: Value) -> Step {
         current: None,
         wanted: value.words(),
         standing: Standing::Change(Vec::new()),
-        change: Some(Change::of(target, value)),
+        change: Some(Change::new(target, value)),
         reason: "a test".to_owned(),
     }
 }
@@ -676,7 +676,7 @@ fn bytes_that_are_no_text_come_back() {
     world.apply(&steps()[2..], &mut world.hands());
     assert_eq!(world.revert(false), [Given::Back]);
     assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), [0_u8, 255, 10, 200]);
-    assert!(matches!(Content::of(vec![0, 255]), Content::Hex(_)));
+    assert!(matches!(Content::from_bytes(vec![0, 255]), Content::Hex(_)));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::input::{Field, InputError};
 use crate::cuda::Toolkit;
 use crate::driver::BranchFacts;
-use crate::framework::{Build, Package};
+use crate::framework::{Build, FrameworkPackage};
 use crate::gpu::Gpu;
 use crate::names;
 use crate::set::FactSet;
@@ -38,7 +38,7 @@ pub enum Usage {
     Compile,
 }
 
-/// Something that a node may be wanted to do.
+/// Something that a node may be build_choice to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// Coherent driver-based memory management.
@@ -84,9 +84,9 @@ pub struct Query<'a> {
     /// The driver.
     pub driver: Driver<'a>,
     /// The CUDA to run or to compile with.
-    pub cuda: Option<CudaNeed<'a>>,
+    pub cuda: Option<CudaRequest<'a>>,
     /// The framework.
-    pub framework: Option<FrameworkNeed<'a>>,
+    pub framework: Option<FrameworkRequest<'a>>,
     /// Which kernel modules.
     pub module: Option<Module>,
     /// What CUDA is for.
@@ -113,12 +113,12 @@ pub struct Driver<'a> {
     /// Its branch; absent where the data does not reach so far.
     pub branch: Option<&'a BranchFacts>,
     /// What the person said.
-    pub given: DriverGiven,
+    pub precision: DriverPrecision,
 }
 
 /// How exactly a driver was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DriverGiven {
+pub enum DriverPrecision {
     /// A full release.
     Release,
     /// A release with its last part missing.
@@ -129,7 +129,7 @@ pub enum DriverGiven {
 
 /// The CUDA that something needs.
 #[derive(Debug, Clone)]
-pub enum CudaNeed<'a> {
+pub enum CudaRequest<'a> {
     /// Only the major version: `12`.
     Major(u32),
     /// `12.8`: the first release of it stands for all.
@@ -140,22 +140,22 @@ pub enum CudaNeed<'a> {
 
 /// The framework of a query.
 #[derive(Debug, Clone)]
-pub struct FrameworkNeed<'a> {
+pub struct FrameworkRequest<'a> {
     /// The package.
-    pub package: &'a Package,
+    pub package: &'a FrameworkPackage,
     /// The version.
     pub version: PackageVersion,
     /// What the person wrote, where `version` is only one that fits it.
     pub version_assumed_from: Option<PackageVersion>,
     /// Which build.
-    pub wanted: Wanted,
+    pub build_choice: BuildChoice,
     /// Its record.
     pub build: Option<&'a Build>,
 }
 
 /// Which build of a framework.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum BuildChoice {
     /// What a plain install gives.
     Plain,
     /// A tag (`cu128`) or an extra (`cuda12`).
@@ -166,23 +166,26 @@ pub enum Wanted {
 
 impl<'a> Query<'a> {
     /// Reads a request against a set. `on` is the day for which the answer shall hold.
-    pub fn read(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
-        said_something(request)?;
-        let named = gpu(set, request.gpu.trim())?;
-        let cuda = request.cuda.as_deref().map(|text| cuda::need(set, text)).transpose()?;
-        let framework =
-            request.framework.as_deref().map(|text| framework::framework(set, text)).transpose()?;
+    pub fn parse(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
+        reject_unused_flags(request)?;
+        let named = find_gpu(set, request.gpu.trim())?;
+        let cuda = request.cuda.as_deref().map(|text| cuda::parse_cuda(set, text)).transpose()?;
+        let framework = request
+            .framework
+            .as_deref()
+            .map(|text| framework::parse_framework(set, text))
+            .transpose()?;
         let forward_compat = request
             .forward_compat
             .as_deref()
-            .map(|text| cuda::forward_compat(set, text))
+            .map(|text| cuda::parse_forward_compat(set, text))
             .transpose()?;
         let fabric_manager =
-            request.fabric_manager.as_deref().map(driver::fabric_manager).transpose()?;
+            request.fabric_manager.as_deref().map(driver::parse_fabric_manager).transpose()?;
         Ok(Self {
             gpu: named.gpu,
             gpu_assumed_from: named.assumed.then(|| request.gpu.clone()),
-            driver: driver::driver(set, request.driver.trim())?,
+            driver: driver::parse_driver(set, request.driver.trim())?,
             cuda,
             framework,
             module: request.module,
@@ -198,7 +201,7 @@ impl<'a> Query<'a> {
 }
 
 /// A flag about CUDA says nothing without one.
-fn said_something(request: &Request) -> Result<(), InputError> {
+fn reject_unused_flags(request: &Request) -> Result<(), InputError> {
     let without = request.cuda.is_none() && request.framework.is_none();
     let idle = if without && request.ptx_only {
         Some((Field::PtxOnly, "--cuda or --framework"))
@@ -217,7 +220,7 @@ fn said_something(request: &Request) -> Result<(), InputError> {
     }
 }
 
-fn gpu<'a>(set: &'a FactSet, text: &str) -> Result<names::Named<'a>, InputError> {
+fn find_gpu<'a>(set: &'a FactSet, text: &str) -> Result<names::GpuMatch<'a>, InputError> {
     set.gpus.by_name(text).ok_or_else(|| {
         let problem = if text.trim().is_empty() {
             "no name given".to_owned()

@@ -2,31 +2,31 @@
 
 use super::forward::UserSpace;
 use super::{advise_branch, architecture_of, at_least, drives, target_of};
-use crate::check::context::Findings;
-use crate::check::query::{CudaNeed, Query, Usage};
+use crate::check::findings::Findings;
+use crate::check::query::{CudaRequest, Query, Usage};
 use crate::check::report::Verdict;
-use crate::cuda::{Family, OnBase};
+use crate::cuda::{BaseSupport, Family};
 use crate::gpu::Target;
 use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::{ComputeCapability, CudaVersion, DriverVersion};
 
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
     findings: &mut Findings,
 ) {
     let Some(need) = &query.cuda else { return };
-    let need = Need::of_toolkit(set, query, need);
+    let need = CudaRequirement::from_toolkit(set, query, need);
     // What has no code for the GPU is not said to run.
-    if knows_gpu(set, query, &need, findings) {
-        driver_carries(set, query, user_space, &need, findings);
+    if supports_gpu(set, query, &need, findings) {
+        driver_supports(set, query, user_space, &need, findings);
     }
 }
 
 /// What must be carried, and by which name to speak of it.
-pub(super) struct Need<'a> {
+pub(super) struct CudaRequirement<'a> {
     /// `CUDA 12.8`, or `torch 2.11.0 (CUDA 13.0)`.
     pub(super) subject: String,
     /// The major version and what is known of it.
@@ -43,14 +43,14 @@ pub(super) struct Need<'a> {
     pub(super) ptx_only: bool,
 }
 
-impl<'a> Need<'a> {
-    fn of_toolkit(set: &'a FactSet, query: &Query<'a>, need: &CudaNeed<'a>) -> Self {
+impl<'a> CudaRequirement<'a> {
+    fn from_toolkit(set: &'a FactSet, query: &Query<'a>, need: &CudaRequest<'a>) -> Self {
         let (name, major, toolkit) = match *need {
-            CudaNeed::Major(major) => (major.to_string(), major, None),
-            CudaNeed::Minor(toolkit) => {
+            CudaRequest::Major(major) => (major.to_string(), major, None),
+            CudaRequest::Minor(toolkit) => {
                 (toolkit.version.cuda.to_string(), toolkit.version.cuda.major, Some(toolkit))
             }
-            CudaNeed::Exact(toolkit) => {
+            CudaRequest::Exact(toolkit) => {
                 (toolkit.version.to_string(), toolkit.version.cuda.major, Some(toolkit))
             }
         };
@@ -67,7 +67,7 @@ impl<'a> Need<'a> {
     }
 
     /// The same for a framework that brings `cuda` along.
-    pub(super) fn of_framework(
+    pub(super) fn from_framework(
         set: &'a FactSet,
         ptx_only: bool,
         subject: String,
@@ -97,7 +97,7 @@ impl<'a> Need<'a> {
 }
 
 /// How a user space meets a CUDA.
-enum Reach {
+enum CudaSupport {
     /// It is of a newer major version.
     NewerFamily(CudaVersion),
     /// It is too old for the major version.
@@ -110,36 +110,40 @@ enum Reach {
     OlderMinor(CudaVersion),
 }
 
-fn reach(query: &Query<'_>, user_space: UserSpace, need: &Need<'_>) -> Reach {
+fn cuda_support(
+    query: &Query<'_>,
+    user_space: UserSpace,
+    need: &CudaRequirement<'_>,
+) -> CudaSupport {
     let driver = &query.driver.version;
     // The driver that ships with a release runs it, also where the family's floor came later
     // (450.51.05 and CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
-    let Some(speaks) = user_space.cuda else { return Reach::TooOld };
+    let Some(speaks) = user_space.cuda else { return CudaSupport::TooOld };
     if speaks.major > need.family.major {
-        return Reach::NewerFamily(speaks);
+        return CudaSupport::NewerFamily(speaks);
     }
     if speaks.major < need.family.major || !above_floor {
-        return Reach::TooOld;
+        return CudaSupport::TooOld;
     }
     match need.cuda {
-        None => Reach::Family(speaks),
+        None => CudaSupport::Family(speaks),
         Some(cuda) if speaks >= cuda => {
-            let of_branch = |it: &&DriverVersion| it.branch() == driver.branch();
+            let of_branch = |shipped: &&DriverVersion| shipped.branch() == driver.branch();
             let update = need.shipped.filter(of_branch).is_some_and(|shipped| driver < shipped);
-            Reach::Speaks { speaks, update_is_newer: update && !user_space.by_package }
+            CudaSupport::Speaks { speaks, update_is_newer: update && !user_space.by_package }
         }
-        Some(_) => Reach::OlderMinor(speaks),
+        Some(_) => CudaSupport::OlderMinor(speaks),
     }
 }
 
 /// Whether the driver runs what was built with this CUDA. Returns false where it does not.
-pub(super) fn driver_carries(
+pub(super) fn driver_supports(
     set: &FactSet,
     query: &Query<'_>,
     user_space: UserSpace,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     findings: &mut Findings,
 ) -> bool {
     let subject = &need.subject;
@@ -147,15 +151,15 @@ pub(super) fn driver_carries(
     let ships =
         need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
-    let (verdict, code, text, origin) = match reach(query, user_space, need) {
-        Reach::TooOld => return refuse(set, query, need, findings),
-        Reach::NewerFamily(speaks) => (
+    let (verdict, code, text, origin) = match cuda_support(query, user_space, need) {
+        CudaSupport::TooOld => return report_driver_too_old(set, query, need, findings),
+        CudaSupport::NewerFamily(speaks) => (
             Verdict::Ok,
             "cuda-backward-compatible",
             format!("{via} speaks CUDA {speaks} and runs what {subject} built"),
             family,
         ),
-        Reach::Family(speaks) => (
+        CudaSupport::Family(speaks) => (
             Verdict::Caveat,
             "cuda-minor-missing",
             format!(
@@ -164,19 +168,19 @@ pub(super) fn driver_carries(
             ),
             family,
         ),
-        Reach::Speaks { update_is_newer: true, .. } => (
+        CudaSupport::Speaks { update_is_newer: true, .. } => (
             Verdict::Caveat,
             "cuda-update-newer-than-driver",
             format!("{subject} runs on {}, of the same branch{ships}", query.driver.version),
             need.origin,
         ),
-        Reach::Speaks { speaks, .. } => (
+        CudaSupport::Speaks { speaks, .. } => (
             Verdict::Ok,
             "cuda-native",
             format!("{via} speaks CUDA {speaks} and runs {subject}{ships}"),
             need.origin,
         ),
-        Reach::OlderMinor(speaks) if need.ptx_only => {
+        CudaSupport::OlderMinor(speaks) if need.ptx_only => {
             let text = format!(
                 "PTX of {subject} cannot be translated: {via} speaks CUDA {speaks}, and \
                  minor-version compatibility does not cover PTX{ships}"
@@ -185,7 +189,7 @@ pub(super) fn driver_carries(
             advise_newer(set, query, need, findings);
             return false;
         }
-        Reach::OlderMinor(speaks) => (
+        CudaSupport::OlderMinor(speaks) => (
             Verdict::Caveat,
             "cuda-minor-version",
             format!(
@@ -201,7 +205,12 @@ pub(super) fn driver_carries(
     true
 }
 
-fn refuse(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) -> bool {
+fn report_driver_too_old(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &CudaRequirement<'_>,
+    findings: &mut Findings,
+) -> bool {
     let floor = &need.family.driver_min;
     let verb = match need.usage {
         Usage::Run => "needs",
@@ -217,14 +226,19 @@ fn refuse(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Find
     false
 }
 
-fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) {
+fn advise_newer(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &CudaRequirement<'_>,
+    findings: &mut Findings,
+) {
     let major = need.family.major;
     let wanted = need.cuda.unwrap_or(CudaVersion { major, minor: 0 });
-    let enough = |cuda: CudaVersion| {
+    let qualifies = |cuda: CudaVersion| {
         if need.ptx_only { cuda >= wanted } else { cuda.major >= major }
     };
     advise_branch(set, query, findings, &format!("for {}", need.subject), |branch| {
-        enough(branch.native_cuda)
+        qualifies(branch.native_cuda)
     });
     // A package can help where its base is supported and the GPU stays known.
     let Some(cuda) = need.cuda else { return };
@@ -234,12 +248,13 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     let package = facts.package.iter().rev().find(|package| {
         package.cuda >= cuda
             && package.cuda.major == major
-            && package.on(branch) == Some(OnBase::Works)
+            && package.on(branch) == Some(BaseSupport::Works)
     });
     let Some(package) = package else { return };
-    let carried = set.drivers.branch.iter().find(|it| it.native_cuda == package.cuda);
-    let known =
-        architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
+    let carried = set.drivers.branch.iter().find(|branch| branch.native_cuda == package.cuda);
+    let known = architecture
+        .last_branch
+        .is_none_or(|last| carried.is_some_and(|branch| branch.branch <= last));
     if query.forward_compat.is_none() && known && drives(set, query.gpu, branch) {
         findings.remedy(
             &format!("for {}", need.subject),
@@ -251,19 +266,24 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
 
 /// Whether this CUDA has machine code for the GPU, or can make it; false where nothing built with it
 /// can run there.
-fn knows_gpu(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) -> bool {
+fn supports_gpu(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &CudaRequirement<'_>,
+    findings: &mut Findings,
+) -> bool {
     let origin = &architecture_of(set, query.gpu).origin;
     let target = target_of(set, query.gpu);
     let own = query.gpu.compute_capability;
     let Some(cuda) = need.cuda else {
-        return major_knows_gpu(query, need, target, origin, findings);
+        return major_supports_gpu(query, need, target, origin, findings);
     };
     let subject = &need.subject;
     let sm = own.sm();
     let gpu = &query.gpu.id;
 
     if target.last_cuda.is_some_and(|last| cuda > last) {
-        dropped(query, need, target, origin, findings);
+        report_dropped_target(query, need, target, origin, findings);
         return false;
     }
     if cuda >= target.first_cuda {
@@ -280,14 +300,14 @@ fn knows_gpu(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut F
         );
         findings.reason(Verdict::Caveat, "compile-older-target", text, origin);
     } else {
-        too_new(query, need, target, origin, findings);
+        report_unknown_target(query, need, target, origin, findings);
     }
     true
 }
 
-fn too_new(
+fn report_unknown_target(
     query: &Query<'_>,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
@@ -316,9 +336,9 @@ fn too_new(
     findings.remedy(&format!("for {gpu}"), newer, None);
 }
 
-fn dropped(
+fn report_dropped_target(
     query: &Query<'_>,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
@@ -339,20 +359,20 @@ fn dropped(
 }
 
 /// What can be said of a major version as a whole.
-fn major_knows_gpu(
+fn major_supports_gpu(
     query: &Query<'_>,
-    need: &Need<'_>,
+    need: &CudaRequirement<'_>,
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
 ) -> bool {
     let major = need.family.major;
     if target.last_cuda.is_some_and(|last| major > last.major) {
-        dropped(query, need, target, origin, findings);
+        report_dropped_target(query, need, target, origin, findings);
         return false;
     }
     if target.first_cuda.major > major {
-        too_new(query, need, target, origin, findings);
+        report_unknown_target(query, need, target, origin, findings);
     } else if target.first_cuda.major == major && target.first_cuda.minor > 0 {
         findings.reason(
             Verdict::Caveat,

@@ -3,14 +3,14 @@
 //! They are notices: whether a fleet accepts them is its own policy. In a strict check they decide.
 
 use crate::advisory::{Advisory, FixedDriver, Product, Regression};
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::Query;
 use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::BranchFacts;
 use crate::set::FactSet;
 use crate::version::{Branch, DriverVersion};
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let driver = &query.driver.version;
     let Some(branch) = query.driver.branch else {
         // Nothing is known of it, which is not the same as nothing against it.
@@ -39,7 +39,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             format!("strict: advisories that do not list this branch (see notices): {count}");
         findings.reason(Verdict::Unknown, "strict-exposure-unknown", text, &first.origin);
     }
-    if let Some(worst) = regressions.iter().max_by_key(|it| it.confirmed.is_some()) {
+    if let Some(worst) = regressions.iter().max_by_key(|regression| regression.confirmed.is_some())
+    {
         let verdict = if worst.confirmed.is_some() { Verdict::Blocked } else { Verdict::Caveat };
         let text = format!("strict: known regressions (see notices): {}", regressions.len());
         findings.reason(verdict, "strict-regression", text, &worst.origin);
@@ -63,10 +64,16 @@ fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDrive
 
 /// The bulletins that list a branch in some advisory: they have looked at the branch, and an advisory of
 /// theirs without a row for it does not concern it.
-fn looked_at(set: &FactSet, branch: Branch) -> Vec<&str> {
-    let lists = |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|it| it.branch == branch);
-    let mut bulletins: Vec<&str> =
-        set.advisories.advisory.iter().filter(lists).map(|it| it.bulletin.as_str()).collect();
+fn reviewed_bulletins(set: &FactSet, branch: Branch) -> Vec<&str> {
+    let lists =
+        |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch);
+    let mut bulletins: Vec<&str> = set
+        .advisories
+        .advisory
+        .iter()
+        .filter(lists)
+        .map(|advisory| advisory.bulletin.as_str())
+        .collect();
     bulletins.dedup();
     bulletins
 }
@@ -78,15 +85,15 @@ fn advisories<'a>(
     findings: &mut Findings,
 ) -> Exposure<'a> {
     let driver = &query.driver.version;
-    let born = branch.first_release.last_day();
-    let looked_at = looked_at(set, branch.branch);
+    let branch_released = branch.first_release.last_day();
+    let reviewed_bulletins = reviewed_bulletins(set, branch.branch);
     let mut exposure = Exposure::default();
     let mut unlisted_since = None;
     for advisory in &set.advisories.advisory {
         if advisory.product != Product::GpuDriverLinux || advisory.published > query.on {
             continue;
         }
-        match entry(advisory, query) {
+        match fixed_driver_for(advisory, query) {
             Some(fixed) if *driver < fixed.version => {
                 let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
                 *count += 1;
@@ -103,10 +110,10 @@ fn advisories<'a>(
             }
             Some(_) => {}
             // A branch that came out after the bulletin was never affected by what it lists.
-            None if born > advisory.published => {}
+            None if branch_released > advisory.published => {}
             // One with a doubt proves nothing.
-            None if advisory.doubt.is_none() && looked_at.contains(&advisory.bulletin.as_str()) => {
-            }
+            None if advisory.doubt.is_none()
+                && reviewed_bulletins.contains(&advisory.bulletin.as_str()) => {}
             None => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;
@@ -141,14 +148,14 @@ fn regressions<'a>(
         let driver = &query.driver.version;
         let here = regression.gpus.is_empty() || regression.gpus.contains(&query.gpu.id);
         let modules = match (regression.module, query.module) {
-            (Some(seen), Some(loaded)) => seen == loaded,
+            (Some(reported), Some(loaded)) => reported == loaded,
             _ => true,
         };
         here && modules && regression.drivers.iter().any(|range| range.contains(driver))
     };
     let found: Vec<&Regression> = set.advisories.regression.iter().filter(applies).collect();
     for regression in &found {
-        let standing = match &regression.confirmed {
+        let status = match &regression.confirmed {
             Some(by) => format!("confirmed: {by}"),
             None => "reported by users".to_owned(),
         };
@@ -162,10 +169,7 @@ fn regressions<'a>(
             level: None,
             score: None,
             fixed: None,
-            text: format!(
-                "{} (seen on: {}; {standing}{fixed})",
-                regression.what, regression.seen_on
-            ),
+            text: format!("{} (seen on: {}; {status}{fixed})", regression.what, regression.seen_on),
             source: regression.origin.line(),
         });
     }

@@ -1,11 +1,11 @@
 //! Features that a node is wanted for.
 
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::{Feature, Query};
 use crate::check::report::Verdict;
 use crate::set::FactSet;
 
-pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     match query.feature {
         Some(Feature::Cdmm) => cdmm(set, query, findings),
         Some(Feature::Mig) => mig(query, findings),
@@ -67,7 +67,7 @@ fn mig(query: &Query<'_>, findings: &mut Findings) {
     };
     match &mig.driver_min {
         Some(first) if driver < first => {
-            let unverified = query.gpu.unverified.iter().any(|it| it == "mig.driver_min");
+            let unverified = query.gpu.unverified.iter().any(|field| field == "mig.driver_min");
             let mark = if unverified { " (unverified)" } else { "" };
             let text =
                 format!("MIG on {gpu} needs driver {first} or newer{mark}; {driver} is older");

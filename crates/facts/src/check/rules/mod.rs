@@ -11,17 +11,18 @@ pub(super) mod framework;
 pub(super) mod lifecycle;
 pub(super) mod module;
 
-use crate::check::context::Findings;
+use crate::check::findings::Findings;
 use crate::check::query::{Module, Query};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::gpu::{Architecture, Gpu, Modules, Target};
-use crate::origin::When;
+use crate::origin::PartialDate;
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, DriverVersion};
 
 /// The generation of a GPU.
 fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
-    let found = set.gpus.architecture.iter().find(|it| it.name == gpu.architecture);
+    let found =
+        set.gpus.architecture.iter().find(|architecture| architecture.name == gpu.architecture);
     found.expect("a valid set has the architecture of every GPU")
 }
 
@@ -45,7 +46,7 @@ fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
 /// The compiler target of a GPU.
 fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Target {
     let targets = &architecture_of(set, gpu).targets;
-    let found = targets.iter().find(|it| it.compute_capability == gpu.compute_capability);
+    let found = targets.iter().find(|target| target.compute_capability == gpu.compute_capability);
     found.expect("a valid set has the target of every GPU")
 }
 
@@ -54,22 +55,25 @@ fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
     architecture_of(set, gpu).drives_target(target_of(set, gpu), branch)
 }
 
-/// The branch to move to: drives the GPU, is supported on the day, satisfies `enough`; long-term
+/// The branch to move to: drives the GPU, is supported on the day, satisfies `qualifies`; long-term
 /// before production, and then the one that lasts longest.
 fn recommended_branch<'a>(
     set: &'a FactSet,
     query: &Query<'_>,
-    enough: impl Fn(&BranchFacts) -> bool,
+    qualifies: impl Fn(&BranchFacts) -> bool,
 ) -> Option<&'a BranchFacts> {
     set.drivers
         .branch
         .iter()
-        .filter(|branch| drives(set, query.gpu, branch.branch) && enough(branch))
+        .filter(|branch| drives(set, query.gpu, branch.branch) && qualifies(branch))
         .filter(|branch| branch.support(query.on) == SupportStatus::Supported)
         .filter(|branch| branch.first_release.last_day() <= query.on)
-        .filter(|it| matches!(it.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
+        .filter(|branch| matches!(branch.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
         .max_by_key(|branch| {
-            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(When::last_day))
+            (
+                branch.lifecycle == Lifecycle::LongTerm,
+                branch.end_of_support.map(PartialDate::last_day),
+            )
         })
 }
 
@@ -79,9 +83,9 @@ fn advise_branch(
     query: &Query<'_>,
     findings: &mut Findings,
     why: &str,
-    enough: impl Fn(&BranchFacts) -> bool,
+    qualifies: impl Fn(&BranchFacts) -> bool,
 ) {
-    let Some(branch) = recommended_branch(set, query, enough) else { return };
+    let Some(branch) = recommended_branch(set, query, qualifies) else { return };
     let until = branch.end_of_support.map(|end| format!(", supported until {end}"));
     findings.remedy(
         why,

@@ -1,8 +1,8 @@
 //! Commands that Python code runs.
 
-use super::expression::{Module, Use};
-use super::token::{Kind, Logical};
-use crate::lint::judge::Judge;
+use super::expression::{Module, NameUse};
+use super::token::{LogicalLine, TokenKind};
+use crate::lint::linter::Linter;
 use crate::lint::{Language, scan as scan_text};
 
 /// Functions whose first argument is a line for the shell.
@@ -19,28 +19,28 @@ const SHELLS: [&str; 9] = [
 ];
 
 /// A text given to a function that runs it.
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
     if !SHELLS.contains(&found.path.as_str()) || !module.is(found.end, "(") {
         return;
     }
     if let Some(token) = module.token(found.end + 1)
-        && matches!(token.kind, Kind::Text | Kind::Template)
+        && matches!(token.kind, TokenKind::Text | TokenKind::Template)
     {
-        scan_text(judge, Language::Shell, token.text, token.line);
+        scan_text(linter, Language::Shell, token.text, token.line);
     }
 }
 
 /// `nvidia-smi` in a text or a list, wherever it stands.
-pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
+pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     for at in line.start..line.end {
         let token = &module.source.tokens[at];
         if token.is("[") {
-            list(judge, module, at);
-        } else if matches!(token.kind, Kind::Text | Kind::Template)
+            list(linter, module, at);
+        } else if matches!(token.kind, TokenKind::Text | TokenKind::Template)
             && token.text.starts_with("nvidia-smi ")
             && !given_to_shell(module, at)
         {
-            scan_text(judge, Language::Shell, token.text, token.line);
+            scan_text(linter, Language::Shell, token.text, token.line);
         }
     }
 }
@@ -59,9 +59,10 @@ fn given_to_shell(module: &Module<'_>, at: usize) -> bool {
 }
 
 /// `["nvidia-smi", "--query-gpu=..", ..]`
-fn list(judge: &mut Judge<'_>, module: &Module<'_>, open: usize) {
+fn list(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
     let program = module.token(open + 1);
-    if !program.is_some_and(|token| token.kind == Kind::Text && token.text.ends_with("nvidia-smi"))
+    if !program
+        .is_some_and(|token| token.kind == TokenKind::Text && token.text.ends_with("nvidia-smi"))
     {
         return;
     }
@@ -70,7 +71,7 @@ fn list(judge: &mut Judge<'_>, module: &Module<'_>, open: usize) {
         .iter()
         .map(|item| {
             let token = &module.source.tokens[item.start];
-            let known = item.end == item.start + 1 && token.kind == Kind::Text;
+            let known = item.end == item.start + 1 && token.kind == TokenKind::Text;
             (token.line, if known { token.text } else { "$" })
         })
         .collect();
@@ -78,5 +79,5 @@ fn list(judge: &mut Judge<'_>, module: &Module<'_>, open: usize) {
     let texts: Vec<&str> = words.iter().map(|(_, text)| *text).collect();
     let option = words.iter().find(|(_, text)| text.starts_with("--format") || *text == "-pl");
     let line = option.or(words.first()).map_or(0, |(line, _)| *line);
-    judge.command(line, &texts);
+    linter.command(line, &texts);
 }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::import::Imports;
-use super::token::{Kind, Source, Token};
-use crate::lint::effort;
+use super::token::{Source, Token, TokenKind};
+use crate::lint::step_count;
 
 /// A dictionary with more tokens is not looked up by its name: every use would go over all of it.
 const NAMED_LONGEST: usize = 2048;
@@ -21,7 +21,7 @@ pub(super) struct Module<'t> {
 
 /// A dotted name somewhere in the code.
 #[derive(Debug, Clone)]
-pub(super) struct Use {
+pub(super) struct NameUse {
     /// In full; `*.name` for a method of an expression.
     pub(super) path: String,
     /// How many parts were written out.
@@ -56,14 +56,14 @@ impl<'t> Module<'t> {
         let mut assigned = HashMap::new();
         for line in &source.lines {
             if let [name, equals, first, ..] = &source.tokens[line.start..line.end]
-                && name.kind == Kind::Name
+                && name.kind == TokenKind::Name
                 && equals.is("=")
                 && (first.is("{") || first.is_name("dict"))
             {
                 assigned.insert(name.text, line.start + 2);
             }
         }
-        let texts = source.tokens.iter().filter(|token| token.kind == Kind::Text);
+        let texts = source.tokens.iter().filter(|token| token.kind == TokenKind::Text);
         let quoted = texts.map(|token| token.text).collect();
         Self { source, imports, assigned, quoted }
     }
@@ -75,7 +75,7 @@ impl<'t> Module<'t> {
 
     /// The tokens of a line.
     pub(super) fn line(&self, line: usize) -> &[Token<'t>] {
-        effort::step();
+        step_count::step();
         let line = self.source.lines[line];
         &self.source.tokens[line.start..line.end]
     }
@@ -94,13 +94,13 @@ impl<'t> Module<'t> {
     }
 
     /// The dotted names from `start` to `end`, outermost first.
-    pub(super) fn uses(&self, start: usize, end: usize) -> Vec<Use> {
+    pub(super) fn uses(&self, start: usize, end: usize) -> Vec<NameUse> {
         let mut uses = Vec::new();
         let mut at = start;
         while at < end {
-            effort::step();
+            step_count::step();
             let token = &self.source.tokens[at];
-            if token.kind != Kind::Name {
+            if token.kind != TokenKind::Name {
                 at += 1;
                 continue;
             }
@@ -112,20 +112,20 @@ impl<'t> Module<'t> {
     }
 
     /// The dotted name that begins at `start`.
-    pub(super) fn use_at(&self, start: usize, limit: usize) -> Use {
+    pub(super) fn use_at(&self, start: usize, limit: usize) -> NameUse {
         let tokens = &self.source.tokens;
         let mut dotted = tokens[start].text.to_owned();
         let (mut end, mut parts) = (start + 1, 1);
-        while end + 1 < limit && tokens[end].is(".") && tokens[end + 1].kind == Kind::Name {
+        while end + 1 < limit && tokens[end].is(".") && tokens[end + 1].kind == TokenKind::Name {
             dotted.push('.');
             dotted.push_str(tokens[end + 1].text);
             parts += 1;
-            effort::step();
+            step_count::step();
             end += 2;
         }
         let method = start > 0 && tokens[start - 1].is(".");
         let path = if method { format!("*.{dotted}") } else { self.imports.resolve(&dotted) };
-        Use { path, parts, start, end, line: tokens[start].line }
+        NameUse { path, parts, start, end, line: tokens[start].line }
     }
 
     /// The arguments of the call or the items of the bracket at `open`. Looks at each token of its own
@@ -136,7 +136,7 @@ impl<'t> Module<'t> {
         let mut start = open + 1;
         let mut at = open + 1;
         while at <= close {
-            effort::step();
+            step_count::step();
             let token = self.token(at);
             let ends = at == close || token.is_some_and(|token| token.is(","));
             if ends {
@@ -154,7 +154,7 @@ impl<'t> Module<'t> {
 
     fn argument(&self, start: usize, end: usize) -> Argument<'t> {
         let tokens = &self.source.tokens;
-        if end - start > 2 && tokens[start].kind == Kind::Name && tokens[start + 1].is("=") {
+        if end - start > 2 && tokens[start].kind == TokenKind::Name && tokens[start + 1].is("=") {
             return Argument { keyword: Some(tokens[start].text), start: start + 2, end };
         }
         Argument { keyword: None, start, end }
@@ -169,12 +169,12 @@ impl<'t> Module<'t> {
                 self.value(start + 1, end - 1)
             }
             [] => Value::Unknown,
-            [only] if only.kind == Kind::Number => Value::Word(only.text.to_owned()),
+            [only] if only.kind == TokenKind::Number => Value::Word(only.text.to_owned()),
             // Neighbouring strings are one string.
-            all if all.iter().all(|token| token.kind == Kind::Text) => {
+            all if all.iter().all(|token| token.kind == TokenKind::Text) => {
                 Value::Text(all.iter().map(|token| token.text).collect())
             }
-            [first, ..] if first.kind == Kind::Name => {
+            [first, ..] if first.kind == TokenKind::Name => {
                 let found = self.use_at(start, end);
                 if found.end == end { Value::Word(found.path) } else { Value::Unknown }
             }
@@ -196,7 +196,7 @@ impl<'t> Module<'t> {
     /// Each is the key, the line of the key and where the value stands.
     pub(super) fn entries(&self, start: usize, end: usize) -> Vec<(String, u32, usize, usize)> {
         let Some(first) = self.token(start) else { return Vec::new() };
-        if first.kind == Kind::Name && end == start + 1 {
+        if first.kind == TokenKind::Name && end == start + 1 {
             return match self.assigned.get(first.text) {
                 Some(&at) if at != start && self.is_short(at) => self.dictionary(at),
                 _ => Vec::new(),
@@ -225,7 +225,8 @@ impl<'t> Module<'t> {
                     let line = self.source.tokens[argument.start - 2].line;
                     return Some((keyword.to_owned(), line, argument.start, argument.end));
                 }
-                let key = self.token(argument.start).filter(|token| token.kind == Kind::Text)?;
+                let key =
+                    self.token(argument.start).filter(|token| token.kind == TokenKind::Text)?;
                 let value = argument.start + 2;
                 (self.is(argument.start + 1, ":") && value <= argument.end)
                     .then(|| (key.text.to_owned(), key.line, value, argument.end))

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::token::{Kind, Logical, Source, Token};
+use super::token::{LogicalLine, Source, Token, TokenKind};
 
 /// The imports of a file.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Imports<'t> {
 }
 
 impl<'t> Imports<'t> {
-    pub(super) fn of(source: &Source<'t>) -> Self {
+    pub(super) fn from_source(source: &Source<'t>) -> Self {
         let mut imports = Self::default();
         for line in &source.lines {
             let tokens = &source.tokens[line.start..line.end];
@@ -58,7 +58,7 @@ impl<'t> Imports<'t> {
     fn plain(&mut self, tokens: &[Token<'t>]) {
         for part in tokens[1..].split(|token| token.is(",")) {
             let (path, alias) = name_and_alias(part);
-            let Some(first) = part.first().filter(|token| token.kind == Kind::Name) else {
+            let Some(first) = part.first().filter(|token| token.kind == TokenKind::Name) else {
                 continue;
             };
             self.imported(&path, first.line);
@@ -76,7 +76,7 @@ impl<'t> Imports<'t> {
         let names = &tokens[split + 1..];
         for part in names.split(|token| token.is(",")) {
             let part: Vec<_> =
-                part.iter().filter(|token| token.kind == Kind::Name).copied().collect();
+                part.iter().filter(|token| token.kind == TokenKind::Name).copied().collect();
             let Some(first) = part.first() else { continue };
             let path = format!("{module}.{}", first.text);
             self.imported(&path, first.line);
@@ -93,7 +93,7 @@ fn name_and_alias<'t>(part: &[Token<'t>]) -> (String, Option<&'t str>) {
 }
 
 /// Whether a line is an import.
-pub(super) fn is_import(source: &Source<'_>, line: Logical) -> bool {
+pub(super) fn is_import(source: &Source<'_>, line: LogicalLine) -> bool {
     let first = &source.tokens[line.start];
     first.is_name("import") || first.is_name("from")
 }
@@ -107,7 +107,7 @@ mod tests {
     fn names_stand_for_their_full_path() {
         let text = "import torch as t, os\nimport a.b.c\nfrom torch.optim import (AdamW,\n  SGD as S)\n\
                     from tensorflow import keras\nfrom .local import compile\n";
-        let imports = Imports::of(&tokens(text, 1));
+        let imports = Imports::from_source(&tokens(text, 1));
         assert_eq!(imports.resolve("t.compile"), "torch.compile");
         assert_eq!(imports.resolve("a.b.c.d"), "a.b.c.d");
         assert_eq!(imports.resolve("AdamW"), "torch.optim.AdamW");

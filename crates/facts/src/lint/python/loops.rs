@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::block::Blocks;
 use super::expression::Module;
-use super::memory;
-use super::token::{Kind, Token};
-use crate::lint::effort;
-use crate::lint::judge::Judge;
-use crate::setting::Shape;
+use super::oom;
+use super::token::{Token, TokenKind};
+use crate::lint::linter::Linter;
+use crate::lint::step_count;
+use crate::setting::CodePattern;
 
 /// What a handler may call without doing anything about the batch.
 const HARMLESS: [&str; 18] = [
@@ -37,7 +37,7 @@ const HANDLER_DEEPEST: u32 = 16;
 
 /// Answers about loops and `try` blocks that many lines ask for; each is found once.
 #[derive(Default)]
-struct Known {
+struct LoopCache {
     /// The last `try` among the lines of a block.
     last_try: HashMap<Option<usize>, usize>,
     /// Of a `try`: whether it takes a step of training on the next batch of its loop.
@@ -46,22 +46,22 @@ struct Known {
     steps: HashMap<usize, bool>,
 }
 
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) {
-    let mut known = Known::default();
-    let names = memory::Names::of(module);
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, blocks: &Blocks) {
+    let mut cache = LoopCache::default();
+    let names = oom::Names::collect(module);
     for line in 0..module.source.lines.len() {
         match head(module, line) {
             "try" => {
-                known.last_try.insert(blocks.parent[line], line);
+                cache.last_try.insert(blocks.parent[line], line);
             }
             "except" => {
-                if let Some(place) = dropped_batch(module, blocks, &names, &mut known, line) {
-                    judge.shape(Shape::OomDropsBatch, place);
+                if let Some(place) = dropped_batch(module, blocks, &names, &mut cache, line) {
+                    linter.report_pattern(CodePattern::OomDropsBatch, place);
                 }
             }
             _ => {
-                if let Some(place) = emptied_cache(module, blocks, &mut known, line) {
-                    judge.shape(Shape::EmptyCacheEveryStep, place);
+                if let Some(place) = emptied_cache(module, blocks, &mut cache, line) {
+                    linter.report_pattern(CodePattern::EmptyCacheEveryStep, place);
                 }
             }
         }
@@ -72,7 +72,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) 
 fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
     match module.line(line) {
         [first, second, ..] if first.is_name("async") => second.text,
-        [first, ..] if first.kind == Kind::Name => first.text,
+        [first, ..] if first.kind == TokenKind::Name => first.text,
         _ => "",
     }
 }
@@ -81,20 +81,20 @@ fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
 fn dropped_batch(
     module: &Module<'_>,
     blocks: &Blocks,
-    names: &memory::Names<'_>,
-    known: &mut Known,
+    names: &oom::Names<'_>,
+    cache: &mut LoopCache,
     except: usize,
 ) -> Option<u32> {
-    let body = memory::handler(module, blocks, names, except)?;
-    let tried = *known.last_try.get(&blocks.parent[except])?;
+    let body = oom::handler(module, blocks, names, except)?;
+    let tried = *cache.last_try.get(&blocks.parent[except])?;
     let around = enclosing_loop(module, blocks, except)?;
-    let drops = *known.drops.entry(tried).or_insert_with(|| {
+    let drops = *cache.drops.entry(tried).or_insert_with(|| {
         takes_next_item(module, around, tried, blocks) && trains(module, around, tried, blocks)
     });
     if !drops {
         return None;
     }
-    let place = goes_on(module, blocks, &body, HANDLER_DEEPEST)?.said.unwrap_or(except);
+    let place = skips_batch(module, blocks, &body, HANDLER_DEEPEST)?.marker.unwrap_or(except);
     Some(module.line(place)[0].line)
 }
 
@@ -118,7 +118,8 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
     let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
     let named = words[..split].iter().any(|token| {
         let word = token.text.to_ascii_lowercase();
-        token.kind == Kind::Name && (word == "bs" || again.iter().any(|part| word.contains(part)))
+        token.kind == TokenKind::Name
+            && (word == "bs" || again.iter().any(|part| word.contains(part)))
     });
     let listed = words.get(split + 1).is_some_and(|token| token.is("["));
     let leaves =
@@ -134,14 +135,14 @@ fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [
         return &[];
     }
     let range = lines[first].start..lines[last - 1].end;
-    effort::steps(range.len());
+    step_count::steps(range.len());
     &module.source.tokens[range]
 }
 
 /// Whether what is tried is a step of training: by its words, or by those of a loop over batches.
 fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
     let has = |tokens: &[Token<'_>], parts: &[&str]| {
-        tokens.iter().filter(|token| token.kind == Kind::Name).any(|token| {
+        tokens.iter().filter(|token| token.kind == TokenKind::Name).any(|token| {
             let word = token.text.to_ascii_lowercase();
             parts.iter().any(|part| word.contains(part))
         })
@@ -153,33 +154,38 @@ fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> 
 }
 
 /// A handler that does nothing about the batch.
-struct GoesOn {
+struct SkippedBatch {
     /// The line that says so, with `continue` or `pass`.
-    said: Option<usize>,
+    marker: Option<usize>,
 }
 
 /// Whether the lines of a handler do nothing about the batch.
-fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize], deepest: u32) -> Option<GoesOn> {
+fn skips_batch(
+    module: &Module<'_>,
+    blocks: &Blocks,
+    body: &[usize],
+    deepest: u32,
+) -> Option<SkippedBatch> {
     let deeper = deepest.checked_sub(1)?;
-    let mut said = None;
+    let mut marker = None;
     let mut changes = false;
     for &line in body {
         match head(module, line) {
-            "continue" | "pass" => said = said.or(Some(line)),
+            "continue" | "pass" => marker = marker.or(Some(line)),
             "raise" | "return" | "break" | "yield" => return None,
             "if" | "for" | "with" | "else" | "elif" => {
                 let inner: Vec<usize> = blocks.children(line).collect();
-                said = said.or(goes_on(module, blocks, &inner, deeper)?.said);
+                marker = marker.or(skips_batch(module, blocks, &inner, deeper)?.marker);
             }
             "del" => {}
             _ if is_assignment(module, line) => changes |= !is_count_or_reset(module, line),
-            _ if only_tells(module, line) => {}
+            _ if only_logs(module, line) => {}
             _ => return None,
         }
     }
     // A changed flag or size may be what the code after the handler acts on, unless it is skipped.
-    let skips = said.is_some_and(|line| head(module, line) == "continue");
-    (skips || !changes).then_some(GoesOn { said })
+    let skips = marker.is_some_and(|line| head(module, line) == "continue");
+    (skips || !changes).then_some(SkippedBatch { marker })
 }
 
 fn is_assignment(module: &Module<'_>, line: usize) -> bool {
@@ -203,9 +209,9 @@ fn is_count_or_reset(module: &Module<'_>, line: usize) -> bool {
     counts || resets
 }
 
-fn only_tells(module: &Module<'_>, line: usize) -> bool {
+fn only_logs(module: &Module<'_>, line: usize) -> bool {
     let line = module.source.lines[line];
-    if module.source.tokens[line.start].kind != Kind::Name {
+    if module.source.tokens[line.start].kind != TokenKind::Name {
         return false;
     }
     // What is called inside of a message is only asked for.
@@ -218,11 +224,11 @@ fn only_tells(module: &Module<'_>, line: usize) -> bool {
 fn emptied_cache(
     module: &Module<'_>,
     blocks: &Blocks,
-    known: &mut Known,
+    cache: &mut LoopCache,
     line: usize,
 ) -> Option<u32> {
     let first = &module.line(line)[0];
-    if first.kind != Kind::Name {
+    if first.kind != TokenKind::Name {
         return None;
     }
     let range = module.source.lines[line];
@@ -236,7 +242,7 @@ fn emptied_cache(
             matches!(head(module, around), "for" | "while" | "with" | "try" | "finally")
         })
         .find(|&around| matches!(head(module, around), "for" | "while"))?;
-    known
+    cache
         .steps
         .entry(around)
         .or_insert_with(|| takes_steps(module, blocks, around))

@@ -3,12 +3,12 @@
 //! Not a full grammar: enough to know code from comments and strings, to see one call over several
 //! lines, and to know what stands inside which block. Every byte is looked at a fixed number of times.
 
-use crate::lint::effort;
+use crate::lint::step_count;
 
 /// A word of the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'t> {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     /// For a string: what stands between the quotes, as written.
     pub(super) text: &'t str,
     pub(super) line: u32,
@@ -16,7 +16,7 @@ pub(super) struct Token<'t> {
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A name or a keyword.
     Name,
     /// A number.
@@ -31,17 +31,17 @@ pub(super) enum Kind {
 
 impl Token<'_> {
     pub(super) fn is(&self, operator: &str) -> bool {
-        self.kind == Kind::Operator && self.text == operator
+        self.kind == TokenKind::Operator && self.text == operator
     }
 
     pub(super) fn is_name(&self, name: &str) -> bool {
-        self.kind == Kind::Name && self.text == name
+        self.kind == TokenKind::Name && self.text == name
     }
 }
 
 /// A logical line: a simple statement, or the head of a block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Logical {
+pub(super) struct LogicalLine {
     /// Columns before it.
     pub(super) indent: usize,
     /// Its first token.
@@ -52,7 +52,7 @@ pub(super) struct Logical {
 
 /// A part of a template that holds code.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Field<'t> {
+pub(super) struct TemplateField<'t> {
     pub(super) text: &'t str,
     pub(super) line: u32,
 }
@@ -61,11 +61,11 @@ pub(super) struct Field<'t> {
 #[derive(Debug, Default)]
 pub(super) struct Source<'t> {
     pub(super) tokens: Vec<Token<'t>>,
-    pub(super) lines: Vec<Logical>,
+    pub(super) lines: Vec<LogicalLine>,
     /// For every opening bracket the place of its closing one, or the number of tokens.
     pub(super) close: Vec<usize>,
     pub(super) comments: Vec<(u32, &'t str)>,
-    pub(super) fields: Vec<Field<'t>>,
+    pub(super) fields: Vec<TemplateField<'t>>,
     /// The first thing that no Python has, and its line.
     pub(super) fault: Option<(u32, String)>,
     /// A template was read that only a newer Python has: what follows may have been misread.
@@ -119,7 +119,7 @@ pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
 
 impl<'t> Lexer<'t> {
     fn step(&mut self) {
-        effort::step();
+        step_count::step();
         let bytes = self.text.as_bytes();
         if self.fresh && self.open.is_empty() {
             self.measure_indent();
@@ -176,12 +176,12 @@ impl<'t> Lexer<'t> {
     fn end_line(&mut self) {
         let end = self.source.tokens.len();
         if end > self.start {
-            self.source.lines.push(Logical { indent: self.indent, start: self.start, end });
+            self.source.lines.push(LogicalLine { indent: self.indent, start: self.start, end });
         }
         self.start = end;
     }
 
-    fn push(&mut self, kind: Kind, text: &'t str, line: u32) {
+    fn push(&mut self, kind: TokenKind, text: &'t str, line: u32) {
         self.source.tokens.push(Token { kind, text, line });
         self.source.close.push(usize::MAX);
     }
@@ -198,7 +198,7 @@ impl<'t> Lexer<'t> {
         let end = rest
             .find(|c: char| !(c.is_ascii_alphanumeric() || c == '.' || c == '_'))
             .unwrap_or(rest.len());
-        self.push(Kind::Number, &rest[..end], self.line);
+        self.push(TokenKind::Number, &rest[..end], self.line);
         self.at += end;
     }
 
@@ -213,7 +213,7 @@ impl<'t> Lexer<'t> {
             let template = word.bytes().any(|b| b"fFtT".contains(&b));
             return self.string(self.at + end, template);
         }
-        self.push(Kind::Name, word, self.line);
+        self.push(TokenKind::Name, word, self.line);
         self.at += end;
     }
 
@@ -223,7 +223,7 @@ impl<'t> Lexer<'t> {
         let length = long.map_or(1, |operator| operator.len());
         let here = self.source.tokens.len();
         let text = &rest[..length];
-        self.push(Kind::Operator, text, self.line);
+        self.push(TokenKind::Operator, text, self.line);
         match text {
             "(" | "[" | "{" => self.open.push(here),
             ")" | "]" | "}" => {
@@ -263,7 +263,7 @@ impl<'t> Lexer<'t> {
             self.fault(first_line, || "a string is not closed".to_owned());
         }
         let text = &self.text[from..end];
-        let kind = if template { Kind::Template } else { Kind::Text };
+        let kind = if template { TokenKind::Template } else { TokenKind::Text };
         self.push(kind, text, first_line);
         if template {
             fields(text, first_line, &mut self.source.fields);
@@ -283,7 +283,7 @@ impl<'t> Lexer<'t> {
         let mut at = from;
         let mut braces = 0_u32;
         while at < bytes.len() {
-            effort::step();
+            step_count::step();
             match bytes[at] {
                 b'\\' => {
                     if bytes.get(at + 1) == Some(&b'\n') {
@@ -327,12 +327,12 @@ impl<'t> Lexer<'t> {
 }
 
 /// The code between single braces of a template.
-fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<Field<'t>>) {
+fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<TemplateField<'t>>) {
     let bytes = text.as_bytes();
     let (mut at, mut depth, mut from) = (0, 0_u32, 0);
     let (mut line, mut start) = (first_line, first_line);
     while at < bytes.len() {
-        effort::step();
+        step_count::step();
         match bytes[at] {
             b'{' if depth == 0 && bytes.get(at + 1) == Some(&b'{') => at += 1,
             b'{' => {
@@ -344,7 +344,7 @@ fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<Field<'t>>) {
             }
             b'}' if depth == 1 => {
                 depth = 0;
-                fields.push(Field { text: &text[from..at], line: start });
+                fields.push(TemplateField { text: &text[from..at], line: start });
             }
             b'}' => depth = depth.saturating_sub(1),
             b'\n' => line = line.saturating_add(1),

@@ -1,11 +1,11 @@
 //! Versions compared as numbers or as text.
 
-use super::expression::{Module, Use};
-use super::token::{Kind, Logical, Token};
+use super::expression::{Module, NameUse};
+use super::token::{LogicalLine, Token, TokenKind};
 use crate::lint::claim::{self, Mention};
-use crate::lint::judge::Judge;
+use crate::lint::linter::Linter;
 use crate::lint::version::{Meaning, is_version_text, meaning};
-use crate::setting::Shape;
+use crate::setting::CodePattern;
 
 /// What a text is passed through on the way to `float` without becoming something else.
 const TRANSPARENT: [&str; 14] = [
@@ -31,32 +31,32 @@ const LONGEST: usize = 64;
 /// Operators that ask which of two is greater.
 const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
 
-pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
     if found.path == "float" && module.is(found.end, "(") {
         let close = module.close(found.end);
         let shown = float_of_version(module, found.end + 1, close);
         let compared = order_near(module, found.start, close + 1);
         if shown == Meaning::Strong || shown == Meaning::Weak && compared {
-            judge.shape(Shape::VersionAsFloat, found.line);
+            linter.report_pattern(CodePattern::VersionAsFloat, found.line);
         }
         return;
     }
     if plain_text_version(module, found) && compared_with_text(module, found) {
-        judge.shape(Shape::VersionAsText, found.line);
+        linter.report_pattern(CodePattern::VersionAsText, found.line);
     }
 }
 
 /// Looks at the versions that a statement ties together. A docstring is no statement.
-pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
+pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens[line.start..line.end];
     if let [only] = tokens
-        && matches!(only.kind, Kind::Text | Kind::Template)
+        && matches!(only.kind, TokenKind::Text | TokenKind::Template)
     {
         return;
     }
     let mut mentions = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
-        if matches!(token.kind, Kind::Text | Kind::Template | Kind::Number) {
+        if matches!(token.kind, TokenKind::Text | TokenKind::Template | TokenKind::Number) {
             let value_of_last = at > 0 && (tokens[at - 1].is(":") || tokens[at - 1].is("="));
             let all = claim::versions(token.text);
             mentions.extend(all.map(|version| Mention {
@@ -66,7 +66,7 @@ pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
             }));
         }
     }
-    claim::judge(judge, &mentions);
+    claim::check_claims(linter, &mentions);
 }
 
 /// What the argument of `float` means.
@@ -78,10 +78,10 @@ fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     let mut strongest = Meaning::None;
     for (at, token) in tokens.iter().enumerate() {
         // `os.environ["CUDA_VERSION"]`: a name in quotes counts if it is sure.
-        if token.kind == Kind::Text && meaning(token.text) == Meaning::Strong {
+        if token.kind == TokenKind::Text && meaning(token.text) == Meaning::Strong {
             strongest = Meaning::Strong;
         }
-        if token.kind != Kind::Name {
+        if token.kind != TokenKind::Name {
             continue;
         }
         let called = tokens.get(at + 1).is_some_and(|next| next.is("("));
@@ -108,9 +108,9 @@ fn is_one_part(tokens: &[Token<'_>]) -> bool {
     let splits = tokens.iter().any(|token| token.is_name("split") || token.is_name("partition"));
     let together = tokens
         .iter()
-        .any(|token| token.is_name("join") || token.is("+") || token.kind == Kind::Template);
+        .any(|token| token.is_name("join") || token.is("+") || token.kind == TokenKind::Template);
     let sliced = tokens.windows(2).any(|pair| {
-        pair[0].is("[") && pair[1].is(":") || pair[0].is(":") && pair[1].kind == Kind::Number
+        pair[0].is("[") && pair[1].is(":") || pair[0].is(":") && pair[1].kind == TokenKind::Number
     });
     // `v.split("+")[0]` is still all of the version.
     let on_dots = tokens
@@ -125,7 +125,7 @@ fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
     let is_order = |token: &Token<'_>| ORDER.iter().any(|order| token.is(order));
     let versioned = |at: usize| {
         tokens.get(at).is_some_and(|token| {
-            token.kind == Kind::Number && is_version_text(token.text) || token.is_name("float")
+            token.kind == TokenKind::Number && is_version_text(token.text) || token.is_name("float")
         })
     };
     let after = tokens.get(end).is_some_and(is_order) && versioned(end + 1);
@@ -134,7 +134,7 @@ fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
 }
 
 /// Whether a name holds a version as plain text. `torch.__version__` is not plain, but a part of it is.
-fn plain_text_version(module: &Module<'_>, found: &Use) -> bool {
+fn plain_text_version(module: &Module<'_>, found: &NameUse) -> bool {
     let path = found.path.as_str();
     if path == "torch.version.cuda" {
         return true;
@@ -150,10 +150,12 @@ fn plain_text_version(module: &Module<'_>, found: &Use) -> bool {
 }
 
 /// Whether what follows the name, past subscripts and calls, is an order against a version in quotes.
-fn compared_with_text(module: &Module<'_>, found: &Use) -> bool {
+fn compared_with_text(module: &Module<'_>, found: &NameUse) -> bool {
     let tokens = &module.source.tokens;
     let quoted = |at: usize| {
-        tokens.get(at).is_some_and(|token| token.kind == Kind::Text && is_version_text(token.text))
+        tokens
+            .get(at)
+            .is_some_and(|token| token.kind == TokenKind::Text && is_version_text(token.text))
     };
     let is_order =
         |at: usize| tokens.get(at).is_some_and(|token| ORDER.iter().any(|order| token.is(order)));

@@ -4,13 +4,13 @@ use std::cell::OnceCell;
 
 use super::script::{Command, Pipeline, Word};
 use crate::lint::claim::{self, Mention};
-use crate::lint::effort;
-use crate::lint::judge::Judge;
+use crate::lint::linter::Linter;
+use crate::lint::step_count;
 use crate::lint::version::{Meaning, is_version_text, meaning};
-use crate::setting::Shape;
+use crate::setting::CodePattern;
 
-pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
-    claims(judge, pipeline);
+pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
+    claims(linter, pipeline);
     // Asked for by every `bc` and `awk` of a pipeline, answered once.
     let compared = OnceCell::new();
     let named = OnceCell::new();
@@ -20,18 +20,18 @@ pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
         match program {
             "bc" => {
                 if let Some(word) = compared.get_or_init(|| compared_word(pipeline)) {
-                    judge.shape(Shape::VersionAsFloat, word.line);
+                    linter.report_pattern(CodePattern::VersionAsFloat, word.line);
                 }
             }
             "awk" | "gawk" | "mawk" => {
                 let named = *named.get_or_init(|| names_a_version(pipeline));
                 if let Some(word) = awk_comparison(command).filter(|_| named) {
-                    judge.shape(Shape::VersionAsFloat, word.line);
+                    linter.report_pattern(CodePattern::VersionAsFloat, word.line);
                 }
             }
             _ => {
                 if let Some(word) = test_comparison(command) {
-                    judge.shape(Shape::VersionAsText, word.line);
+                    linter.report_pattern(CodePattern::VersionAsText, word.line);
                 }
             }
         }
@@ -39,7 +39,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
 }
 
 /// The versions that a pipeline ties together, as in a message.
-fn claims(judge: &mut Judge<'_>, pipeline: &Pipeline) {
+fn claims(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     let words = pipeline.commands.iter().flat_map(|command| &command.words);
     let mentions: Vec<Mention<'_>> = words
         .flat_map(|word| {
@@ -47,7 +47,7 @@ fn claims(judge: &mut Judge<'_>, pipeline: &Pipeline) {
             all.map(|version| Mention { version, line: word.line, value_of_last: false })
         })
         .collect();
-    claim::judge(judge, &mentions);
+    claim::check_claims(linter, &mentions);
 }
 
 /// `echo "$CUDA_VERSION < 12.8" | bc`, `bc <<< "..."`
@@ -81,7 +81,7 @@ fn test_comparison(command: &Command) -> Option<&Word> {
 }
 
 fn has_order(text: &str) -> bool {
-    effort::steps(text.len());
+    step_count::steps(text.len());
     text.contains(['<', '>'])
 }
 
@@ -91,7 +91,7 @@ fn has_number(text: &str) -> bool {
 
 /// Whether a word of the text is a version by its name.
 fn names_version(text: &str) -> bool {
-    effort::steps(text.len());
+    step_count::steps(text.len());
     let numbered = has_number(text) && has_order(text);
     let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.any(|word| match meaning(word) {

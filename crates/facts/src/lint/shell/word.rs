@@ -1,19 +1,19 @@
 //! One word of shell text: quotes, escapes, substitutions.
 
-use super::read::Reader;
+use super::reader::SourceReader;
 use super::script::Word;
-use crate::lint::effort;
+use crate::lint::step_count;
 
 /// A substitution up to this many bytes stays in its word as written.
 const SHORT: usize = 200;
 
-impl Reader<'_> {
+impl SourceReader<'_> {
     /// One word. It ends before a blank or an operator that stands outside of quotes.
     pub(super) fn word(&mut self) -> Word {
         let mut word = Word { line: self.line, ..Word::default() };
         let start = self.at;
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             match byte {
                 b' ' | b'\t' | b'\n' | b'\r' | b';' | b'|' | b'&' | b'<' | b'>' | b'(' | b')' => {
                     // In a test `<` is a word; a function's `name()` is one too.
@@ -75,7 +75,7 @@ impl Reader<'_> {
 
     fn double_quotes(&mut self, word: &mut Word) {
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             match byte {
                 b'"' => {
                     self.at += 1;
@@ -119,7 +119,7 @@ impl Reader<'_> {
         let end = (from..=self.at.min(self.text.len()))
             .rev()
             .find(|&end| self.text.is_char_boundary(end));
-        let written = &self.text[from..end.unwrap_or(from)];
-        word.text.push_str(if written.len() <= SHORT { written } else { "$()" });
+        let source = &self.text[from..end.unwrap_or(from)];
+        word.text.push_str(if source.len() <= SHORT { source } else { "$()" });
     }
 }

@@ -2,7 +2,7 @@
 
 /// A line as far as it can be read alone.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line<'t> {
+pub(super) struct YamlLine<'t> {
     /// Columns before the first `-`, if the line begins an item.
     pub(super) dash: Option<usize>,
     /// Columns before the key or the value.
@@ -13,7 +13,7 @@ pub(super) struct Line<'t> {
     pub(super) comment: Option<&'t str>,
 }
 
-impl<'t> Line<'t> {
+impl<'t> YamlLine<'t> {
     pub(super) fn read(text: &'t str) -> Self {
         let (content, comment) = split_comment(text);
         let mut rest = content.trim_end();
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn lines_have_a_key_a_value_and_a_comment() {
-        let line = Line::read("  - name: \"NCCL_DEBUG\" # why");
+        let line = YamlLine::read("  - name: \"NCCL_DEBUG\" # why");
         assert_eq!((line.dash, line.column, line.key), (Some(2), 4, Some("name")));
         assert_eq!((line.value, line.comment), ("\"NCCL_DEBUG\"", Some("# why")));
-        let line = Line::read("- NCCL_DEBUG=INFO");
+        let line = YamlLine::read("- NCCL_DEBUG=INFO");
         assert_eq!((line.key, line.value), (None, "NCCL_DEBUG=INFO"));
-        assert_eq!(Line::read("image: a#b").value, "a#b");
-        assert_eq!(Line::read("env:").key, Some("env"));
+        assert_eq!(YamlLine::read("image: a#b").value, "a#b");
+        assert_eq!(YamlLine::read("env:").key, Some("env"));
         assert_eq!(scalar("'it''s'"), "it's");
         assert_eq!(flow_items("[a, \"b, c\", {d: e}]"), ["a", "\"b, c\"", "{d: e}"]);
     }

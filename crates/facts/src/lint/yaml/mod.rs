@@ -5,10 +5,10 @@
 
 mod line;
 
-use super::judge::{Act, Judge};
-use super::{Language, effort, line_number, scan as scan_text, shell};
-use crate::setting::Place;
-use line::{Line, flow_items, indent, scalar};
+use super::linter::{Access, Linter};
+use super::{Language, line_number, scan as scan_text, shell, step_count};
+use crate::setting::SettingSource;
+use line::{YamlLine, flow_items, indent, scalar};
 
 /// Keys whose value is a command, or the words of one.
 const COMMANDS: [&str; 11] = [
@@ -26,18 +26,18 @@ const COMMANDS: [&str; 11] = [
 ];
 
 /// Reads a document whose first line is `first_line`.
-pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let mut reader =
-        Reader { judge, above: Vec::new(), entry: Entry::default(), words: Vec::new() };
+        SourceReader { linter, above: Vec::new(), entry: EnvEntry::default(), words: Vec::new() };
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
     while at < lines.len() {
-        effort::steps(lines[at].len());
+        step_count::steps(lines[at].len());
         let number = first_line.saturating_add(line_number(at));
-        let line = Line::read(lines[at]);
+        let line = YamlLine::read(lines[at]);
         at += 1;
         if let Some(comment) = line.comment {
-            reader.judge.comment(number, comment);
+            reader.linter.comment(number, comment);
         }
         if line.key.is_none() && line.value.is_empty() && line.dash.is_none() {
             continue;
@@ -66,7 +66,7 @@ fn is_block(value: &str) -> bool {
 fn block_end(lines: &[&str], from: usize, base: usize) -> usize {
     let inside = |line: &&str| line.trim().is_empty() || indent(line) > base;
     let count = lines[from..].iter().take_while(|line| inside(line)).count();
-    effort::steps(count);
+    step_count::steps(count);
     from + count
 }
 
@@ -84,24 +84,24 @@ fn dedented(lines: &[&str]) -> String {
 
 /// `- name: X` and its `value: Y`, in either order.
 #[derive(Default)]
-struct Entry {
+struct EnvEntry {
     column: usize,
     name: Option<(String, u32)>,
     value: Option<String>,
 }
 
-struct Reader<'j, 'f> {
-    judge: &'j mut Judge<'f>,
+struct SourceReader<'j, 'f> {
+    linter: &'j mut Linter<'f>,
     /// The keys above the present line, with their columns.
     above: Vec<(usize, String)>,
-    entry: Entry,
+    entry: EnvEntry,
     /// The words of a command that is written as a list, with their lines.
     words: Vec<(String, u32)>,
 }
 
-impl Reader<'_, '_> {
+impl SourceReader<'_, '_> {
     /// Brings the keys above up to date, and ends what the line ends.
-    fn place(&mut self, line: &Line<'_>) {
+    fn place(&mut self, line: &YamlLine<'_>) {
         let left = line.dash.unwrap_or(line.column);
         while let Some((column, _)) = self.above.last()
             // A list may stand as far left as its key.
@@ -132,7 +132,7 @@ impl Reader<'_, '_> {
     }
 
     /// A block scalar: a script, or a file by its name.
-    fn block(&mut self, line: &Line<'_>, body: &str, number: u32) {
+    fn block(&mut self, line: &YamlLine<'_>, body: &str, number: u32) {
         if line.key.is_none() && self.in_words() {
             self.words.push((body.to_owned(), number));
             return;
@@ -148,11 +148,11 @@ impl Reader<'_, '_> {
             // What looks like a mapping in a script is still a script.
             let language =
                 if command && language == Language::Yaml { Language::Shell } else { language };
-            scan_text(self.judge, language, body, number);
+            scan_text(self.linter, language, body, number);
         }
     }
 
-    fn value(&mut self, line: &Line<'_>, number: u32) {
+    fn value(&mut self, line: &YamlLine<'_>, number: u32) {
         let value = line.value;
         match line.key {
             Some(key) => {
@@ -188,13 +188,13 @@ impl Reader<'_, '_> {
             let items = flow_items(value);
             self.words.extend(items.into_iter().map(|item| (scalar(item), number)));
         } else {
-            scan_text(self.judge, Language::Shell, &scalar(value), number);
+            scan_text(self.linter, Language::Shell, &scalar(value), number);
         }
     }
 
     /// `env: {A: b}`, `{name: A, value: b}`
     fn flow_map(&mut self, value: &str, number: u32) {
-        let mut named = Entry::default();
+        let mut named = EnvEntry::default();
         for item in flow_items(value) {
             let Some((key, value)) = item.split_once(':') else { continue };
             let (key, value) = (scalar(key), scalar(value));
@@ -229,7 +229,7 @@ impl Reader<'_, '_> {
 
     fn set(&mut self, name: &str, value: Option<&str>, number: u32) {
         let value = value.filter(|value| !value.contains(['$', '{']));
-        self.judge.variable(Place::Manifest, number, name, value, Act::Set);
+        self.linter.variable(SettingSource::Manifest, number, name, value, Access::Set);
     }
 
     fn end_entry(&mut self) {
@@ -257,12 +257,12 @@ impl Reader<'_, '_> {
             text.push_str("' ");
             line = line.saturating_add(shell::lines_before(word, word.len()));
         }
-        scan_text(self.judge, Language::Shell, &text, *first_line);
+        scan_text(self.linter, Language::Shell, &text, *first_line);
         // A step of a pipeline is a script of its own.
         for (word, number) in words.iter().filter(|(word, _)| word.trim().contains([' ', '\n'])) {
             let python = Language::by_content(word.as_bytes()) == Some(Language::Python);
             let language = if python { Language::Python } else { Language::Shell };
-            scan_text(self.judge, language, word, *number);
+            scan_text(self.linter, language, word, *number);
         }
     }
 }

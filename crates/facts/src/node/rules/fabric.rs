@@ -2,7 +2,7 @@
 
 use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
-use crate::node::context::{Node, gpus};
+use crate::node::context::{NodeContext, gpus};
 use crate::node::observation::PciDevice;
 use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
@@ -14,8 +14,8 @@ const SUBJECT: &str = "fabric manager";
 /// `NVML_GPU_FABRIC_STATE_COMPLETED` and those before it (nvml.h).
 const COMPLETED: u8 = 3;
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    joined(node, findings);
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    evaluate_membership(node, findings);
     if !has_switches(node) {
         return;
     }
@@ -24,15 +24,19 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
 }
 
 /// Whether the node has switches that fabric manager must program.
-fn has_switches(node: &Node<'_>) -> bool {
-    let by_driver = node.seen.nvswitches.value().is_some_and(|count| *count > 0);
-    let on_pci =
-        node.seen.pci.value().is_some_and(|devices| devices.iter().any(PciDevice::is_nvswitch));
+fn has_switches(node: &NodeContext<'_>) -> bool {
+    let by_driver = node.observation.nvswitches.value().is_some_and(|count| *count > 0);
+    let on_pci = node
+        .observation
+        .pci
+        .value()
+        .is_some_and(|devices| devices.iter().any(PciDevice::is_nvswitch));
     by_driver || on_pci
 }
 
-fn version(node: &Node<'_>, findings: &mut NodeFindings) {
-    let Some(packages) = node.seen.packages.dpkg.value().filter(|_| !node.inside_container())
+fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let Some(packages) =
+        node.observation.packages.dpkg.value().filter(|_| !node.inside_container())
     else {
         findings.item(
             Verdict::Unknown,
@@ -88,16 +92,18 @@ fn version(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             node.set.drivers.fabric_manager.origin.line(),
         );
-        super::driver::one_driver(findings);
+        super::driver::remedy_one_driver_version(findings);
         return;
     }
     query.fabric_manager = Some(version);
-    findings.ask_check(SUBJECT, |findings| check::fabric(node.set, &query, findings));
+    findings.merge_check(SUBJECT, |findings| {
+        check::evaluate_fabric_manager(node.set, &query, findings)
+    });
 }
 
-fn running(node: &Node<'_>, findings: &mut NodeFindings) {
+fn running(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "systemd's unit files and cgroups";
-    let Some(service) = node.seen.services.get(SERVICE) else { return };
+    let Some(service) = node.observation.services.get(SERVICE) else { return };
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, SUBJECT, text, source);
     };
@@ -138,7 +144,7 @@ fn running(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
+fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let source = "NVML, nvmlDeviceGetGpuFabricInfoV";
     let mut out = Vec::new();
     let mut done = Vec::new();

@@ -1,17 +1,17 @@
 //! The frameworks in the active Python, by the rules of the hypothetical check.
 
 use crate::check::{self, Verdict};
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::observation::PythonPackage;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 use crate::set::FactSet;
 
 /// What is judged; the other packages are parts of these.
-const JUDGED: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
+const FRAMEWORKS: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let python = &node.seen.python;
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let python = &node.observation.python;
     let interpreter = python.interpreter.value().map_or("Python", String::as_str);
     let packages = match &python.packages {
         Reading::Value(packages) => packages,
@@ -28,36 +28,38 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         }
     };
     let frameworks: Vec<&PythonPackage> =
-        packages.iter().filter(|package| JUDGED.contains(&package.name.as_str())).collect();
+        packages.iter().filter(|package| FRAMEWORKS.contains(&package.name.as_str())).collect();
     if frameworks.is_empty() {
-        let text = format!("{interpreter} has none of {}", JUDGED.join(", "));
+        let text = format!("{interpreter} has none of {}", FRAMEWORKS.join(", "));
         findings.item(Verdict::Ok, "framework-none", "Python", text, interpreter);
     }
     for framework in frameworks {
-        judge_one(node, framework, packages, findings);
+        evaluate_framework(node, framework, packages, findings);
         parts(framework, packages, interpreter, findings);
     }
 }
 
-fn judge_one(
-    node: &Node<'_>,
+fn evaluate_framework(
+    node: &NodeContext<'_>,
     framework: &PythonPackage,
     packages: &[PythonPackage],
     findings: &mut NodeFindings,
 ) {
-    let named = named(node.set, framework, packages);
+    let requirement = requirement(node.set, framework, packages);
     let models = node.models();
     let models = models.iter().filter(|model| model.gpu.is_some());
     for model in models {
-        match node.query(model, Some(named.clone())) {
+        match node.query(model, Some(requirement.clone())) {
             Some(Ok(query)) => {
-                findings.ask_check(&named, |findings| check::programs(node.set, &query, findings));
+                findings.merge_check(&requirement, |findings| {
+                    check::evaluate_software(node.set, &query, findings)
+                });
             }
             Some(Err(err)) if err.field == check::Field::Framework => findings.item(
                 Verdict::Unknown,
                 "framework-not-in-data",
-                named.clone(),
-                format!("{named} cannot be judged: {}", err.problem),
+                requirement.clone(),
+                format!("{requirement} cannot be judged: {}", err.problem),
                 "the package's METADATA",
             ),
             // The driver cannot be judged: another rule says so.
@@ -68,7 +70,7 @@ fn judge_one(
 
 /// The framework as `--framework` takes it. A wheel says by its local version, or by its own words,
 /// which CUDA it was built with; jax says it by the plug-in beside it.
-fn named(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -> String {
+fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -> String {
     let PythonPackage { name, version, cuda, .. } = framework;
     let has = |name: &str| packages.iter().any(|package| package.name == name);
     if name == "jax" {
@@ -105,10 +107,10 @@ fn parts(
     findings: &mut NodeFindings,
 ) {
     let mut wrong = Vec::new();
-    for (name, wanted) in &framework.pinned {
+    for (name, pinned) in &framework.pinned {
         let installed = packages.iter().find(|package| package.name == *name);
-        if let Some(installed) = installed.filter(|installed| installed.version != *wanted) {
-            wrong.push(format!("{name} {} (wanted: {wanted})", installed.version));
+        if let Some(installed) = installed.filter(|installed| installed.version != *pinned) {
+            wrong.push(format!("{name} {} (wanted: {pinned})", installed.version));
         }
     }
     if wrong.is_empty() {

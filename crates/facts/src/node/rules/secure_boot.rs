@@ -1,15 +1,15 @@
 //! Secure Boot: will the kernel take the module on disk?
 
 use crate::check::Verdict;
-use crate::node::context::Node;
+use crate::node::context::NodeContext;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 const SOURCE: &str = "EFI variable SecureBoot; module.sig_enforce; signature of nvidia.ko";
 const SUBJECT: &str = "Secure Boot";
 
-pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let boot = &node.seen.secure_boot;
+pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
+    let boot = &node.observation.secure_boot;
     let enforced = boot.signatures_enforced == Reading::Value(true);
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, SUBJECT, text, SOURCE);
@@ -35,9 +35,9 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
             );
         }
     };
-    let info = node
-        .running_kernel()
-        .map_or(Reading::Absent, |kernel| kernel.module.as_ref().and_then(|it| it.info.as_ref()));
+    let info = node.running_kernel().map_or(Reading::Absent, |kernel| {
+        kernel.module.as_ref().and_then(|module| module.info.as_ref())
+    });
     match info {
         Reading::Value(info) if !info.signed => {
             item(

@@ -113,11 +113,11 @@ fn settings_of_the_gpus() {
     ]);
 }
 
-fn hangs_at_the_third(seen: &mut NodeObservation) {
-    let mut read = nvml(seen).clone();
+fn hangs_at_the_third(node: &mut NodeObservation) {
+    let mut read = nvml(node).clone();
     read.devices.truncate(2);
     let during = "nvmlDeviceGetName of GPU 2".to_owned();
-    seen.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
+    node.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
 }
 
 fn limit(device: &mut NvmlDevice, limit_mw: u32) {
@@ -129,8 +129,8 @@ fn limit(device: &mut NvmlDevice, limit_mw: u32) {
     });
 }
 
-fn rows(seen: &mut NodeObservation, pending: bool, failed: bool) {
-    nvml(seen).devices[0].remapped_rows =
+fn rows(node: &mut NodeObservation, pending: bool, failed: bool) {
+    nvml(node).devices[0].remapped_rows =
         Reading::Value(RemappedRows { correctable: 0, uncorrectable: 1, pending, failed });
 }
 
@@ -187,10 +187,10 @@ fn fabric() {
 
 #[test]
 fn a_library_that_is_too_old_to_tell_is_no_unknown() {
-    let mut seen = healthy();
-    nvml(&mut seen).devices[0].recovery_action =
+    let mut node = healthy();
+    nvml(&mut node).devices[0].recovery_action =
         Reading::Unreadable(NvmlStatus::INVALID_ARGUMENT.into());
-    nvml(&mut seen).devices[0].fabric = Reading::Unreadable(ReadError::MissingCall { call: None });
-    let report = judged(&seen);
-    assert!(report.items.iter().all(|it| it.verdict == Fine), "{:?}", report.items);
+    nvml(&mut node).devices[0].fabric = Reading::Unreadable(ReadError::MissingCall { call: None });
+    let report = evaluated(&node);
+    assert!(report.items.iter().all(|item| item.verdict == Fine), "{:?}", report.items);
 }

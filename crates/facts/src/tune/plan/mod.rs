@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::control::{Target, Value};
 use super::profile::{Profile, ProfileError, ProfileSetting};
 use super::readings::Readings;
-use super::setting::{Kind, Want};
+use super::setting::{DesiredValue, SettingKind};
 use crate::set::FactSet;
 
 /// What a person may ask of a plan.
@@ -171,13 +171,13 @@ pub struct Change {
 
 impl Change {
     /// One that changes nothing else.
-    pub fn of(target: Target, value: Value) -> Self {
+    pub fn new(target: Target, value: Value) -> Self {
         Self { target, value, beside: Vec::new() }
     }
 }
 
 /// What one setting of a subject comes to.
-pub(super) struct Told {
+pub(super) struct Evaluation {
     pub(super) subject: Subject,
     pub(super) current: Option<String>,
     pub(super) wanted: String,
@@ -194,31 +194,31 @@ pub fn plan(
 ) -> Result<Vec<Step>, ProfileError> {
     for name in &options.only {
         let wrong = |err| ProfileError::Setting { profile: profile.name.clone(), err };
-        Kind::of(name).map_err(wrong)?;
+        SettingKind::from_name(name).map_err(wrong)?;
     }
     let mut read = profile.read()?;
     read.retain(|(.., setting)| options.only.is_empty() || options.only.contains(&setting.name));
-    let keeps = read
-        .iter()
-        .any(|(kind, want, _)| *kind == Kind::Persistence && *want == Want::Switch(true));
+    let keeps = read.iter().any(|(kind, want, _)| {
+        *kind == SettingKind::Persistence && *want == DesiredValue::Switch(true)
+    });
     let mut steps = Vec::new();
     for (kind, want, setting) in read {
-        for mut told in told(set, &kind, &want, setting, readings) {
+        for mut evaluation in evaluate(set, &kind, &want, setting, readings) {
             if !keeps {
-                gpu::say_lost(&mut told, readings);
+                gpu::mark_lost_without_persistence(&mut evaluation, readings);
             }
-            if setting.unverified && !options.unverified && !told.standing.is_fine() {
+            if setting.unverified && !options.unverified && !evaluation.standing.is_fine() {
                 let why = "no source confirms it; --unverified takes it in";
-                told.standing = Standing::DoesNotApply(why.to_owned());
-                told.change = None;
+                evaluation.standing = Standing::DoesNotApply(why.to_owned());
+                evaluation.change = None;
             }
             steps.push(Step {
                 setting: setting.name.clone(),
-                subject: told.subject,
-                current: told.current,
-                wanted: told.wanted,
-                standing: told.standing,
-                change: told.change,
+                subject: evaluation.subject,
+                current: evaluation.current,
+                wanted: evaluation.wanted,
+                standing: evaluation.standing,
+                change: evaluation.change,
                 reason: setting.reason.clone(),
             });
         }
@@ -226,28 +226,30 @@ pub fn plan(
     Ok(steps)
 }
 
-fn told(
+fn evaluate(
     set: &FactSet,
-    kind: &Kind,
-    want: &Want,
+    kind: &SettingKind,
+    want: &DesiredValue,
     setting: &ProfileSetting,
     readings: &Readings,
-) -> Vec<Told> {
+) -> Vec<Evaluation> {
     match kind {
-        Kind::Persistence
-        | Kind::Mig
-        | Kind::MigLayout
-        | Kind::Ecc
-        | Kind::ComputeMode
-        | Kind::PowerLimit
-        | Kind::ApplicationClocks
-        | Kind::Accounting => gpu::told(kind, want, readings),
-        Kind::CpuGovernor
-        | Kind::Hugepages
-        | Kind::Memlock
-        | Kind::PackageHold
-        | Kind::UpgradeGuard
-        | Kind::ModuleParameter(_) => host::told(set, kind, want, readings),
-        Kind::Environment(framework) => vec![environment::told(framework, kind, setting, readings)],
+        SettingKind::Persistence
+        | SettingKind::Mig
+        | SettingKind::MigLayout
+        | SettingKind::Ecc
+        | SettingKind::ComputeMode
+        | SettingKind::PowerLimit
+        | SettingKind::ApplicationClocks
+        | SettingKind::Accounting => gpu::evaluate(kind, want, readings),
+        SettingKind::CpuGovernor
+        | SettingKind::Hugepages
+        | SettingKind::Memlock
+        | SettingKind::PackageHold
+        | SettingKind::UpgradeGuard
+        | SettingKind::ModuleParameter(_) => host::evaluate(set, kind, want, readings),
+        SettingKind::Environment(framework) => {
+            vec![environment::evaluate(framework, kind, setting, readings)]
+        }
     }
 }

@@ -173,7 +173,7 @@ pub(super) fn wrong(found: &Found, pattern: Pattern) -> Outcome {
 pub(super) fn peers(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
     let peers = edge.peers();
     if peers.is_empty() {
-        return Ok(Outcome::HasNot {
+        return Ok(Outcome::Unsupported {
             why: "there is no GPU that this one reaches directly".to_owned(),
         });
     }

@@ -42,7 +42,7 @@ pub(super) fn product(
 }
 
 fn not_run(NoWay { why, is_of_part }: NoWay) -> Outcome {
-    if is_of_part { Outcome::HasNot { why } } else { Outcome::NotRun { why } }
+    if is_of_part { Outcome::Unsupported { why } } else { Outcome::NotRun { why } }
 }
 
 /// The largest product up to `side` for which there is memory.

@@ -30,7 +30,9 @@ pub(super) fn soak(
 ) -> Result<Outcome, CudaError> {
     let mut hold = Hold::of(edge);
     let Some((product, how)) = any_product(&mut hold, effort)? else {
-        return Ok(Outcome::HasNot { why: "this GPU has no tensor cores that we know".to_owned() });
+        return Ok(Outcome::Unsupported {
+            why: "this GPU has no tensor cores that we know".to_owned(),
+        });
     };
     let once_s = hold.timed(&[Work::Multiply(product)])?;
     let runs = runs_in(BEAT_S, once_s);

@@ -147,7 +147,7 @@ fn what_cannot_be_done_says_why() {
     let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
     let not_run = |test| match outcome(bare.clone(), test) {
         Outcome::NotRun { why } => (why, false),
-        Outcome::HasNot { why } => (why, true),
+        Outcome::Unsupported { why } => (why, true),
         other => panic!("{test}: {other:?}"),
     };
     assert_eq!(not_run(Test::GemmBf16), ("no libcublasLt was found".to_owned(), false));

@@ -15,7 +15,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
         Ok(caller) => caller,
         Err(why) => return say(output, &Answer::Silent(format!("no NVML library: {why}"))),
     };
-    if let Some(why) = caller.start().and_then(|refusal| refusal.why_silent()) {
+    if let Some(why) = caller.start().and_then(|refusal| refusal.failure_reason()) {
         return say(output, &Answer::Silent(why));
     }
     let mut line = String::new();

@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 
-use super::coverage::{Meets, meets};
+use super::coverage::{GpuCoverage, gpu_coverage};
 use super::newest_allowed;
-use crate::check::context::Findings;
-use crate::check::query::{FrameworkNeed, Query, tag_cuda};
+use crate::check::findings::Findings;
+use crate::check::query::{FrameworkRequest, Query, tag_cuda};
 use crate::check::rules::forward::UserSpace;
 use crate::check::rules::native_cuda;
-use crate::framework::{Build, Package};
+use crate::framework::{Build, FrameworkPackage};
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
@@ -16,10 +16,10 @@ use crate::version::CudaVersion;
 const INDEX: &str = "index";
 
 /// Names a build that would work here: another build of this version, else the newest earlier version.
-pub(super) fn other_build(
+pub(super) fn suggest_other_build(
     set: &FactSet,
     query: &Query<'_>,
-    need: &FrameworkNeed<'_>,
+    need: &FrameworkRequest<'_>,
     findings: &mut Findings,
 ) {
     let package = need.package;
@@ -43,7 +43,7 @@ pub(super) fn other_build(
     }
 }
 
-fn advise(package: &Package, build: &Build, findings: &mut Findings) {
+fn advise(package: &FrameworkPackage, build: &Build, findings: &mut Findings) {
     let cuda = build.cuda.map(|cuda| format!(" (CUDA {cuda})")).unwrap_or_default();
     let name = &package.name;
     let version = &build.version;
@@ -68,24 +68,28 @@ fn advise(package: &Package, build: &Build, findings: &mut Findings) {
 
 /// Whether a build, and the torch under it, work with this GPU and driver.
 fn works(set: &FactSet, query: &Query<'_>, build: &Build) -> bool {
-    let torch = match set.frameworks.torch_under(build) {
+    let torch = match set.frameworks.torch_dependency(build) {
         Some(Ok(torch)) => Some(torch),
         Some(Err(_)) => return false,
         None => None,
     };
-    let own = UserSpace { cuda: native_cuda(set, query), by_package: false };
+    let native = UserSpace { cuda: native_cuda(set, query), by_package: false };
     let Some(cuda) = torch.map_or(build.cuda, |torch| torch.cuda) else { return false };
     let newest = newest_allowed(set, Some(build), cuda);
     let Some(family) = set.cuda.family(newest.major) else { return false };
     let speaks_enough = |speaks: CudaVersion| {
         if query.ptx_only { speaks >= newest } else { speaks.major >= newest.major }
     };
-    let carried = own.cuda.is_some_and(speaks_enough) && query.driver.version >= family.driver_min;
+    let carried =
+        native.cuda.is_some_and(speaks_enough) && query.driver.version >= family.driver_min;
     let runs = |build: &Build| {
         let known = set.frameworks.coverage(&build.package, &build.version, cuda);
         known.is_some_and(|known| {
-            let meets = meets(set, query, own, known.coverage, cuda);
-            matches!(meets, Meets::MachineCode | Meets::Support | Meets::Ptx)
+            let coverage_kind = gpu_coverage(set, query, native, known.coverage, cuda);
+            matches!(
+                coverage_kind,
+                GpuCoverage::MachineCode | GpuCoverage::Support | GpuCoverage::Ptx
+            )
         })
     };
     carried && runs(build) && torch.is_none_or(runs)

@@ -3,34 +3,36 @@
 use std::borrow::Cow;
 
 /// The line without escape sequences; every other control character becomes a space.
-pub(super) fn clean(line: Cow<'_, str>) -> Cow<'_, str> {
-    if line.bytes().all(|byte| (b' '..0x7f).contains(&byte)) || !line.chars().any(steers) {
+pub(super) fn sanitize(line: Cow<'_, str>) -> Cow<'_, str> {
+    if line.bytes().all(|byte| (b' '..0x7f).contains(&byte))
+        || !line.chars().any(is_terminal_control)
+    {
         return line;
     }
-    let mut kept = String::with_capacity(line.len());
+    let mut cleaned = String::with_capacity(line.len());
     let mut rest: &str = &line;
-    while let Some(at) = rest.find(steers) {
-        kept.push_str(&rest[..at]);
+    while let Some(at) = rest.find(is_terminal_control) {
+        cleaned.push_str(&rest[..at]);
         rest = &rest[at..];
-        if let Some(length) = sequence(rest) {
+        if let Some(length) = csi_length(rest) {
             rest = &rest[length..];
         } else {
-            kept.push(' ');
-            rest = rest.strip_prefix(steers).unwrap_or("");
+            cleaned.push(' ');
+            rest = rest.strip_prefix(is_terminal_control).unwrap_or("");
         }
     }
-    kept.push_str(rest);
-    Cow::Owned(kept)
+    cleaned.push_str(rest);
+    Cow::Owned(cleaned)
 }
 
 /// Whether a letter is a command to a terminal, or turns the direction of the text after it.
-fn steers(letter: char) -> bool {
+fn is_terminal_control(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// How long a control sequence is that stands at the start, as `dmesg --color=always` prints them:
 /// `ESC [`, parameters, intermediate bytes and a final byte (ECMA-48, 5.4).
-fn sequence(text: &str) -> Option<usize> {
+fn csi_length(text: &str) -> Option<usize> {
     let body = text.strip_prefix("\u{1b}[")?;
     let end = body.find(|letter: char| !matches!(letter, ' '..='?'))?;
     let last = body[end..].chars().next().filter(|letter| matches!(letter, '@'..='~'))?;
@@ -38,15 +40,18 @@ fn sequence(text: &str) -> Option<usize> {
 }
 
 /// A piece of a line as it can stand in a sentence of ours.
-pub(super) fn short(text: &str) -> String {
+pub(super) fn excerpt(text: &str) -> String {
     /// Longer than any name of a unit or a recovery action.
     const LONGEST: usize = 48;
-    text.chars().take(LONGEST).map(|letter| if steers(letter) { '?' } else { letter }).collect()
+    text.chars()
+        .take(LONGEST)
+        .map(|letter| if is_terminal_control(letter) { '?' } else { letter })
+        .collect()
 }
 
-/// A line of a log as it can be shown: at most `longest` letters, and none that steers a terminal.
+/// A line of a log as it can be shown: at most `longest` letters, and none that is_terminal_control a terminal.
 pub fn printable(line: &[u8], longest: usize) -> String {
-    let line = clean(String::from_utf8_lossy(line));
+    let line = sanitize(String::from_utf8_lossy(line));
     match line.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.into_owned(),
@@ -77,7 +82,7 @@ mod tests {
             ("a\u{0}\u{9b}\tb", "a   b"),
             ("диск \u{202e}x", "диск  x"),
         ] {
-            assert_eq!(clean(line.into()), expected, "{line:?}");
+            assert_eq!(sanitize(line.into()), expected, "{line:?}");
         }
     }
 }

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
 use super::finding::Finding;
-use super::{effort, near, power};
+use super::{power_claim, step_count, typo};
 use crate::setting::{
-    Class, Key, KeyList, Namespace, Place, SettingFacts, Shape, ValueTest, VariableRule, Verdict,
+    CodePattern, KeyList, KeyRule, LintClass, LintVerdict, Namespace, SettingFacts, SettingSource,
+    ValueTest, VariableRule,
 };
 
 /// How deep one language may stand inside another: Python in a here-document in a manifest, and so on.
-const DEEPEST: u32 = 6;
+const MAX_NESTING: u32 = 6;
 
 /// What a text does with a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum Access {
     /// Gives it a value.
     Set,
     /// Asks for its value.
@@ -22,7 +23,7 @@ pub(super) enum Act {
 }
 
 /// Collects findings.
-pub(super) struct Judge<'a> {
+pub(super) struct Linter<'a> {
     pub(super) facts: &'a SettingFacts,
     codes: BTreeSet<&'a str>,
     findings: Vec<Finding>,
@@ -32,7 +33,7 @@ pub(super) struct Judge<'a> {
     /// Lines on which a power limit is set, and to what.
     power_limits: BTreeMap<u32, Vec<String>>,
     /// Names that were looked for among the real ones, and what was found.
-    slips: HashMap<(&'a str, String), Option<&'a str>>,
+    corrections: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
     /// Whether the present place is reached only under a condition.
     pub(super) guarded: bool,
@@ -40,13 +41,13 @@ pub(super) struct Judge<'a> {
 
 /// What was written, for the words of a verdict.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Written<'t> {
+pub(super) struct MessageArgs<'t> {
     pub(super) name: &'t str,
     pub(super) value: &'t str,
     pub(super) near: &'t str,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> Linter<'a> {
     pub(super) fn new(facts: &'a SettingFacts) -> Self {
         Self {
             facts,
@@ -55,7 +56,7 @@ impl<'a> Judge<'a> {
             allowed: BTreeSet::new(),
             comments: BTreeMap::new(),
             power_limits: BTreeMap::new(),
-            slips: HashMap::new(),
+            corrections: HashMap::new(),
             depth: 0,
             guarded: false,
         }
@@ -63,7 +64,7 @@ impl<'a> Judge<'a> {
 
     /// Whether a language may be read inside of the present one.
     pub(super) fn enter(&mut self) -> bool {
-        if self.depth == DEEPEST {
+        if self.depth == MAX_NESTING {
             return false;
         }
         self.depth += 1;
@@ -82,10 +83,10 @@ impl<'a> Judge<'a> {
                 self.allowed.insert((line.saturating_add(1), code));
             }
             Some(Directive::Malformed(why)) => {
-                self.shape_of(
-                    Shape::AllowMalformed,
+                self.report_pattern_with(
+                    CodePattern::AllowMalformed,
                     line,
-                    Written { name: &why, ..Written::default() },
+                    MessageArgs { name: &why, ..MessageArgs::default() },
                 );
             }
             None => {
@@ -95,39 +96,39 @@ impl<'a> Judge<'a> {
     }
 
     /// A pattern that code found.
-    pub(super) fn shape(&mut self, shape: Shape, line: u32) {
-        self.shape_of(shape, line, Written::default());
+    pub(super) fn report_pattern(&mut self, shape: CodePattern, line: u32) {
+        self.report_pattern_with(shape, line, MessageArgs::default());
     }
 
-    fn shape_of(&mut self, shape: Shape, line: u32, written: Written<'_>) {
+    fn report_pattern_with(&mut self, shape: CodePattern, line: u32, args: MessageArgs<'_>) {
         if let Some(verdict) = self.facts.pattern(shape) {
-            self.say(verdict, line, written);
+            self.report(verdict, line, args);
         }
     }
 
     /// A variable that is set or read.
     pub(super) fn variable(
         &mut self,
-        place: Place,
+        place: SettingSource,
         line: u32,
         name: &str,
         value: Option<&str>,
-        act: Act,
+        access: Access,
     ) {
-        effort::step();
+        step_count::step();
         let facts = self.facts;
         let guarded = self.guarded;
-        let meant = |rule: &&VariableRule| {
-            holds(rule, place, name, value, act) && !(rule.unless_guarded && guarded)
+        let applies = |rule: &&VariableRule| {
+            rule_applies(rule, place, name, value, access) && !(rule.unless_guarded && guarded)
         };
-        for rule in facts.variable.iter().filter(meant) {
+        for rule in facts.variable.iter().filter(applies) {
             let value = value.unwrap_or_default();
-            self.say(&rule.verdict, line, Written { name, value, near: "" });
+            self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
         }
         for space in &facts.namespace {
-            self.name_in(space, line, name);
+            self.check_namespace(space, line, name);
         }
-        if act == Act::Set
+        if access == Access::Set
             && let Some(value) = value
         {
             for list in
@@ -138,19 +139,23 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn name_in(&mut self, space: &'a Namespace, line: u32, name: &str) {
-        let judged = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
+    fn check_namespace(&mut self, space: &'a Namespace, line: u32, name: &str) {
+        let has_rule = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
         let known = |names: &[String]| names.iter().any(|real| real == name);
-        if !name.starts_with(&space.prefix) || judged || known(&space.names) || known(&space.others)
+        if !name.starts_with(&space.prefix)
+            || has_rule
+            || known(&space.names)
+            || known(&space.others)
         {
             return;
         }
         let names = space.names.iter().map(String::as_str);
-        let find = || near::slip(name, &space.prefix, names);
-        let slip = *self.slips.entry((&space.prefix, name.to_owned())).or_insert_with(find);
-        if slip.is_some() || space.complete {
-            let near = slip.unwrap_or("a name of the documentation");
-            self.say(&space.verdict, line, Written { name, value: "", near });
+        let find = || typo::correction(name, &space.prefix, names);
+        let correction =
+            *self.corrections.entry((&space.prefix, name.to_owned())).or_insert_with(find);
+        if correction.is_some() || space.complete {
+            let near = correction.unwrap_or("a name of the documentation");
+            self.report(&space.verdict, line, MessageArgs { name, value: "", near });
         }
     }
 
@@ -164,7 +169,11 @@ impl<'a> Judge<'a> {
                     && key_named(key).is_some()
                 {
                     let near = format!("{key}:{value}");
-                    self.say(&list.malformed, line, Written { name: item, value, near: &near });
+                    self.report(
+                        &list.malformed,
+                        line,
+                        MessageArgs { name: item, value, near: &near },
+                    );
                 }
                 continue;
             };
@@ -174,17 +183,17 @@ impl<'a> Judge<'a> {
                 }
                 let names = || list.keys.iter().map(|key| key.name.as_str());
                 let all = names().collect::<Vec<_>>().join("`, `");
-                let near = near::slip(key, "", names()).unwrap_or(&all);
-                self.say(&list.unknown, line, Written { name: key, value, near });
+                let near = typo::correction(key, "", names()).unwrap_or(&all);
+                self.report(&list.unknown, line, MessageArgs { name: key, value, near });
                 continue;
             };
             if !known.values.is_empty() && !known.values.iter().any(|real| real == value) {
                 let same = known.values.iter().find(|real| real.eq_ignore_ascii_case(value));
                 let near = same.or(known.values.first()).map_or("", String::as_str);
-                self.say(&list.bad_value, line, Written { name: key, value, near });
+                self.report(&list.bad_value, line, MessageArgs { name: key, value, near });
             }
             if is_too_small(known, value, text) {
-                self.say(&list.too_small, line, Written { name: key, value, near: "" });
+                self.report(&list.too_small, line, MessageArgs { name: key, value, near: "" });
             }
         }
     }
@@ -192,7 +201,7 @@ impl<'a> Judge<'a> {
     /// A command with the words that can be read.
     pub(super) fn command(&mut self, line: u32, words: &[&str]) {
         let Some((program, arguments)) = words.split_first() else { return };
-        effort::steps(words.len());
+        step_count::steps(words.len());
         let program = program.rsplit('/').next().unwrap_or(program);
         let facts = self.facts;
         for rule in facts.command.iter().filter(|rule| rule.program == program) {
@@ -202,7 +211,7 @@ impl<'a> Judge<'a> {
                     !word.is_empty() && !word.contains(['$', '{', '}']) && !known(word)
                 });
                 if let Some(name) = unknown {
-                    self.say(&rule.verdict, line, Written { name, value, near: "" });
+                    self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });
                 }
             }
         }
@@ -216,12 +225,12 @@ impl<'a> Judge<'a> {
     }
 
     /// Adds a finding.
-    pub(super) fn say(&mut self, verdict: &Verdict, line: u32, written: Written<'_>) {
-        effort::step();
+    pub(super) fn report(&mut self, verdict: &LintVerdict, line: u32, args: MessageArgs<'_>) {
+        step_count::step();
         let fill = |text: &str| {
-            text.replace("{name}", written.name)
-                .replace("{value}", written.value)
-                .replace("{near}", written.near)
+            text.replace("{name}", args.name)
+                .replace("{value}", args.value)
+                .replace("{near}", args.near)
         };
         self.findings.push(Finding {
             cell: None,
@@ -238,9 +247,9 @@ impl<'a> Judge<'a> {
 
     /// The findings that no comment silences, by line.
     pub(super) fn finish(mut self) -> Vec<Finding> {
-        let claims = power::wrong_claims(self.facts, &self.power_limits, &self.comments);
+        let claims = power_claim::wrong_claims(self.facts, &self.power_limits, &self.comments);
         for (line, value, verdict) in claims {
-            self.say(verdict, line, Written { value: &value, ..Written::default() });
+            self.report(verdict, line, MessageArgs { value: &value, ..MessageArgs::default() });
         }
         let allowed = &self.allowed;
         self.findings.retain(|finding| {
@@ -252,22 +261,28 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn holds(rule: &VariableRule, place: Place, name: &str, value: Option<&str>, act: Act) -> bool {
+fn rule_applies(
+    rule: &VariableRule,
+    place: SettingSource,
+    name: &str,
+    value: Option<&str>,
+    access: Access,
+) -> bool {
     if !rule.names.iter().any(|known| known == name)
         || !(rule.places.is_empty() || rule.places.contains(&place))
     {
         return false;
     }
-    match (&rule.value, act) {
-        (None, Act::Set) => true,
+    match (&rule.value, access) {
+        (None, Access::Set) => true,
         // To ask for an old name is how a program stays compatible; to ask for a fake one is not.
-        (None, Act::Read) => rule.verdict.class == Class::Fake,
-        (Some(test), Act::Set) => value.is_some_and(|value| passes(test, value.trim())),
-        (Some(_), Act::Read) => false,
+        (None, Access::Read) => rule.verdict.class == LintClass::Fake,
+        (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
+        (Some(_), Access::Read) => false,
     }
 }
 
-fn passes(test: &ValueTest, value: &str) -> bool {
+fn value_matches(test: &ValueTest, value: &str) -> bool {
     if value.is_empty() {
         return false;
     }
@@ -283,7 +298,7 @@ fn passes(test: &ValueTest, value: &str) -> bool {
 }
 
 /// Whether a number is below what its key takes, and nothing else in the list moves that.
-fn is_too_small(key: &Key, value: &str, list: &str) -> bool {
+fn is_too_small(key: &KeyRule, value: &str, list: &str) -> bool {
     let moved = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
     let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);
     !moved && key.least.is_some_and(below)

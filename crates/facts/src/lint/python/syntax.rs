@@ -1,6 +1,6 @@
 //! Text that is no Python, as far as that shows without a grammar: what is called good must have been read.
 
-use super::token::{Kind, Source, tokens};
+use super::token::{Source, TokenKind, tokens};
 
 /// Words after which a name, a number or a string may stand, and which may stand after them.
 const KEYWORDS: [&str; 35] = [
@@ -14,31 +14,31 @@ const KEYWORDS: [&str; 35] = [
 const STATEMENTS: [&str; 6] = ["match", "case", "type", "print", "exec", "lazy"];
 
 /// The line of the first thing that cannot be in Python, and what it is. None does not mean that Python would take it.
-pub(in crate::lint) fn fault(text: &str) -> Option<(u32, String)> {
+pub(in crate::lint) fn syntax_error(text: &str) -> Option<(u32, String)> {
     let source = tokens(text.strip_prefix('\u{feff}').unwrap_or(text), 1);
     if source.uncertain {
         return None;
     }
-    let words = side_by_side(&source);
+    let words = adjacent_words(&source);
     [source.fault, words].into_iter().flatten().min_by_key(|(line, _)| *line)
 }
 
 /// Two words with nothing between them, as in prose.
-fn side_by_side(source: &Source<'_>) -> Option<(u32, String)> {
+fn adjacent_words(source: &Source<'_>) -> Option<(u32, String)> {
     for line in &source.lines {
         let words = &source.tokens[line.start..line.end];
         for (place, pair) in words.windows(2).enumerate() {
             let [one, other] = pair else { continue };
             let plain = |text: &str| !KEYWORDS.contains(&text);
             let begins = place == 0 && STATEMENTS.contains(&one.text);
-            let first = matches!(one.kind, Kind::Name) && plain(one.text) && !begins;
+            let first = matches!(one.kind, TokenKind::Name) && plain(one.text) && !begins;
             let second = match other.kind {
-                Kind::Name => plain(other.text),
-                Kind::Number | Kind::Text | Kind::Template => true,
-                Kind::Operator => false,
+                TokenKind::Name => plain(other.text),
+                TokenKind::Number | TokenKind::Text | TokenKind::Template => true,
+                TokenKind::Operator => false,
             };
             if first && second {
-                let other = if other.kind == Kind::Name { other.text } else { "a value" };
+                let other = if other.kind == TokenKind::Name { other.text } else { "a value" };
                 return Some((one.line, format!("`{}` and {other} stand side by side", one.text)));
             }
         }
@@ -48,10 +48,10 @@ fn side_by_side(source: &Source<'_>) -> Option<(u32, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::fault;
+    use super::syntax_error;
 
-    fn said(text: &str) -> Option<String> {
-        fault(text).map(|(line, what)| format!("{line}: {what}"))
+    fn message(text: &str) -> Option<String> {
+        syntax_error(text).map(|(line, what)| format!("{line}: {what}"))
     }
 
     #[test]
@@ -67,7 +67,7 @@ mod tests {
             ("These are words.\n", "1: `These` and are stand side by side"),
             ("import os\nx = open \"file\"\n", "2: `open` and a value stand side by side"),
         ] {
-            assert_eq!(said(text).as_deref(), Some(what), "{text}");
+            assert_eq!(message(text).as_deref(), Some(what), "{text}");
         }
     }
 
@@ -88,7 +88,7 @@ mod tests {
             "x = 'a' \\\n    'b'\n",
             "del x; global y\n",
         ] {
-            assert_eq!(said(text), None, "{text}");
+            assert_eq!(message(text), None, "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::setting::{PowerClaim, SettingFacts, Verdict};
+use crate::setting::{LintVerdict, PowerClaim, SettingFacts};
 
 /// The limits that are no maximum although the comment at them says so, with what to say.
 ///
@@ -12,7 +12,7 @@ pub(super) fn wrong_claims<'a>(
     facts: &'a SettingFacts,
     limits: &BTreeMap<u32, Vec<String>>,
     comments: &BTreeMap<u32, String>,
-) -> Vec<(u32, String, &'a Verdict)> {
+) -> Vec<(u32, String, &'a LintVerdict)> {
     // The comment on the line, and the one above it if that is not another limit's.
     let comments_at = |line: u32| {
         let above = line.checked_sub(1).filter(|above| !limits.contains_key(above));

@@ -9,7 +9,7 @@ const LINKS: usize = 32;
 
 /// What is remembered of one device.
 #[derive(Debug, Clone)]
-pub(super) struct Device {
+pub(super) struct DeviceState {
     address: PciAddress,
     /// The last Xid besides 45 and 154.
     pub(super) cause: Option<u32>,
@@ -19,13 +19,13 @@ pub(super) struct Device {
     links: Vec<(u32, u32)>,
 }
 
-impl Device {
+impl DeviceState {
     pub(super) fn new(address: PciAddress) -> Self {
         Self { address, cause: None, recovery: None, links: Vec::new() }
     }
 
     /// Counts a failure of a link; how many there were with this one.
-    pub(super) fn count_link(&mut self, link: u32) -> u32 {
+    pub(super) fn count_link_failure(&mut self, link: u32) -> u32 {
         if let Some((_, count)) = self.links.iter_mut().find(|(known, _)| *known == link) {
             *count = count.saturating_add(1);
             return *count;
@@ -40,8 +40,8 @@ impl Device {
 
 /// The devices of NVIDIA's that the log named.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    devices: Vec<Device>,
+pub(super) struct LogState {
+    devices: Vec<DeviceState>,
     /// The last SXid, to know the lines that belong to it.
     pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
     /// The line of the last oops of the kernel: its next lines say where it was.
@@ -50,23 +50,23 @@ pub(super) struct Memory {
     pub(super) named_gpu: Option<(u64, PciAddress)>,
 }
 
-impl Memory {
+impl LogState {
     /// The device at an address, remembered from now on.
-    pub(super) fn device(&mut self, address: PciAddress) -> &mut Device {
+    pub(super) fn device(&mut self, address: PciAddress) -> &mut DeviceState {
         let address = address.without_function();
-        let place = self.devices.iter().position(|device| device.address == address);
-        let place = place.unwrap_or_else(|| {
+        let index = self.devices.iter().position(|device| device.address == address);
+        let index = index.unwrap_or_else(|| {
             if self.devices.len() == DEVICES {
                 self.devices.remove(0);
             }
-            self.devices.push(Device::new(address));
+            self.devices.push(DeviceState::new(address));
             self.devices.len() - 1
         });
-        &mut self.devices[place]
+        &mut self.devices[index]
     }
 
     /// Whether the log named this device as one of NVIDIA's.
-    pub(super) fn knows(&self, address: PciAddress) -> bool {
+    pub(super) fn is_nvidia_device(&self, address: PciAddress) -> bool {
         self.devices.iter().any(|device| device.address.is_same_device(address))
     }
 }
@@ -76,25 +76,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded() {
-        let mut memory = Memory::default();
+    fn state_is_bounded() {
+        let mut state = LogState::default();
         for bus in 0..=255_u32 {
             let address: PciAddress = format!("0000:{bus:02x}:00").parse().unwrap();
-            let device = memory.device(address);
+            let device = state.device(address);
             for link in 0..100 {
-                device.count_link(link);
+                device.count_link_failure(link);
             }
             assert!(device.links.len() <= LINKS);
         }
-        assert_eq!(memory.devices.len(), DEVICES);
-        assert!(memory.knows("0000:ff:00.0".parse().unwrap()));
-        assert!(!memory.knows("0000:00:00.0".parse().unwrap()));
+        assert_eq!(state.devices.len(), DEVICES);
+        assert!(state.is_nvidia_device("0000:ff:00.0".parse().unwrap()));
+        assert!(!state.is_nvidia_device("0000:00:00.0".parse().unwrap()));
     }
 
     #[test]
     fn links_are_counted_one_by_one() {
-        let mut memory = Memory::default();
-        let device = memory.device("17:00".parse().unwrap());
-        assert_eq!([device.count_link(3), device.count_link(4), device.count_link(3)], [1, 1, 2]);
+        let mut state = LogState::default();
+        let device = state.device("17:00".parse().unwrap());
+        assert_eq!(
+            [
+                device.count_link_failure(3),
+                device.count_link_failure(4),
+                device.count_link_failure(3)
+            ],
+            [1, 1, 2]
+        );
     }
 }

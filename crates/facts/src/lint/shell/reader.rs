@@ -4,18 +4,18 @@
 //! make it one whose value is not known.
 
 use super::script::{Command, Pipeline, Script};
-use crate::lint::effort;
+use crate::lint::step_count;
 
 /// How deep substitutions may stand in each other; what is deeper is passed over.
-const DEEPEST: u32 = 48;
+const MAX_NESTING: u32 = 48;
 
 /// What a here-document ends with.
-struct Pending {
+struct PendingHeredoc {
     delimiter: String,
     indented: bool,
 }
 
-pub(super) struct Reader<'t> {
+pub(super) struct SourceReader<'t> {
     pub(super) text: &'t str,
     pub(super) at: usize,
     pub(super) line: u32,
@@ -28,14 +28,15 @@ pub(super) struct Reader<'t> {
 /// Reads a script whose first line is `first_line`.
 pub(super) fn read(text: &str, first_line: u32) -> Script {
     let script = Script::default();
-    let mut reader = Reader { text, at: 0, line: first_line, script, depth: 0, closing: None };
+    let mut reader =
+        SourceReader { text, at: 0, line: first_line, script, depth: 0, closing: None };
     while reader.at < text.len() {
         reader.list();
     }
     reader.script
 }
 
-impl Reader<'_> {
+impl SourceReader<'_> {
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
@@ -56,10 +57,10 @@ impl Reader<'_> {
     fn list(&mut self) {
         let mut pipeline = Pipeline::default();
         let mut command = Command::default();
-        let mut pending: Vec<Pending> = Vec::new();
+        let mut pending: Vec<PendingHeredoc> = Vec::new();
         let mut brackets = 0_u32;
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             if self.closing == Some(byte) && brackets == 0 {
                 break;
             }
@@ -72,8 +73,8 @@ impl Reader<'_> {
                 b'\n' => {
                     pipeline.end_command(&mut command);
                     self.bump();
-                    for wanted in std::mem::take(&mut pending) {
-                        let body = self.heredoc(&wanted);
+                    for heredoc in std::mem::take(&mut pending) {
+                        let body = self.heredoc(&heredoc);
                         pipeline.heredocs.push(body);
                     }
                     self.end_pipeline(&mut pipeline);
@@ -139,7 +140,7 @@ impl Reader<'_> {
     }
 
     /// `> file`, `2>&1`, `< file`, `<<END`, `<<< word`
-    fn redirect(&mut self, command: &mut Command, pending: &mut Vec<Pending>) {
+    fn redirect(&mut self, command: &mut Command, pending: &mut Vec<PendingHeredoc>) {
         let operators =
             ["<<<", "<<-", "<<", "&>>", "&>", ">>", ">&", "<&", "<>", ">|", "<(", ">(", "<", ">"];
         let operator = operators.iter().find(|operator| self.rest().starts_with(**operator));
@@ -158,7 +159,8 @@ impl Reader<'_> {
         match operator {
             "<<" | "<<-" if !operand.text.is_empty() => {
                 command.heredoc = true;
-                pending.push(Pending { delimiter: operand.text, indented: operator == "<<-" });
+                pending
+                    .push(PendingHeredoc { delimiter: operand.text, indented: operator == "<<-" });
             }
             ">" | ">>" | ">|" => command.target = Some(operand.text),
             // A text that is fed in is as good as an argument.
@@ -167,7 +169,7 @@ impl Reader<'_> {
         }
     }
 
-    fn heredoc(&mut self, wanted: &Pending) -> (String, u32) {
+    fn heredoc(&mut self, heredoc: &PendingHeredoc) -> (String, u32) {
         let first_line = self.line;
         let from = self.at;
         loop {
@@ -177,8 +179,8 @@ impl Reader<'_> {
             }
             let length = memchr::memchr(b'\n', rest.as_bytes()).map_or(rest.len(), |end| end + 1);
             let line = rest[..length].trim_end_matches(['\n', '\r']);
-            let line = if wanted.indented { line.trim_start_matches('\t') } else { line };
-            let found = line == wanted.delimiter;
+            let line = if heredoc.indented { line.trim_start_matches('\t') } else { line };
+            let found = line == heredoc.delimiter;
             let end = self.at;
             self.line = self.line.saturating_add(u32::from(rest[..length].ends_with('\n')));
             self.at += length;
@@ -190,8 +192,8 @@ impl Reader<'_> {
 
     /// Reads a list of commands up to `closing` and takes that too.
     pub(super) fn nested(&mut self, closing: u8) {
-        if self.depth == DEEPEST {
-            return self.pass_over(closing);
+        if self.depth == MAX_NESTING {
+            return self.skip_nested(closing);
         }
         let outside = self.closing.replace(closing);
         self.depth += 1;
@@ -205,10 +207,10 @@ impl Reader<'_> {
 
     /// Takes everything up to `closing`, and that too, without a look at what it means. Every byte is
     /// taken once, however deep the brackets stand.
-    fn pass_over(&mut self, closing: u8) {
+    fn skip_nested(&mut self, closing: u8) {
         let mut brackets = 0_u32;
         while let Some(byte) = self.peek() {
-            effort::step();
+            step_count::step();
             self.bump();
             match byte {
                 _ if byte == closing && brackets == 0 => return,

@@ -12,22 +12,22 @@ const OVERLAP: usize = 4 << 10;
 
 /// Splits a stream into lines. What comes out does not depend on where chunks were cut.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct LineSplitter {
     prefilter: Prefilter,
     /// The start of a line whose end has not come yet, or of its current piece.
     tail: Vec<u8>,
     /// Lines that have ended.
-    ended: u64,
+    lines_ended: u64,
 }
 
-impl Stream {
+impl LineSplitter {
     pub(super) fn new() -> Self {
-        Self { prefilter: Prefilter::new(), tail: Vec::new(), ended: 0 }
+        Self { prefilter: Prefilter::new(), tail: Vec::new(), lines_ended: 0 }
     }
 
     /// How many lines have ended.
-    pub(super) fn ended(&self) -> u64 {
-        self.ended
+    pub(super) fn line_count(&self) -> u64 {
+        self.lines_ended
     }
 
     /// Takes a chunk; calls `read` with the number and the bytes of every line worth reading.
@@ -35,9 +35,9 @@ impl Stream {
         let mut rest = chunk;
         if !self.tail.is_empty() {
             let Some(end) = memchr(b'\n', rest) else {
-                return self.keep(rest, &mut read);
+                return self.buffer(rest, &mut read);
             };
-            self.keep(&rest[..end], &mut read);
+            self.buffer(&rest[..end], &mut read);
             self.end_line(&mut read);
             rest = &rest[end + 1..];
         }
@@ -45,7 +45,7 @@ impl Stream {
             self.whole_lines(&rest[..=last], &mut read);
             rest = &rest[last + 1..];
         }
-        self.keep(rest, &mut read);
+        self.buffer(rest, &mut read);
     }
 
     /// Ends the last line where the stream did not.
@@ -61,21 +61,21 @@ impl Stream {
         while let Some((found, end)) = self.prefilter.find(lines, from) {
             let start = memrchr(b'\n', &lines[from..found]).map_or(from, |at| from + at + 1);
             let end = memchr(b'\n', &lines[end..]).map_or(lines.len(), |at| end + at);
-            self.ended += newlines(&lines[from..start]);
+            self.lines_ended += newlines(&lines[from..start]);
             let mut line = &lines[start..end];
             while line.len() > PIECE + OVERLAP {
                 self.read_piece(&line[..PIECE + OVERLAP], read);
                 line = &line[PIECE..];
             }
             self.read_piece(line, read);
-            self.ended += 1;
+            self.lines_ended += 1;
             from = (end + 1).min(lines.len());
         }
-        self.ended += newlines(&lines[from..]);
+        self.lines_ended += newlines(&lines[from..]);
     }
 
     /// Keeps the start of a line until its end comes; reads pieces of one that grows too long.
-    fn keep(&mut self, bytes: &[u8], read: &mut impl FnMut(u64, &[u8])) {
+    fn buffer(&mut self, bytes: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         for part in bytes.chunks(PIECE) {
             self.tail.extend_from_slice(part);
             while self.tail.len() > PIECE + OVERLAP {
@@ -88,18 +88,18 @@ impl Stream {
     fn end_line(&mut self, read: &mut impl FnMut(u64, &[u8])) {
         self.read_piece(&self.tail, read);
         self.tail.clear();
-        self.ended += 1;
+        self.lines_ended += 1;
     }
 
     fn read_piece(&self, piece: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         if self.prefilter.find(piece, 0).is_some() {
-            read(self.ended + 1, piece);
+            read(self.lines_ended + 1, piece);
         }
     }
 
     /// Bytes held, for the test that says they are bounded.
     #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn buffered_capacity(&self) -> usize {
         self.tail.capacity()
     }
 }
@@ -113,13 +113,13 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]]) -> (Vec<(u64, Vec<u8>)>, u64) {
-        let mut stream = Stream::new();
+        let mut splitter = LineSplitter::new();
         let mut found = Vec::new();
         for chunk in chunks {
-            stream.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
+            splitter.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
         }
-        stream.finish(|line, bytes| found.push((line, bytes.to_vec())));
-        (found, stream.ended())
+        splitter.finish(|line, bytes| found.push((line, bytes.to_vec())));
+        (found, splitter.line_count())
     }
 
     #[test]
@@ -151,12 +151,12 @@ mod tests {
         let whole = lines(&[&text]);
         assert_eq!(whole.0.len(), 2);
         assert_eq!(whole.1, 2);
-        let mut stream = Stream::new();
+        let mut splitter = LineSplitter::new();
         let mut found = Vec::new();
         for chunk in text.chunks(1000) {
-            stream.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
+            splitter.feed(chunk, |line, bytes| found.push((line, bytes.to_vec())));
         }
         assert_eq!(found, whole.0);
-        assert!(stream.held() <= 4 * PIECE, "{}", stream.held());
+        assert!(splitter.buffered_capacity() <= 4 * PIECE, "{}", splitter.buffered_capacity());
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Class, SettingFacts, Shape, Verdict};
+use super::{CodePattern, LintClass, LintVerdict, SettingFacts};
 
 /// What must hold in the settings besides their form.
-pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
+pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
     for verdict in facts.verdicts() {
         verdict_problems(verdict, problems);
     }
@@ -34,7 +34,7 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
             .namespace
             .iter()
             .any(|space| space.names.contains(name) || space.others.contains(name));
-        if known && rule.verdict.class == Class::Fake {
+        if known && rule.verdict.class == LintClass::Fake {
             problems
                 .push(format!("settings: `{name}` is both fake and a real name of a namespace"));
         }
@@ -54,7 +54,7 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
             problems.push("settings: power claim without words or without a limit".to_owned());
         }
     }
-    for shape in Shape::ALL {
+    for shape in CodePattern::ALL {
         match facts.pattern.iter().filter(|pattern| pattern.shape == shape).count() {
             1 => {}
             count => problems.push(format!("settings: pattern {shape:?} has {count} records")),
@@ -62,7 +62,7 @@ pub(crate) fn problems(facts: &SettingFacts, problems: &mut Vec<String>) {
     }
 }
 
-fn verdict_problems(verdict: &Verdict, problems: &mut Vec<String>) {
+fn verdict_problems(verdict: &LintVerdict, problems: &mut Vec<String>) {
     let code = &verdict.code;
     let kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if code.is_empty() || !code.chars().all(kebab) {
@@ -71,7 +71,7 @@ fn verdict_problems(verdict: &Verdict, problems: &mut Vec<String>) {
     if verdict.truth.trim().is_empty() {
         problems.push(format!("settings: `{code}` says nothing"));
     }
-    if verdict.replacement.is_none() && verdict.class != Class::Redundant {
+    if verdict.replacement.is_none() && verdict.class != LintClass::Redundant {
         problems.push(format!("settings: `{code}` ({}) has no replacement", verdict.class));
     }
     let sources = &verdict.origin.source;
@@ -96,7 +96,7 @@ mod tests {
         let mut facts = SettingFacts::clone(&FactSet::embedded().settings);
         change(&mut facts);
         let mut found = Vec::new();
-        problems(&facts, &mut found);
+        validate(&facts, &mut found);
         found
     }
 
@@ -126,7 +126,7 @@ mod tests {
         one(
             |facts| {
                 let name = facts.namespace[0].names[0].clone();
-                facts.variable[0].verdict.class = Class::Fake;
+                facts.variable[0].verdict.class = LintClass::Fake;
                 facts.variable[0].names.push(name);
             },
             "both fake and a real name",

@@ -3,56 +3,56 @@
 use crate::names::distance;
 
 /// Below this many letters any two words are near each other.
-const SHORTEST: usize = 5;
+const MIN_LENGTH: usize = 5;
 
 /// Letters from here on, two may be wrong; below, one.
-const LONG: usize = 8;
+const TWO_EDITS_FROM: usize = 8;
 
 /// The one of `names` that `written` is a slip of; the shared `prefix` does not count as agreement.
 ///
 /// Two words that differ in digits only are two things (`NCCL_IB_HCA_1`), not a slip.
-pub(super) fn slip<'a>(
+pub(super) fn correction<'a>(
     written: &str,
     prefix: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let tail = written.strip_prefix(prefix)?;
-    if tail.len() < SHORTEST {
+    if tail.len() < MIN_LENGTH {
         return None;
     }
-    let most = if tail.len() < LONG { 1 } else { 2 };
-    let letters = bag(tail);
+    let max_distance = if tail.len() < TWO_EDITS_FROM { 1 } else { 2 };
+    let letters = letter_counts(tail);
     names
         .into_iter()
         .filter_map(|name| {
             let real = name.strip_prefix(prefix)?;
-            let candidate = real.len().abs_diff(tail.len()) <= most
-                && apart(&letters, &bag(real)) <= 2 * most
-                && !same_but_digits(tail, real);
+            let candidate = real.len().abs_diff(tail.len()) <= max_distance
+                && distance_bound(&letters, &letter_counts(real)) <= 2 * max_distance
+                && !differs_in_digits_only(tail, real);
             let distance = if candidate { distance(tail, real) } else { usize::MAX };
-            (distance <= most).then_some((distance, name))
+            (distance <= max_distance).then_some((distance, name))
         })
         .min()
         .map(|(_, name)| name)
 }
 
 /// How often each letter occurs; other bytes share a place.
-fn bag(word: &str) -> [u16; 27] {
-    let mut bag = [0_u16; 27];
+fn letter_counts(word: &str) -> [u16; 27] {
+    let mut letter_counts = [0_u16; 27];
     for byte in word.bytes() {
         let lower = byte.to_ascii_lowercase();
         let place = if lower.is_ascii_lowercase() { usize::from(lower - b'a') } else { 26 };
-        bag[place] = bag[place].saturating_add(1);
+        letter_counts[place] = letter_counts[place].saturating_add(1);
     }
-    bag
+    letter_counts
 }
 
 /// A lower bound of twice the distance, cheap enough to ask before the distance itself.
-fn apart(left: &[u16; 27], right: &[u16; 27]) -> usize {
+fn distance_bound(left: &[u16; 27], right: &[u16; 27]) -> usize {
     left.iter().zip(right).map(|(a, b)| usize::from(a.abs_diff(*b))).sum()
 }
 
-fn same_but_digits(left: &str, right: &str) -> bool {
+fn differs_in_digits_only(left: &str, right: &str) -> bool {
     let letters = |word: &str| -> String {
         word.chars().filter(|c| !c.is_ascii_digit() && *c != '_').collect()
     };
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_slip_finds_its_name_and_another_word_does_not() {
         let names = ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_PROTO"];
-        let near = |written| slip(written, "NCCL_", names);
+        let near = |written| correction(written, "NCCL_", names);
         assert_eq!(near("NCCL_SOCKET_IFNAMES"), Some("NCCL_SOCKET_IFNAME"));
         assert_eq!(near("NCCL_IB_GID_IDX"), Some("NCCL_IB_GID_INDEX"));
         assert_eq!(near("NCCL_SCOKET_IFNAME"), Some("NCCL_SOCKET_IFNAME"));

@@ -4,8 +4,8 @@ use std::fmt;
 
 use memchr::memmem;
 
-use super::clean::short;
 use super::pci::PciAddress;
+use super::sanitize::excerpt;
 
 /// A process that a line names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,15 +55,16 @@ pub(super) fn driver_message(line: &str) -> Option<&str> {
     let mut quotes = None;
     memmem::find_iter(line.as_bytes(), b"NVRM:")
         .find(|at| {
-            !follows_head(&line[..*at])
-                .unwrap_or_else(|| quotes.get_or_insert_with(|| Quotes::of(line)).hold(line, *at))
+            !follows_head(&line[..*at]).unwrap_or_else(|| {
+                quotes.get_or_insert_with(|| Quotes::scan(line)).contains(line, *at)
+            })
         })
         .map(|at| &line[at..])
 }
 
 /// Whether what stands at a place of a line is quoted.
 fn is_quoted(line: &str, at: usize) -> bool {
-    follows_head(&line[..at]).unwrap_or_else(|| Quotes::of(line).hold(line, at))
+    follows_head(&line[..at]).unwrap_or_else(|| Quotes::scan(line).contains(line, at))
 }
 
 /// False in nearly every line: the message follows the head that a logger wrote.
@@ -79,12 +80,12 @@ struct Quotes {
 }
 
 impl Quotes {
-    fn of(line: &str) -> Self {
+    fn scan(line: &str) -> Self {
         Self { journal: line.find("\"MESSAGE\""), command: line.find("COMMAND=") }
     }
 
     /// Whether what stands at a place is an argument of a command or a quotation, not a message.
-    fn hold(&self, line: &str, at: usize) -> bool {
+    fn contains(&self, line: &str, at: usize) -> bool {
         const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
         let before = &line[..at];
         let is_before = |place: Option<usize>| place.is_some_and(|place| place < at);
@@ -110,9 +111,9 @@ impl Quotes {
 /// Reads an Xid in a message of the driver; none where it only has the word.
 pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
-    let (place, code, rest) = numbered(rest)?;
+    let (location, code, rest) = location_and_code(rest)?;
     let (process, detail) = process_fields(rest);
-    Some(XidLine { code, pci: place.pci, instance: place.instance, process, detail })
+    Some(XidLine { code, pci: location.pci, instance: location.instance, process, detail })
 }
 
 /// Reads an SXid.
@@ -125,20 +126,20 @@ pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
     if !rest.trim_start().starts_with('(') {
         return None;
     }
-    let (place, code, detail) = numbered(rest)?;
-    Some(SxidLine { code, pci: place.pci, detail })
+    let (location, code, detail) = location_and_code(rest)?;
+    Some(SxidLine { code, pci: location.pci, detail })
 }
 
 /// What stands in the parentheses of an Xid.
 #[derive(Default)]
-struct Place {
+struct XidLocation {
     pci: Option<PciAddress>,
     instance: Option<MigInstance>,
 }
 
-impl Place {
+impl XidLocation {
     /// `PCI:0000:17:00`, on a GPU split by MIG with ` GPU-I:05` or ` GPU-I:01 GPU-CI:02` behind it.
-    fn read(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let mut words = text.split_whitespace();
         let pci = words.next().and_then(|word| word.parse().ok());
         let mut number =
@@ -149,21 +150,21 @@ impl Place {
 }
 
 /// `(PCI:0000:17:00): 79, ...`, `: 13, ...` or ` 8: ...`: place, number and what follows.
-fn numbered(rest: &str) -> Option<(Place, u32, &str)> {
+fn location_and_code(rest: &str) -> Option<(XidLocation, u32, &str)> {
     let rest = rest.trim_start();
-    let (place, rest) = match rest.strip_prefix('(') {
+    let (location, rest) = match rest.strip_prefix('(') {
         Some(inner) => {
             let (place, rest) = inner.split_once(')')?;
-            (Place::read(place), rest.trim_start().strip_prefix(':')?)
+            (XidLocation::parse(place), rest.trim_start().strip_prefix(':')?)
         }
-        None => (Place::default(), rest.strip_prefix(':').unwrap_or(rest)),
+        None => (XidLocation::default(), rest.strip_prefix(':').unwrap_or(rest)),
     };
     let rest = rest.trim_start();
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
     let (digits, rest) = rest.split_at(end);
     let code = digits.parse().ok()?;
     let ends = rest.chars().next().is_none_or(|letter| !letter.is_alphanumeric() && letter != '_');
-    ends.then(|| (place, code, rest.trim_start_matches([',', ':']).trim_start()))
+    ends.then(|| (location, code, rest.trim_start_matches([',', ':']).trim_start()))
 }
 
 /// `pid=1234, name=python3, ` in front of the detail; both may be `<unknown>`, quoted or not.
@@ -193,7 +194,7 @@ pub(super) fn process_name(name: &str) -> Option<String> {
     if name.is_empty() || name == "<unknown>" {
         return None;
     }
-    Some(short(name))
+    Some(excerpt(name))
 }
 
 /// The hexadecimal words of the last parentheses: `(0x004505c6 0x0 ...)` or `(0x0, 0x0, ...)`.

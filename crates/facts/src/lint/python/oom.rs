@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::block::Blocks;
-use super::expression::{Module, Use};
-use super::token::{Kind, Token};
-use crate::lint::effort;
+use super::expression::{Module, NameUse};
+use super::token::{Token, TokenKind};
+use crate::lint::step_count;
 
 /// Errors that mean: no memory.
 const OUT_OF_MEMORY: [&str; 4] = [
@@ -34,15 +34,15 @@ const NAMING_LONGEST: usize = 64;
 pub(super) struct Names<'t>(HashSet<&'t str>);
 
 impl<'t> Names<'t> {
-    pub(super) fn of(module: &Module<'t>) -> Self {
+    pub(super) fn collect(module: &Module<'t>) -> Self {
         let mut names = HashSet::new();
         for line in &module.source.lines {
-            effort::step();
-            if let [name, equals, given @ ..] = &module.source.tokens[line.start..line.end]
-                && name.kind == Kind::Name
+            step_count::step();
+            if let [name, equals, value @ ..] = &module.source.tokens[line.start..line.end]
+                && name.kind == TokenKind::Name
                 && equals.is("=")
-                && given.len() <= NAMING_LONGEST
-                && is_the_error(module, given, line.start + 2)
+                && value.len() <= NAMING_LONGEST
+                && is_oom_error(module, value, line.start + 2)
             {
                 names.insert(name.text);
             }
@@ -50,22 +50,22 @@ impl<'t> Names<'t> {
         Self(names)
     }
 
-    fn mean_no_memory(&self, found: &Use) -> bool {
+    fn is_oom(&self, found: &NameUse) -> bool {
         OUT_OF_MEMORY.contains(&found.path.as_str()) || self.0.contains(found.path.as_str())
     }
 }
 
 /// Whether tokens that begin at `start` are the error itself, errors with it among them, or `getattr(torch, "...")`.
-fn is_the_error(module: &Module<'_>, given: &[Token<'_>], start: usize) -> bool {
-    let plain = given
+fn is_oom_error(module: &Module<'_>, value: &[Token<'_>], start: usize) -> bool {
+    let plain = value
         .iter()
-        .all(|token| token.kind == Kind::Name || is_one_of(token, &[".", ",", "(", ")"]));
-    let uses = module.uses(start, start + given.len());
+        .all(|token| token.kind == TokenKind::Name || is_one_of(token, &[".", ",", "(", ")"]));
+    let uses = module.uses(start, start + value.len());
     if plain {
         return uses.iter().any(|found| OUT_OF_MEMORY.contains(&found.path.as_str()));
     }
     let [function, owner, ..] = uses.as_slice() else { return false };
-    let texts = || given.iter().filter(|token| token.kind == Kind::Text);
+    let texts = || value.iter().filter(|token| token.kind == TokenKind::Text);
     function.path == "getattr"
         && texts()
             .any(|text| OUT_OF_MEMORY.contains(&format!("{}.{}", owner.path, text.text).as_str()))
@@ -84,17 +84,17 @@ pub(super) fn handler(
 ) -> Option<Vec<usize>> {
     let line = module.source.lines[except];
     let uses = module.uses(line.start + 1, line.end);
-    if uses.iter().any(|found| names.mean_no_memory(found)) {
-        return some(blocks.children(except).collect());
+    if uses.iter().any(|found| names.is_oom(found)) {
+        return non_empty(blocks.children(except).collect());
     }
     if !uses.iter().any(|found| GENERAL.contains(&found.path.as_str())) {
         return None;
     }
     let body: Vec<usize> = blocks.children(except).collect();
-    let at = body.iter().position(|&line| asks(module, names, line))?;
+    let at = body.iter().position(|&line| tests_for_oom(module, names, line))?;
     let branch: Vec<usize> = blocks.children(body[at]).collect();
     if !module.line(body[at]).iter().any(|token| token.is_name("not")) {
-        return some(branch);
+        return non_empty(branch);
     }
     // `if "out of memory" not in str(error): raise`: what follows is for memory that ran out, and nothing is a pass.
     let raises = branch.last().is_some_and(|&line| module.line(line)[0].is_name("raise"));
@@ -102,16 +102,16 @@ pub(super) fn handler(
 }
 
 /// A block without lines is no code.
-fn some(body: Vec<usize>) -> Option<Vec<usize>> {
+fn non_empty(body: Vec<usize>) -> Option<Vec<usize>> {
     (!body.is_empty()).then_some(body)
 }
 
 /// `if "out of memory" in str(error)`, `if isinstance(error, torch.OutOfMemoryError)`
-fn asks(module: &Module<'_>, names: &Names<'_>, line: usize) -> bool {
+fn tests_for_oom(module: &Module<'_>, names: &Names<'_>, line: usize) -> bool {
     let tokens = module.line(line);
-    let says = |token: &Token<'_>| {
+    let names_oom = |token: &Token<'_>| {
         let text = token.text.to_ascii_lowercase();
-        token.kind == Kind::Text && MESSAGES.iter().any(|message| text.contains(message))
+        token.kind == TokenKind::Text && MESSAGES.iter().any(|message| text.contains(message))
     };
     if !tokens[0].is_name("if") && !tokens[0].is_name("elif") {
         return false;
@@ -120,7 +120,7 @@ fn asks(module: &Module<'_>, names: &Names<'_>, line: usize) -> bool {
     let is_instance = || {
         let uses = module.uses(range.start + 1, range.end);
         uses.iter().any(|found| found.path == "isinstance")
-            && uses.iter().any(|found| names.mean_no_memory(found))
+            && uses.iter().any(|found| names.is_oom(found))
     };
-    tokens.iter().any(says) || is_instance()
+    tokens.iter().any(names_oom) || is_instance()
 }

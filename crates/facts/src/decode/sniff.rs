@@ -5,25 +5,25 @@
 
 use memchr::memchr_iter;
 
-/// The longest mark of [`MARKS`].
-const HEAD: usize = 10;
+/// The longest mark of [`MAGIC`].
+const MAGIC_MAX: usize = 10;
 
 /// How files begin that hold no log text; `?` stands for any byte. From the formats' own descriptions: RFC 1952, RFC 8878, the
 /// xz, bzip2 and lz4 format documents, the ELF and ZIP specifications, systemd's journal format.
-const MARKS: [(&[u8], Unreadable); 8] = [
-    (b"\x1f\x8b", Unreadable::Gzip),
-    (b"\xfd7zXZ\x00", Unreadable::Xz),
-    (b"\x28\xb5\x2f\xfd", Unreadable::Zstd),
-    (b"BZh?1AY&SY", Unreadable::Bzip2),
-    (b"\x04\x22\x4d\x18", Unreadable::Lz4),
-    (b"LPKSHHRH", Unreadable::Journal),
-    (b"\x7fELF", Unreadable::Binary),
-    (b"PK\x03\x04", Unreadable::Zip),
+const MAGIC: [(&[u8], UnreadableLog); 8] = [
+    (b"\x1f\x8b", UnreadableLog::Gzip),
+    (b"\xfd7zXZ\x00", UnreadableLog::Xz),
+    (b"\x28\xb5\x2f\xfd", UnreadableLog::Zstd),
+    (b"BZh?1AY&SY", UnreadableLog::Bzip2),
+    (b"\x04\x22\x4d\x18", UnreadableLog::Lz4),
+    (b"LPKSHHRH", UnreadableLog::Journal),
+    (b"\x7fELF", UnreadableLog::Binary),
+    (b"PK\x03\x04", UnreadableLog::Zip),
 ];
 
 /// Why nothing can be said about a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnreadableLog {
     /// No bytes, or nothing but blanks.
     #[error("the log is empty: nothing was judged")]
     Empty,
@@ -58,25 +58,27 @@ pub enum Unreadable {
 
 /// What is known of a stream so far.
 #[derive(Debug, Default)]
-pub struct Content {
+pub struct LogSniffer {
     head: Vec<u8>,
     text: bool,
-    suspicion: Option<Unreadable>,
+    suspicion: Option<UnreadableLog>,
 }
 
-impl Content {
+impl LogSniffer {
     /// Looks at the next chunk; an error is certain.
-    pub fn look(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
-        if self.head.len() < HEAD {
-            self.head.extend(chunk.iter().take(HEAD - self.head.len()));
-            if let Some((_, packed)) = MARKS.iter().find(|(mark, _)| begins(&self.head, mark)) {
+    pub fn inspect(&mut self, chunk: &[u8]) -> Result<(), UnreadableLog> {
+        if self.head.len() < MAGIC_MAX {
+            self.head.extend(chunk.iter().take(MAGIC_MAX - self.head.len()));
+            if let Some((_, packed)) =
+                MAGIC.iter().find(|(mark, _)| matches_magic(&self.head, mark))
+            {
                 return Err(*packed);
             }
         }
         if !self.text {
-            match suspect(chunk) {
+            match classify(chunk) {
                 Ok(()) => self.text = true,
-                Err(Unreadable::Empty) => (),
+                Err(UnreadableLog::Empty) => (),
                 Err(suspicion) => self.suspicion = self.suspicion.or(Some(suspicion)),
             }
         }
@@ -84,25 +86,25 @@ impl Content {
     }
 
     /// What is to be said at the end of the stream: whether it held any text.
-    pub fn verdict(&self) -> Result<(), Unreadable> {
+    pub fn finish(&self) -> Result<(), UnreadableLog> {
         if self.text {
             return Ok(());
         }
         let marked = self.head.starts_with(b"\xff\xfe") || self.head.starts_with(b"\xfe\xff");
         Err(match self.suspicion {
-            Some(_) if marked => Unreadable::Utf16,
-            suspicion => suspicion.unwrap_or(Unreadable::Empty),
+            Some(_) if marked => UnreadableLog::Utf16,
+            suspicion => suspicion.unwrap_or(UnreadableLog::Empty),
         })
     }
 }
 
-fn begins(head: &[u8], mark: &[u8]) -> bool {
+fn matches_magic(head: &[u8], mark: &[u8]) -> bool {
     head.len() >= mark.len()
-        && mark.iter().zip(head).all(|(wanted, byte)| wanted == byte || *wanted == b'?')
+        && mark.iter().zip(head).all(|(expected, byte)| expected == byte || *expected == b'?')
 }
 
 /// Whether a chunk is text. A run of zeros in it is no matter, many short ones are.
-fn suspect(chunk: &[u8]) -> Result<(), Unreadable> {
+fn classify(chunk: &[u8]) -> Result<(), UnreadableLog> {
     let zeros = memchr_iter(0, chunk).count();
     let starts = |pair: &&[u8]| pair[0] != 0 && pair[1] == 0;
     let runs = chunk.windows(2).filter(starts).count() + usize::from(chunk.first() == Some(&0));
@@ -112,16 +114,16 @@ fn suspect(chunk: &[u8]) -> Result<(), Unreadable> {
         let of_half = |count: usize| count * 10 >= half * 8;
         let wide =
             |first| of_half(chunk.iter().skip(first).step_by(2).filter(|b| **b == 0).count());
-        return Err(if wide(0) || wide(1) { Unreadable::Utf16 } else { Unreadable::Binary });
+        return Err(if wide(0) || wide(1) { UnreadableLog::Utf16 } else { UnreadableLog::Binary });
     }
     let others = chunk.len() - zeros;
     let graphic = chunk.iter().filter(|byte| byte.is_ascii_graphic()).count();
     let invalid: usize = chunk.utf8_chunks().map(|part| part.invalid().len()).sum();
     let control = chunk.iter().filter(|byte| is_odd_control(**byte)).count();
     if (invalid + control) * 10 > others * 3 {
-        Err(Unreadable::Binary)
+        Err(UnreadableLog::Binary)
     } else if graphic == 0 {
-        Err(if zeros > 0 { Unreadable::Binary } else { Unreadable::Empty })
+        Err(if zeros > 0 { UnreadableLog::Binary } else { UnreadableLog::Empty })
     } else {
         Ok(())
     }
@@ -138,12 +140,12 @@ mod tests {
 
     const LINE: &[u8] = b"Nov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n";
 
-    fn read(chunks: &[&[u8]]) -> Result<(), Unreadable> {
-        let mut content = Content::default();
+    fn read(chunks: &[&[u8]]) -> Result<(), UnreadableLog> {
+        let mut sniffer = LogSniffer::default();
         for chunk in chunks {
-            content.look(chunk)?;
+            sniffer.inspect(chunk)?;
         }
-        content.verdict()
+        sniffer.finish()
     }
 
     fn utf16(text: &str) -> Vec<u8> {
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_known_however_it_is_cut() {
-        for (mark, expected) in MARKS {
+        for (mark, expected) in MAGIC {
             let mut file = mark.to_vec();
             file.extend((0..=255).cycle().take(2000));
             assert_eq!(read(&[&file]), Err(expected));
@@ -165,19 +167,19 @@ mod tests {
     fn text_in_two_bytes_is_known_with_and_without_its_mark() {
         let text = String::from_utf8(LINE.repeat(50)).unwrap();
         let bare = utf16(&text);
-        assert_eq!(read(&[&bare]), Err(Unreadable::Utf16));
-        assert_eq!(read(&[&utf16(&format!("\u{feff}{text}"))]), Err(Unreadable::Utf16));
-        assert_eq!(read(&[&bare[1..]]), Err(Unreadable::Utf16));
+        assert_eq!(read(&[&bare]), Err(UnreadableLog::Utf16));
+        assert_eq!(read(&[&utf16(&format!("\u{feff}{text}"))]), Err(UnreadableLog::Utf16));
+        assert_eq!(read(&[&bare[1..]]), Err(UnreadableLog::Utf16));
         let wide = utf16(&"\u{feff}内核日志".repeat(50));
-        assert_eq!(read(&[&wide]), Err(Unreadable::Utf16));
+        assert_eq!(read(&[&wide]), Err(UnreadableLog::Utf16));
     }
 
     #[test]
     fn nothing_is_not_healthy() {
-        assert_eq!(read(&[]), Err(Unreadable::Empty));
-        assert_eq!(read(&[b"\n", b" \r\n"]), Err(Unreadable::Empty));
-        assert_eq!(read(&[&[0; 5000]]), Err(Unreadable::Binary));
-        assert_eq!(read(&[&[0xff; 5000]]), Err(Unreadable::Binary));
+        assert_eq!(read(&[]), Err(UnreadableLog::Empty));
+        assert_eq!(read(&[b"\n", b" \r\n"]), Err(UnreadableLog::Empty));
+        assert_eq!(read(&[&[0; 5000]]), Err(UnreadableLog::Binary));
+        assert_eq!(read(&[&[0xff; 5000]]), Err(UnreadableLog::Binary));
     }
 
     #[test]
@@ -185,7 +187,7 @@ mod tests {
         // Numbers of four bytes, as in a table of records.
         let numbers: Vec<u8> =
             (0..5000_u32).flat_map(|number| (number * 7).to_le_bytes()).collect();
-        assert_eq!(read(&[&numbers]), Err(Unreadable::Binary));
+        assert_eq!(read(&[&numbers]), Err(UnreadableLog::Binary));
         let mut seed = 1_u32;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -193,7 +195,7 @@ mod tests {
         })
         .take(5000)
         .collect();
-        assert_eq!(read(&[&noise]), Err(Unreadable::Binary));
+        assert_eq!(read(&[&noise]), Err(UnreadableLog::Binary));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub enum Action {
 
 impl Action {
     /// The action in words.
-    pub fn asks(self) -> &'static str {
+    pub fn instruction(self) -> &'static str {
         match self {
             Self::Ignore => "nothing to do",
             Self::RestartApp => "restart the application",

@@ -7,7 +7,7 @@ use super::reading::Reading;
 /// A GPU at the moment of the look. What the part or its driver does not have is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceNow {
+pub struct DeviceHealth {
     /// Memory errors since the driver was loaded that could not be corrected.
     pub ecc_uncorrected: Reading<u64>,
     /// NVML's bits for why clocks are held down.
@@ -17,7 +17,7 @@ pub struct DeviceNow {
     /// How busy it is, in percent.
     pub utilisation_percent: Reading<u32>,
     /// Its `NVLink`s.
-    pub links: Reading<LinksNow>,
+    pub links: Reading<NvlinkHealth>,
 }
 
 /// A PCIe link, and the most that card and slot can do.
@@ -37,7 +37,7 @@ pub struct PcieLink {
 /// The `NVLink`s of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinksNow {
+pub struct NvlinkHealth {
     /// Those that are up.
     pub up: u32,
     /// Numbers of those that are down although something is at their other end.
@@ -47,9 +47,9 @@ pub struct LinksNow {
 /// What stands around the GPUs, at the moment of the look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HostNow {
+pub struct HostHealth {
     /// Ports of network adapters for jobs.
-    pub ports: Reading<Vec<PortNow>>,
+    pub ports: Reading<Vec<PortHealth>>,
     /// Lines of this boot's kernel log that name an Xid.
     pub xid_lines: Reading<Vec<String>>,
 }
@@ -57,7 +57,7 @@ pub struct HostNow {
 /// A port of a network adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PortNow {
+pub struct PortHealth {
     /// `mlx5_3`
     pub device: String,
     /// Its number, from 1.

@@ -11,15 +11,15 @@ use crate::origin::Origin;
 #[serde(deny_unknown_fields)]
 pub struct DiagFacts {
     /// Of parts that somebody has measured.
-    pub least: Vec<LeastOf>,
+    pub least: Vec<MeasuredBaseline>,
     /// Of all others, as a share of what the maker promises.
-    pub share: Vec<Share>,
+    pub share: Vec<PeakShare>,
 }
 
 /// What a part reaches at least.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LeastOf {
+pub struct MeasuredBaseline {
     /// The part's id.
     pub gpu: String,
     /// In the unit of this test.
@@ -35,7 +35,7 @@ pub struct LeastOf {
 /// The share of its peak that a part reaches at least.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Share {
+pub struct PeakShare {
     /// The test.
     pub test: Test,
     /// Only of this architecture; none: of all without a share of their own.
@@ -50,14 +50,14 @@ pub struct Share {
 
 /// The PCIe link of a card in its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct PcieCapability {
     /// The best of card and slot.
     pub generation: u32,
     /// Lanes, of card and slot.
     pub width: u32,
 }
 
-impl Link {
+impl PcieCapability {
     /// One direction, before any protocol: decimal gigabytes a second. None of a generation that is not known.
     pub fn gb_per_s(self) -> Option<f64> {
         // Gigatransfers a second and lane, and the share of bits that carry data: PCI Express Base Specification.
@@ -76,7 +76,7 @@ impl Link {
 
 /// How a GPU reaches the others of its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PeerWay {
+pub enum PeerPath {
     /// By `NVLink` and a switch: all of its links lead to each of them.
     Switch,
     /// By some links to some of them, over PCIe, or nobody can say: nobody has published what that reaches.
@@ -86,16 +86,16 @@ pub enum PeerWay {
 
 /// Where a card is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct GpuPlacement {
     /// Its slot; none: nobody can say.
-    pub link: Option<Link>,
+    pub link: Option<PcieCapability>,
     /// Its way to the others.
-    pub peers: PeerWay,
+    pub peers: PeerPath,
 }
 
 /// What a test is held to, and who says so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Least {
+pub struct Baseline {
     /// In the test's unit.
     pub value: f64,
     /// Where it comes from.
@@ -104,35 +104,37 @@ pub struct Least {
 
 impl DiagFacts {
     /// What a card of this part reaches at least; none where nobody can say.
-    pub fn least(&self, gpu: &Gpu, test: Test, place: Place) -> Option<Least> {
-        if test == Test::PeerCopy && place.peers != PeerWay::Switch {
+    pub fn least(&self, gpu: &Gpu, test: Test, place: GpuPlacement) -> Option<Baseline> {
+        if test == Test::PeerCopy && place.peers != PeerPath::Switch {
             return None;
         }
-        let told = self.least.iter().find(|least| least.gpu == gpu.id && least.test == test);
-        if let Some(told) = told {
-            return Some(Least { value: told.value, from: told.origin.line() });
+        let measured = self.least.iter().find(|least| least.gpu == gpu.id && least.test == test);
+        if let Some(measured) = measured {
+            return Some(Baseline { value: measured.value, from: measured.origin.line() });
         }
-        let of = |own: bool| {
+        let find_share = |by_architecture: bool| {
             self.share.iter().find(|share| {
-                let fits = share.architecture.as_ref().is_some_and(|it| *it == gpu.architecture);
-                share.test == test && if own { fits } else { share.architecture.is_none() }
+                let fits =
+                    share.architecture.as_ref().is_some_and(|name| *name == gpu.architecture);
+                share.test == test
+                    && if by_architecture { fits } else { share.architecture.is_none() }
             })
         };
-        let share = of(true).or_else(|| of(false))?;
+        let share = find_share(true).or_else(|| find_share(false))?;
         let (peak, what) = gpu.peak(test, place.link)?;
         let from = format!("{:.0} % of {what} ({})", share.least * 100.0, share.origin.line());
-        Some(Least { value: peak * share.least, from })
+        Some(Baseline { value: peak * share.least, from })
     }
 }
 
 impl Gpu {
     /// What the maker promises for a test, and how a reader knows it.
-    pub(crate) fn peak(&self, test: Test, link: Option<Link>) -> Option<(f64, String)> {
+    pub(crate) fn peak(&self, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
         peak(self, test, link)
     }
 }
 
-fn peak(gpu: &Gpu, test: Test, link: Option<Link>) -> Option<(f64, String)> {
+fn peak(gpu: &Gpu, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
     let rate = |value: Option<f64>, name: &str| {
         value.map(|value| (value, format!("its {name} peak of {value} TFLOP/s")))
     };
@@ -146,7 +148,7 @@ fn peak(gpu: &Gpu, test: Test, link: Option<Link>) -> Option<(f64, String)> {
         Test::PcieToGpu | Test::PcieToHost => {
             let link = link?;
             let peak = link.gb_per_s()?;
-            let Link { generation, width } = link;
+            let PcieCapability { generation, width } = link;
             Some((peak, format!("PCIe {generation} x{width}, {peak:.1} GB/s")))
         }
         Test::PeerCopy => {

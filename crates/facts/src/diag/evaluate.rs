@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::least::Least;
+use super::baseline::Baseline;
 use super::test::{Outcome, Test, Unit};
 
 /// How well a GPU did.
@@ -37,25 +37,25 @@ impl fmt::Display for Grade {
 pub struct History<'a>(pub &'a [f64]);
 
 /// So many earlier runs say what is usual for a card.
-pub const HISTORY_LEAST: usize = 3;
+pub const HISTORY_MIN_RUNS: usize = 3;
 
 /// So many of the first runs, and so many of the newest, are looked at.
-const HISTORY_PART: usize = 10;
+const HISTORY_WINDOW: usize = 10;
 
 /// A card that is so much worse than it used to be has changed: the margin that `SuperBench` takes for its baselines.
-pub const OWN_LOSS: f64 = 0.05;
+pub const REGRESSION_MARGIN: f64 = 0.05;
 
 /// Times of launches are the host's as much as the card's, and vary with its load.
-const OWN_LOSS_LAUNCH: f64 = 0.5;
+const LAUNCH_REGRESSION_MARGIN: f64 = 0.5;
 
 impl History<'_> {
     /// The median of the first runs or of the newest, whichever is better: one that followed the newest alone would
     /// follow a card that decays slowly. None where there are too few.
     pub fn usual(self, unit: Unit) -> Option<f64> {
-        if self.0.len() < HISTORY_LEAST {
+        if self.0.len() < HISTORY_MIN_RUNS {
             return None;
         }
-        let part = HISTORY_PART.min(self.0.len());
+        let part = HISTORY_WINDOW.min(self.0.len());
         let first = median(&self.0[..part])?;
         let newest = median(&self.0[self.0.len() - part..])?;
         Some(if unit == Unit::Us { first.min(newest) } else { first.max(newest) })
@@ -64,22 +64,27 @@ impl History<'_> {
 
 /// What a result comes to, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct TestVerdict {
     /// In a word.
     pub grade: Grade,
     /// In words: what it rests on, also where it passed.
     pub why: String,
     /// What the part reaches at least; none: nobody can say.
-    pub least: Option<Least>,
+    pub least: Option<Baseline>,
     /// What this card used to reach; none: too few runs are known.
     pub usual: Option<f64>,
 }
 
 /// Judges one result.
-pub fn judge(test: Test, outcome: &Outcome, least: Option<Least>, history: History<'_>) -> Verdict {
+pub fn evaluate(
+    test: Test,
+    outcome: &Outcome,
+    least: Option<Baseline>,
+    history: History<'_>,
+) -> TestVerdict {
     let usual = history.usual(test.unit());
     let (grade, why) = match outcome {
-        Outcome::NotRun { why } | Outcome::HasNot { why } => (Grade::NotRun, why.clone()),
+        Outcome::NotRun { why } | Outcome::Unsupported { why } => (Grade::NotRun, why.clone()),
         Outcome::Failed { why } => (Grade::Fail, why.clone()),
         Outcome::Wrong { what } => (Grade::Fail, what.join("; ")),
         Outcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
@@ -87,21 +92,21 @@ pub fn judge(test: Test, outcome: &Outcome, least: Option<Least>, history: Histo
             (Grade::Fail, format!("measured {value} {}, which cannot be", test.unit()))
         }
         Outcome::Done { value: Some(value), samples, .. } => {
-            let faded = if test == Test::Soak { faded(samples) } else { None };
-            faded.unwrap_or_else(|| compared(test, *value, least.as_ref(), usual))
+            let decay = if test == Test::Soak { throughput_decay(samples) } else { None };
+            decay.unwrap_or_else(|| compare(test, *value, least.as_ref(), usual))
         }
     };
-    Verdict { grade, why, least, usual }
+    TestVerdict { grade, why, least, usual }
 }
 
 /// Load that a card does not keep up. Its first eighth does not count: it is cool then, and its clocks are high.
-fn faded(samples: &[f64]) -> Option<(Grade, String)> {
+fn throughput_decay(samples: &[f64]) -> Option<(Grade, String)> {
     let part = (samples.len() / 8).max(1);
     let first = median(samples.get(part..part * 3)?)?;
     let last = median(samples.get(samples.len().checked_sub(part * 2)?..)?)?;
     let ratio = last / first;
     let why = format!("it ended at {:.1} % of what it reached at first", ratio * 100.0);
-    (samples.len() >= 8 && ratio < 1.0 - OWN_LOSS).then_some((Grade::Degraded, why))
+    (samples.len() >= 8 && ratio < 1.0 - REGRESSION_MARGIN).then_some((Grade::Degraded, why))
 }
 
 /// The middle, or between the two in the middle; none of nothing.
@@ -112,38 +117,44 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(sorted[low], sorted[high]))
 }
 
-fn compared(test: Test, value: f64, least: Option<&Least>, usual: Option<f64>) -> (Grade, String) {
+fn compare(
+    test: Test,
+    value: f64,
+    least: Option<&Baseline>,
+    usual: Option<f64>,
+) -> (Grade, String) {
     let unit = test.unit();
     if unit == Unit::Gb {
         return (Grade::Pass, "every byte was as it was written".to_owned());
     }
     let is_time = unit == Unit::Us;
-    // How much of what it is held to was reached: of a time, less is more.
-    let reached = |held: f64| if is_time { held / value } else { value / held };
+    // How much of what it is reference to was reached: of a time, less is more.
+    let reached = |reference: f64| if is_time { reference / value } else { value / reference };
     let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
-    let loss = if is_time { OWN_LOSS_LAUNCH } else { OWN_LOSS };
+    let loss = if is_time { LAUNCH_REGRESSION_MARGIN } else { REGRESSION_MARGIN };
     let mut short = Vec::new();
     let mut fine = Vec::new();
     match least {
         Some(least) => {
             let share = reached(least.value);
             let figure = figures(least.value);
-            let said = format!("{} of the least for this part, {figure} {unit}", percent(share));
-            if share < 1.0 { short.push(said) } else { fine.push(said) }
+            let comparison =
+                format!("{} of the least for this part, {figure} {unit}", percent(share));
+            if share < 1.0 { short.push(comparison) } else { fine.push(comparison) }
         }
         None => fine.push("there is no figure to hold it to".to_owned()),
     }
     if let Some(usual) = usual {
         let ratio = reached(usual);
-        let said = format!(
+        let comparison = format!(
             "{} of what this card used to reach, {} {unit}",
             percent(ratio),
             figures(usual)
         );
         if ratio < 1.0 - loss {
-            short.push(format!("{said} (after a change of the machine: --forget-history)"));
+            short.push(format!("{comparison} (after a change of the machine: --forget-history)"));
         } else {
-            fine.push(said);
+            fine.push(comparison);
         }
     }
     if short.is_empty() {
