@@ -1,4 +1,5 @@
-//! Microseconds of a check inside a process that has read the facts, name and time on a line.
+//! Time of one in-process check with the facts already parsed. Prints name and microseconds, one
+//! line per case.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -10,7 +11,7 @@ use farrier_facts::check::{Query, Request, check};
 use jiff::civil::date;
 
 fn main() {
-    // `cargo bench` says `--bench`; `cargo test` only wants to see that it runs.
+    // `cargo bench` passes `--bench`; under `cargo test` one iteration is enough.
     let measured = std::env::args().any(|word| word == "--bench");
     let rounds: u32 = if measured { 20_000 } else { 1 };
     let request = |framework: Option<&str>| Request {

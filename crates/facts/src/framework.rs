@@ -1,19 +1,18 @@
-//! Frameworks: which CUDA and which machine code a published build carries.
+//! Frameworks: the CUDA version and the GPU targets of published builds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
 use crate::version::{ComputeCapability, CudaVersion, PackageVersion};
 
-/// What `data/frameworks/` holds.
+/// Contents of `data/frameworks/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameworkFacts {
     /// The packages.
     pub package: Vec<FrameworkPackage>,
-    /// The published builds.
     pub build: Vec<Build>,
-    /// Which GPUs the builds carry code for.
+    /// GPU targets of the builds.
     pub coverage: Vec<Coverage>,
 }
 
@@ -26,9 +25,9 @@ pub struct FrameworkPackage {
     /// Other names that people use.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// The build that a plain install gives.
+    /// Build selected by a plain install.
     pub default_build: String,
-    /// What a plain install (no extra, no tag) lacks, where it lacks something.
+    /// What a plain install (no extra, no tag) lacks, if anything.
     pub plain_install_note: Option<String>,
     /// Of the values above.
     pub origin: Origin,
@@ -42,13 +41,13 @@ pub struct Build {
     pub package: String,
     /// The version.
     pub version: PackageVersion,
-    /// `index` for what the Python index gives, else a tag (`cu128`) or an extra (`cuda12`).
+    /// `index` for the PyPI wheel, else a tag (`cu128`) or an extra (`cuda12`).
     pub build: String,
-    /// The CUDA that it brings along, at least. Absent where no source says.
+    /// Lowest CUDA that the build installs; `None` if no source says.
     pub cuda: Option<CudaVersion>,
-    /// The CUDA that it brings along is below this, where the package leaves room.
+    /// Exclusive upper bound of the CUDA that the build installs, if the package allows a range.
     pub cuda_below: Option<CudaVersion>,
-    /// The exact version of torch that it needs, for what is built on torch.
+    /// Exact torch version required, for frameworks built on torch.
     pub torch: Option<PackageVersion>,
     /// cuDNN requirement.
     pub cudnn: Option<String>,
@@ -64,7 +63,7 @@ pub struct Build {
     pub origin: Origin,
 }
 
-/// Which GPUs some builds carry code for.
+/// GPU targets of some builds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coverage {
@@ -72,15 +71,15 @@ pub struct Coverage {
     pub package: String,
     /// `2.11` for every `2.11.x`.
     pub versions: Vec<PackageVersion>,
-    /// The CUDA that the builds were made with.
+    /// CUDA that the builds were compiled with.
     pub cuda: CudaVersion,
-    /// Targets with machine code. Empty where the source gives only a minimum.
+    /// Targets with machine code (cubins); empty if the source gives only a minimum.
     #[serde(default)]
     pub machine_code: Vec<ComputeCapability>,
-    /// Targets with PTX, which the driver can translate for newer GPUs.
+    /// Targets with PTX, which the driver can JIT-compile for newer GPUs.
     #[serde(default)]
     pub ptx: Vec<ComputeCapability>,
-    /// The oldest GPU that the maker supports, where no list is given.
+    /// Minimum compute capability that the vendor supports, if no list is published.
     pub minimum: Option<ComputeCapability>,
     /// What a person should know besides.
     pub note: Option<String>,
@@ -89,7 +88,7 @@ pub struct Coverage {
 }
 
 impl FrameworkFacts {
-    /// The package of that name, in any case.
+    /// The package of that name or alias, ignoring case.
     pub fn package(&self, name: &str) -> Option<&FrameworkPackage> {
         self.package.iter().find(|package| {
             package.name.eq_ignore_ascii_case(name)
@@ -102,8 +101,8 @@ impl FrameworkFacts {
         self.build.iter().filter(move |build| build.package == package)
     }
 
-    /// What a build is known to carry. Where no source lists it, what an earlier version with the same
-    /// major version of CUDA carried.
+    /// GPU targets of a build. If no source lists them, those of an earlier version with the same
+    /// CUDA major version.
     pub fn coverage(
         &self,
         package: &str,
@@ -129,7 +128,7 @@ impl FrameworkFacts {
         Some(CoverageMatch { coverage, assumed: true })
     }
 
-    /// The build of torch that a build stands on; an error where the data does not have it.
+    /// The torch build that a build depends on; `Err` with the version if the data lacks it.
     pub fn torch_dependency<'a>(
         &'a self,
         build: &'a Build,
@@ -144,17 +143,17 @@ impl FrameworkFacts {
     }
 }
 
-/// What is known of the code in a build.
+/// GPU targets found for a build.
 #[derive(Debug, Clone, Copy)]
 pub struct CoverageMatch<'a> {
     /// The record.
     pub coverage: &'a Coverage,
-    /// It is of an earlier version.
+    /// Taken from an earlier version.
     pub assumed: bool,
 }
 
 impl Coverage {
-    /// What the builds carry, in words.
+    /// The targets, for display.
     pub fn list(&self) -> String {
         if let Some(minimum) = self.minimum {
             return format!("compute capability {minimum} and later");

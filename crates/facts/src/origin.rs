@@ -1,4 +1,4 @@
-//! Where a fact comes from.
+//! Provenance of facts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,32 +10,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
-    /// Documents, files or measurements, as a person would look them up. Never empty.
+    /// Documents, files or measurements, precise enough to look up. Never empty.
     pub source: Vec<String>,
-    /// The day on which somebody read the source.
+    /// Day the source was read.
     pub retrieved: Date,
-    /// How much the source can be trusted to know.
+    /// Trust level of the source.
     pub kind: OriginKind,
 }
 
 impl Origin {
-    /// The sources in one line.
+    /// All sources, joined into one line.
     pub fn line(&self) -> String {
         self.source.join("; ")
     }
 }
 
-/// Who says so.
+/// Kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginKind {
-    /// NVIDIA, or the maker of the framework, in its own words or files.
+    /// NVIDIA or the framework's vendor, from its own documents or files.
     Vendor,
-    /// Read off hardware or off a package.
+    /// Read from hardware or from a package.
     Measured,
-    /// Somebody else who ought to know.
+    /// A third party with first-hand knowledge.
     ThirdParty,
-    /// Concluded by us from other facts.
+    /// Derived by us from other facts.
     Derived,
 }
 
@@ -55,12 +55,12 @@ impl fmt::Display for OriginKind {
 pub enum PartialDate {
     /// `2025-04-17`
     Day(Date),
-    /// `2028-06`; held as its first day.
+    /// `2028-06`, stored as its first day.
     Month(Date),
 }
 
 impl PartialDate {
-    /// The last day that it covers: itself, or the end of the month.
+    /// The last day covered: the day itself, or the end of the month.
     pub fn last_day(self) -> Date {
         match self {
             Self::Day(day) => day,
@@ -69,7 +69,7 @@ impl PartialDate {
     }
 }
 
-/// Why a text is not a date.
+/// The text is not a date.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a date such as `2028-06-30` or `2028-06`")]
 pub struct PartialDateError(String);
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_month_lasts_to_its_end() {
+    fn month_ends_on_its_last_day() {
         let june: PartialDate = "2028-06".parse().unwrap();
         assert_eq!(june.last_day().to_string(), "2028-06-30");
         assert_eq!(june.to_string(), "2028-06");

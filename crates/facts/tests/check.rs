@@ -131,8 +131,8 @@ fn what_cannot_be_judged_is_refused_by_field() {
         (refusal(|r| r.driver = "58095".into()), Field::Driver, "58095", "580.65.06"),
         (refusal(|r| r.driver = "+580".into()), Field::Driver, "+580", "580.65.06"),
         (refusal(|r| r.cuda = owned("10.2")), Field::Cuda, "not in the data", "11.0 to 13.4"),
-        (refusal(|r| r.ptx_only = true), Field::PtxOnly, "says nothing", "--cuda"),
-        (refusal(|r| r.usage = Usage::Compile), Field::Use, "says nothing", "--cuda"),
+        (refusal(|r| r.ptx_only = true), Field::PtxOnly, "has no effect", "--cuda"),
+        (refusal(|r| r.usage = Usage::Compile), Field::Use, "has no effect", "--cuda"),
         (
             refusal(|r| r.framework = owned("torch==")),
             Field::Framework,

@@ -1,4 +1,4 @@
-//! Will this GPU, driver, CUDA and framework work together?
+//! Compatibility check: do this GPU, driver, CUDA and framework work together?
 //!
 //! ```text
 //! Request (text) ─ Query::parse ─> Query ─ check ─> CheckReport
@@ -24,7 +24,7 @@ pub(crate) use rules::modules_of;
 
 use crate::set::FactSet;
 
-/// Judges a combination.
+/// Checks a combination.
 pub fn check(set: &FactSet, query: &Query<'_>) -> CheckReport {
     let mut findings = Findings::default();
     evaluate_platform(set, query, &mut findings);
@@ -41,21 +41,21 @@ pub(crate) fn evaluate_platform(set: &FactSet, query: &Query<'_>, findings: &mut
     rules::lifecycle::evaluate(set, query, findings);
 }
 
-/// The CUDA and the framework that shall run on them.
+/// The requested CUDA and framework.
 pub(crate) fn evaluate_software(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let user_space = rules::forward::evaluate(set, query, findings);
     rules::cuda::evaluate(set, query, user_space, findings);
     rules::framework::evaluate(set, query, user_space, findings);
 }
 
-/// What goes with the driver, and what is known against it.
+/// Fabric manager, features, advisories and regressions.
 pub(crate) fn evaluate_environment(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     rules::fabric::evaluate(set, query, findings);
     rules::feature::evaluate(set, query, findings);
     rules::exposure::evaluate(set, query, findings);
 }
 
-/// Fabric manager alone.
+/// Fabric manager only.
 pub(crate) fn evaluate_fabric_manager(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     rules::fabric::evaluate(set, query, findings);
 }

@@ -1,4 +1,4 @@
-//! What an Xid or SXid line means: the table, sharpened by what the line and the log say.
+//! Assesses Xid and SXid lines: the catalogue entry, refined by the line and earlier log state.
 
 use super::nvlink;
 use super::parse::{self, SxidLine, XidLine};
@@ -7,7 +7,7 @@ use super::sanitize::excerpt;
 use super::state::{DeviceState, LogState};
 use crate::xid::{Action, Severity, SxidClass, SxidVerdict, XidFacts};
 
-/// What to print for a line.
+/// Severity, action and text for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Assessment {
     pub(super) severity: Severity,
@@ -16,7 +16,7 @@ pub(super) struct Assessment {
     pub(super) source: String,
 }
 
-/// What the catalogue says of an Xid.
+/// Assessment of an Xid by the catalogue alone.
 pub(super) fn base(facts: &XidFacts, code: u32) -> Assessment {
     match facts.by_code(code) {
         Some(record) => Assessment {
@@ -29,18 +29,18 @@ pub(super) fn base(facts: &XidFacts, code: u32) -> Assessment {
     }
 }
 
-/// The assessment on an Xid: what the catalogue says, sharpened.
+/// Assessment of an Xid line: the catalogue entry refined by line and state.
 pub(super) fn xid(
     facts: &XidFacts,
     state: &mut LogState,
     line: &XidLine<'_>,
     base: Assessment,
 ) -> Assessment {
-    // A line without an address is judged by itself.
-    let mut unplaced = DeviceState::new(PciAddress::ZERO);
+    // Lines without an address have no device state.
+    let mut anonymous = DeviceState::new(PciAddress::ZERO);
     let device = match line.pci {
         Some(pci) => state.device(pci),
-        None => &mut unplaced,
+        None => &mut anonymous,
     };
     if !matches!(line.code, 45 | 154) {
         device.cause = Some(line.code);
@@ -70,7 +70,7 @@ fn unknown_xid(code: u32) -> Assessment {
     }
 }
 
-/// Xid 45 follows another Xid; newer drivers name it.
+/// Xid 45 follows another Xid, which newer drivers name.
 fn cleanup(mut assessment: Assessment, device: &DeviceState, line: &XidLine<'_>) -> Assessment {
     let named = parse::number_after(line.detail, "previous Xid ");
     let cause = named.or(device.cause);
@@ -134,7 +134,7 @@ fn recovery(
     assessment
 }
 
-/// The assessment on an SXid: the word in the line goes before the class in the table.
+/// Assessment of an SXid line: the word in the line overrides the catalogue's class.
 pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Assessment {
     let record = facts.sxid_by_code(line.code);
     let word = line.detail.split([',', ' ']).next().unwrap_or("");

@@ -1,4 +1,4 @@
-//! Reads one line worth reading and says what it means.
+//! Decodes one candidate line.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use super::state::LogState;
 use super::unit;
 use crate::xid::{BusDevice, Message, XidFacts};
 
-/// How far back a GPU may have been named for a sentence to be about it.
+/// Maximum distance in lines between a GPU's address and the rest of the sentence.
 const NAMED_LINES: u64 = 8;
 
-/// How far below `Oops:` the kernel prints where it was: four lines, and others print in between.
+/// Maximum distance in lines from `Oops:` to the location: four lines, plus interleaved output.
 const OOPS_LINES: u64 = 12;
 
-/// More numbers than any catalogue has: a log that prints more is made up.
+/// More than any catalogue has; bounds the cache against forged logs.
 const MAX_CACHED_XIDS: usize = 1024;
 
-/// Everything that is known while a log is read.
+/// Decoder state of one log.
 #[derive(Debug)]
 pub(super) struct LineDecoder<'f> {
     facts: &'f XidFacts,
     messages: Messages<'f>,
     state: LogState,
     pending: Option<Pending>,
-    /// What the catalogue says, put into words once for each Xid.
+    /// Cache of catalogue assessments by Xid.
     bases: BTreeMap<u32, Assessment>,
-    /// The last event: a piece of a long line may hold the end of the piece before it.
+    /// Key of the last event: overlapping pieces of a long line may repeat it.
     last: Option<(u64, Kind, Option<u32>, Option<String>)>,
 }
 
@@ -50,7 +50,7 @@ impl<'f> LineDecoder<'f> {
         }
     }
 
-    /// Reads a line; syslog and kmsg write the newlines inside a message as `#012`, `\n` or `\x0a`.
+    /// Decodes a line. syslog and kmsg escape newlines inside a message as `#012`, `\n` or `\x0a`.
     pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(Event)) {
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         let line = clean(String::from_utf8_lossy(bytes));
@@ -62,12 +62,12 @@ impl<'f> LineDecoder<'f> {
         self.segment(number, rest, emit);
     }
 
-    /// The line of the message that waits.
+    /// First line of the pending message.
     pub(super) fn pending_since_line(&self) -> Option<u64> {
         self.pending.as_ref().map(Pending::line)
     }
 
-    /// Gives out what still waits.
+    /// Emits the pending event.
     pub(super) fn finish(&mut self, emit: &mut impl FnMut(Event)) {
         if let Some(event) = self.pending.take().and_then(Pending::into_event) {
             self.emit_once(event, emit);
@@ -121,15 +121,15 @@ impl<'f> LineDecoder<'f> {
         if line.contains("Oops: ") {
             self.state.oops = Some(number);
         }
-        // Every warning of the kernel has such a line too, which is no harm by itself.
-        let place = line.contains("RIP: 0010:") || line.contains("pc : ");
-        if place && line.contains(" [nvidia") {
+        // Kernel warnings print such a line too; it matters only after an oops.
+        let is_location = line.contains("RIP: 0010:") || line.contains("pc : ");
+        if is_location && line.contains(" [nvidia") {
             self.state.oops.take().filter(|oops| number - oops <= OOPS_LINES)?;
         }
         self.messages.find(line).map(|message| self.message(number, line, message))
     }
 
-    /// Notes which devices are NVIDIA's, and which GPU a sentence has begun about.
+    /// Records NVIDIA devices and the GPU named at the start of a sentence.
     fn note_device(&mut self, number: u64, line: &str) {
         if let Some(address) = PciAddress::find(line) {
             self.state.device(address);
@@ -149,7 +149,7 @@ impl<'f> LineDecoder<'f> {
         xid_event(facts, &mut self.state, number, line, base.clone())
     }
 
-    /// An SXid is printed as a headline with lines of data and severity around it: one event.
+    /// An SXid is one event, printed as a headline with data and severity lines.
     fn sxid(&mut self, number: u64, line: &SxidLine<'_>) -> Option<Event> {
         let key = Some((line.pci, line.code));
         let detail = line.detail.starts_with("Data {") || line.detail.starts_with("Severity ");
@@ -195,10 +195,12 @@ impl<'f> LineDecoder<'f> {
     }
 
     fn message(&mut self, number: u64, line: &str, message: &Message) -> Continuation {
-        // The end of the sentence that began with `The NVIDIA GPU 0000:17:00.0`.
-        let ends = message.kind == Kind::FellOffBus || line.contains("installed in this system");
-        let named = self.state.named_gpu.filter(|(at, _)| ends && number - at <= NAMED_LINES);
-        let pci = PciAddress::find(line).or(named.map(|(_, address)| address));
+        // End of the sentence that started with `The NVIDIA GPU 0000:17:00.0`.
+        let ends_sentence =
+            message.kind == Kind::FellOffBus || line.contains("installed in this system");
+        let named_gpu =
+            self.state.named_gpu.filter(|(at, _)| ends_sentence && number - at <= NAMED_LINES);
+        let pci = PciAddress::find(line).or(named_gpu.map(|(_, address)| address));
         let process = message
             .process
             .map_or_else(Process::default, |form| message::parse_process(form, line));
@@ -220,7 +222,7 @@ impl<'f> LineDecoder<'f> {
     }
 }
 
-/// The event of an Xid without a line: its number is judged by itself.
+/// The event of an Xid without a log line, from its code alone.
 pub(super) fn event_for_xid(facts: &XidFacts, code: u32, pci: Option<PciAddress>) -> Event {
     let line = XidLine { code, pci, instance: None, process: Process::default(), detail: "" };
     xid_event(facts, &mut LogState::default(), 0, &line, assessment::base(facts, code))
@@ -238,7 +240,7 @@ fn xid_event(
     event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), assessment, labels)
 }
 
-/// Where a newline inside a message is written as letters, and how many.
+/// Position and length of an escaped newline.
 fn newline_mark(text: &str) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     memchr::memchr2_iter(b'#', b'\\', bytes).find_map(|at| {
@@ -249,7 +251,7 @@ fn newline_mark(text: &str) -> Option<(usize, usize)> {
     })
 }
 
-/// What a rule knows an event by.
+/// Code and unit of an event, as used by rules.
 struct EventLabels {
     code: String,
     unit: Option<String>,

@@ -1,22 +1,20 @@
-//! From chunks of bytes to the lines worth reading, with their numbers, in constant memory.
+//! Splits chunks into numbered candidate lines, in constant memory.
 
 use memchr::{memchr, memchr_iter, memrchr};
 
 use super::prefilter::Prefilter;
 
-/// A line longer than this is read in pieces, each with the start of the next: no message of the
-/// kernel comes near (`LOG_LINE_MAX` is 1 KiB), but a log after a crash may hold a megabyte of zeros
-/// in front of one.
+/// Longer lines are processed in overlapping pieces. Kernel messages are much shorter
+/// (`LOG_LINE_MAX` is 1 KiB), but after a crash a megabyte of NUL bytes may precede one.
 const PIECE: usize = 64 << 10;
 const OVERLAP: usize = 4 << 10;
 
-/// Splits a stream into lines. What comes out does not depend on where chunks were cut.
+/// Splits a stream into lines, independent of chunk boundaries.
 #[derive(Debug)]
 pub(super) struct LineSplitter {
     prefilter: Prefilter,
-    /// The start of a line whose end has not come yet, or of its current piece.
+    /// Start of an incomplete line, or of its current piece.
     tail: Vec<u8>,
-    /// Lines that have ended.
     lines_ended: u64,
 }
 
@@ -25,12 +23,12 @@ impl LineSplitter {
         Self { prefilter: Prefilter::new(), tail: Vec::new(), lines_ended: 0 }
     }
 
-    /// How many lines have ended.
+    /// Number of complete lines.
     pub(super) fn line_count(&self) -> u64 {
         self.lines_ended
     }
 
-    /// Takes a chunk; calls `read` with the number and the bytes of every line worth reading.
+    /// Processes a chunk; calls `read` with the number and bytes of every candidate line.
     pub(super) fn feed(&mut self, chunk: &[u8], mut read: impl FnMut(u64, &[u8])) {
         let mut rest = chunk;
         if !self.tail.is_empty() {
@@ -48,14 +46,14 @@ impl LineSplitter {
         self.buffer(rest, &mut read);
     }
 
-    /// Ends the last line where the stream did not.
+    /// Ends an unterminated last line.
     pub(super) fn finish(&mut self, mut read: impl FnMut(u64, &[u8])) {
         if !self.tail.is_empty() {
             self.end_line(&mut read);
         }
     }
 
-    /// Lines that lie in one chunk whole; the last byte is a newline.
+    /// Processes complete lines of one chunk; the last byte is a newline.
     fn whole_lines(&mut self, lines: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         let mut from = 0;
         while let Some((found, end)) = self.prefilter.find(lines, from) {
@@ -74,7 +72,8 @@ impl LineSplitter {
         self.lines_ended += newlines(&lines[from..]);
     }
 
-    /// Keeps the start of a line until its end comes; reads pieces of one that grows too long.
+    /// Buffers the start of a line until its end arrives; processes pieces of a line that grows too
+    /// long.
     fn buffer(&mut self, bytes: &[u8], read: &mut impl FnMut(u64, &[u8])) {
         for part in bytes.chunks(PIECE) {
             self.tail.extend_from_slice(part);
@@ -97,7 +96,7 @@ impl LineSplitter {
         }
     }
 
-    /// Bytes held, for the test that says they are bounded.
+    /// Capacity of the buffer, to test that it is bounded.
     #[cfg(test)]
     pub(super) fn buffered_capacity(&self) -> usize {
         self.tail.capacity()
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_numbered_from_one_and_the_last_needs_no_newline() {
+    fn numbers_lines_from_one_and_accepts_unterminated_last_line() {
         let (found, ended) = lines(&[b"a\nNVRM: b\n\nc NVRM: d\ne\nNVRM"]);
         assert_eq!(
             found,
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_anywhere_changes_nothing() {
+    fn chunk_boundaries_do_not_matter() {
         let text = b"a\nNVRM: b\n\nc NVRM: d SXid\ne\r\nNVRM: f\n";
         let whole = lines(&[text]);
         for cut in 0..=text.len() {
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_megabytes_is_read_to_its_end_in_bounded_memory() {
+    fn processes_huge_lines_in_bounded_memory() {
         let mut text = vec![0_u8; 3 << 20];
         text.extend_from_slice(b"NVRM: Xid\nNVRM\n");
         let whole = lines(&[&text]);

@@ -1,11 +1,11 @@
-//! Messages without a number: which record of the table a line is.
+//! Matches lines against the table of messages without a code.
 
 use memchr::memmem::Finder;
 
 use super::parse::{self, Process};
 use crate::xid::{Message, ProcessFormat, XidFacts};
 
-/// The table, ready to be matched.
+/// The table with compiled substring searches.
 #[derive(Debug)]
 pub(super) struct Messages<'f> {
     matchers: Vec<Matcher<'f>>,
@@ -35,7 +35,7 @@ impl<'f> Messages<'f> {
         Self { matchers }
     }
 
-    /// The first record that a line fits.
+    /// The first record that matches a line.
     pub(super) fn find(&self, line: &str) -> Option<&'f Message> {
         let is_in_line = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
         self.matchers
@@ -49,7 +49,7 @@ impl<'f> Messages<'f> {
     }
 }
 
-/// The process that a line names in one of the kernel's forms.
+/// Parses the process in one of the kernel's formats.
 pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
     match form {
         ProcessFormat::Bracket => line
@@ -78,7 +78,7 @@ pub(super) fn parse_process(form: ProcessFormat, line: &str) -> Process {
     }
 }
 
-/// `python3:2254956`; a name may hold colons (`ray::Worker:17`).
+/// `python3:2254956`; a name may contain colons (`ray::Worker:17`).
 fn name_and_pid(text: &str) -> Process {
     match text.rsplit_once(':') {
         Some((name, pid)) => {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_read_in_every_form() {
+    fn parses_processes_in_every_format() {
         for (form, line, pid, name) in [
             (
                 ProcessFormat::Bracket,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_in_a_library_of_the_driver_is_not_one_of_nccl() {
+    fn driver_library_crash_is_not_an_nccl_crash() {
         let facts = crate::decode::embedded_facts();
         let decoded = |library: &str| {
             let line =
@@ -135,10 +135,10 @@ mod tests {
             let events = crate::decode::decode(&facts, line.as_bytes());
             events.into_iter().map(|event| (event.code, event.process)).collect::<Vec<_>>()
         };
-        let by = |code: &str| vec![(code.to_owned(), Some("farrier".to_owned()))];
-        assert_eq!(decoded("libnccl.so.2"), by("segfault-nccl"));
+        let expected = |code: &str| vec![(code.to_owned(), Some("farrier".to_owned()))];
+        assert_eq!(decoded("libnccl.so.2"), expected("segfault-nccl"));
         for library in ["libnvidia-ml.so.1", "libcuda.so.580.95.05", "libcudart.so.13"] {
-            assert_eq!(decoded(library), by("segfault-driver-library"), "{library}");
+            assert_eq!(decoded(library), expected("segfault-driver-library"), "{library}");
         }
         assert_eq!(decoded("libc.so.6"), []);
     }

@@ -15,7 +15,7 @@ pub(super) fn assess_registers(
 ) -> Assessment {
     let words = parse::hex_words(xid.detail);
     let link = parse::number_after(xid.detail, "link ");
-    let set: Vec<&NvlinkBits> = facts
+    let matched: Vec<&NvlinkBits> = facts
         .nvlink_bits
         .iter()
         .filter(|record| {
@@ -23,24 +23,25 @@ pub(super) fn assess_registers(
             record.bits.iter().any(|bit| word >> bit & 1 == 1)
         })
         .collect();
-    let Some(worst) = set.iter().max_by_key(|record| (record.action, record.severity)) else {
+    let Some(worst) = matched.iter().max_by_key(|record| (record.action, record.severity)) else {
         return assessment;
     };
     assessment.action = worst.action;
     assessment.severity = worst.severity;
-    let place = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
-    // Bits that ask for less do not count beside the worst.
+    let location = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
+    // Report only the bits that call for the worst action.
     let mut meanings: Vec<&str> = Vec::new();
-    for record in set.iter().filter(|record| record.action == worst.action) {
+    for record in matched.iter().filter(|record| record.action == worst.action) {
         if !meanings.contains(&record.meaning.as_str()) {
             meanings.push(&record.meaning);
         }
     }
     assessment.text = format!(
-        "NVLink error on {place}; the register bits, read as on Hopper, say: {}.",
+        "NVLink error on {location}; the register bits, read as on Hopper, say: {}.",
         meanings.join("; ")
     );
-    if let Some((link, from)) = link.zip(set.iter().filter_map(|record| record.replace_from).min())
+    if let Some((link, from)) =
+        link.zip(matched.iter().filter_map(|record| record.replace_from).min())
         && device.count_link_failure(link) >= from
         && assessment.action < Action::DrainAndReplace
     {
@@ -70,7 +71,7 @@ pub(super) fn assess_sub_code(
     mut assessment: Assessment,
 ) -> Assessment {
     let mut words = xid.detail.split_whitespace();
-    // Units are written in capitals; what is told in words has none.
+    // Unit names are upper case; free text is not.
     let is_unit = |word: &&str| !word.contains(|letter: char| letter.is_ascii_lowercase());
     let unit = words.next().filter(is_unit).unwrap_or("");
     let fatal = words.next() == Some("Fatal");
@@ -107,7 +108,7 @@ pub(super) fn assess_sub_code(
     };
     let doubt = if rule.certain { "" } else { " (marked as uncertain)" };
     let link = xid.detail.split_once(" Link ").and_then(|(_, rest)| rest.split(' ').next());
-    let place = match link {
+    let location = match link {
         Some("-1") | None => String::new(),
         Some(link) => {
             format!(" on link {}", link.trim_start_matches('0').parse::<u8>().unwrap_or(0))
@@ -126,7 +127,7 @@ pub(super) fn assess_sub_code(
         facts.follow_up(action, &rule.investigatory)
     };
     assessment.text = format!(
-        "NVLink 5 error{place}, unit {}, {class}{doubt}, cause {}: {first}.{then}",
+        "NVLink 5 error{location}, unit {}, {class}{doubt}, cause {}: {first}.{then}",
         rule.unit.join("/"),
         rule.cause
     );
@@ -136,7 +137,7 @@ pub(super) fn assess_sub_code(
     assessment
 }
 
-/// The rule's action; with `XID_154_EVAL`, what the driver named last for this GPU.
+/// The rule's action; with `XID_154_EVAL`, the driver's last recovery action for this GPU.
 fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severity, Action) {
     let bucket = facts.bucket.iter().find(|bucket| bucket.name == rule.resolution);
     let mut action = bucket.map_or(Action::Investigate, |bucket| bucket.action);
@@ -146,8 +147,8 @@ fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severi
         Action::ResetGpu => Severity::Critical,
         Action::RebootNode | Action::DrainAndReplace => Severity::Fatal,
     };
-    let named = device.recovery.and_then(|value| facts.recovery_action(value));
-    if let Some(recovery) = named.filter(|_| rule.resolution == "XID_154_EVAL") {
+    let recovery = device.recovery.and_then(|value| facts.recovery_action(value));
+    if let Some(recovery) = recovery.filter(|_| rule.resolution == "XID_154_EVAL") {
         action = recovery.action;
         severity = recovery.severity;
     }
@@ -159,7 +160,7 @@ fn assess(facts: &XidFacts, device: &DeviceState, rule: &Nvlink5Rule) -> (Severi
     (severity, action)
 }
 
-/// The row of the sheet that fits; where the status has several bits, the worst of their rows.
+/// The matching row of the sheet; if the status has several bits set, the worst of their rows.
 fn matching_rule<'a>(
     facts: &'a XidFacts,
     xid: u32,
@@ -170,14 +171,14 @@ fn matching_rule<'a>(
     let units: Vec<&str> = unit.split('/').collect();
     let layouts = facts.nvlink5.iter().map(|rule| rule.intrinfo.len()).max().unwrap_or(0);
     (0..layouts).find_map(|layout| {
-        let fits = |rule: &&Nvlink5Rule| {
+        let matches_rule = |rule: &&Nvlink5Rule| {
             rule.xid == xid
                 && rule.unit.iter().any(|name| units.contains(&name.as_str()))
                 && rule.intrinfo.get(layout).is_some_and(|pattern| matches(pattern, intrinfo))
         };
-        let rules = || facts.nvlink5.iter().filter(fits);
+        let rules = || facts.nvlink5.iter().filter(matches_rule);
         rules().find(|rule| rule.error_status == status).or_else(|| {
-            // The NETIR units print a number there, the others a set of bits.
+            // NETIR units print a number here, the others a bit set.
             rules()
                 .filter(|rule| !rule.unit[0].starts_with("NETIR"))
                 .filter(|rule| {
@@ -190,11 +191,11 @@ fn matching_rule<'a>(
     })
 }
 
-/// Whether a word fits a pattern of `0`, `1` and `-`, most significant bit first.
+/// Whether a word matches a pattern of `0`, `1` and `-`, most significant bit first.
 fn matches(pattern: &str, word: u32) -> bool {
     pattern.len() == 32
-        && pattern.bytes().enumerate().all(|(place, bit)| {
-            let set = word >> (31 - place) & 1 == 1;
+        && pattern.bytes().enumerate().all(|(index, bit)| {
+            let set = word >> (31 - index) & 1 == 1;
             match bit {
                 b'0' => !set,
                 b'1' => set,
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_read_from_the_most_significant_bit() {
+    fn patterns_start_with_the_most_significant_bit() {
         assert!(matches("------000100----------0111000110", 0x0045_05c6));
         assert!(!matches("------000000----------0111000110", 0x0045_05c6));
         assert!(matches("------000000----------0000000110", 0x000f_e406));

@@ -1,4 +1,4 @@
-//! Messages that go on over several lines: an event waits until its sentence ends.
+//! Messages that span several lines: an event waits until it is complete.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use super::event::Event;
 use super::parse;
 use super::pci::PciAddress;
 
-/// How many lines later the rest of a message may stand: other processors print in between.
+/// Maximum distance of continuation lines: other CPUs may print in between.
 const LINES: u64 = 8;
-/// The longest message of this kind has five lines of less than 80 letters.
+/// The longest such message has five lines of less than 80 characters.
 const SENTENCE: usize = 1024;
 
-/// An event that waits for a later line.
+/// An event that waits for continuation lines.
 #[derive(Debug)]
 pub(super) struct Pending {
     event: Event,
@@ -21,27 +21,28 @@ pub(super) struct Pending {
 
 #[derive(Debug)]
 enum WaitsFor {
-    /// `API mismatch: the client has the version ...`: both versions; holds the sentence so far.
+    /// `API mismatch: the client has the version ...`: waits for both versions. Contains the
+    /// sentence so far.
     Versions(String),
-    /// `Driver/library version mismatch`: the version of the library.
+    /// `Driver/library version mismatch`: waits for the library version.
     LibraryVersion,
-    /// `This PCI I/O region ... is invalid`: the address.
+    /// `This PCI I/O region ... is invalid`: waits for the address.
     Address,
-    /// A port reported an error: the driver of the device may say more. Whether the device is
-    /// NVIDIA's may come out only then.
+    /// A port reported an error: the device's driver may report details. `known` is false while the
+    /// device has not been identified as NVIDIA's.
     Driver { error: BusErrorLine, known: bool },
 }
 
-/// What a line is to a waiting event.
+/// Effect of a line on a pending event.
 #[derive(Debug)]
 pub(super) enum Continuation {
-    /// It belongs to the event, and more may come.
+    /// Belongs to the event; more lines may follow.
     Incomplete(Pending),
-    /// It ends the event.
+    /// Completes the event.
     Complete(Event),
-    /// It does not belong to the event, which is as whole as it will be.
+    /// Does not belong to the event, which is emitted as it is.
     Unrelated(Event),
-    /// It says the same, and better, or shows that the event is not ours.
+    /// Replaces the event, or shows that it does not concern NVIDIA devices.
     Superseded,
 }
 
@@ -67,18 +68,18 @@ impl Pending {
         Continuation::Incomplete(Self { event, waits_for: WaitsFor::Driver { error, known } })
     }
 
-    /// The line that it began with.
+    /// The event's first line.
     pub(super) fn line(&self) -> u64 {
         self.event.line
     }
 
-    /// The event as far as it is known, when nothing more comes.
+    /// The event as it is, without further lines.
     pub(super) fn into_event(self) -> Option<Event> {
         let foreign = matches!(self.waits_for, WaitsFor::Driver { known: false, .. });
         (!foreign).then_some(self.event)
     }
 
-    /// Looks at a later line.
+    /// Processes a later line.
     pub(super) fn step(mut self, number: u64, line: &str) -> Continuation {
         if number.saturating_sub(self.event.line) > LINES {
             return self.into_event().map_or(Continuation::Superseded, Continuation::Unrelated);
@@ -128,7 +129,7 @@ impl Pending {
         }
     }
 
-    /// Complete when the sentence has both versions.
+    /// Completes the event once the sentence has both versions.
     fn complete_or_wait(mut self) -> Continuation {
         let WaitsFor::Versions(sentence) = &self.waits_for else {
             return Continuation::Incomplete(self);

@@ -1,8 +1,8 @@
-//! Takes out of a line what would steer a terminal: a log is written by others.
+//! Removes terminal control sequences: log contents are untrusted.
 
 use std::borrow::Cow;
 
-/// The line without escape sequences; every other control character becomes a space.
+/// Removes escape sequences and replaces other control characters by spaces.
 pub(super) fn sanitize(line: Cow<'_, str>) -> Cow<'_, str> {
     if line.bytes().all(|byte| (b' '..0x7f).contains(&byte))
         || !line.chars().any(is_terminal_control)
@@ -25,13 +25,13 @@ pub(super) fn sanitize(line: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(cleaned)
 }
 
-/// Whether a letter is a command to a terminal, or turns the direction of the text after it.
+/// Whether a character controls the terminal or changes the text direction.
 fn is_terminal_control(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// How long a control sequence is that stands at the start, as `dmesg --color=always` prints them:
-/// `ESC [`, parameters, intermediate bytes and a final byte (ECMA-48, 5.4).
+/// Length of a CSI sequence at the start, as `dmesg --color=always` prints them: `ESC [`,
+/// parameters, intermediate bytes and a final byte (ECMA-48, 5.4).
 fn csi_length(text: &str) -> Option<usize> {
     let body = text.strip_prefix("\u{1b}[")?;
     let end = body.find(|letter: char| !matches!(letter, ' '..='?'))?;
@@ -39,9 +39,9 @@ fn csi_length(text: &str) -> Option<usize> {
     Some("\u{1b}[".len() + end + last.len_utf8())
 }
 
-/// A piece of a line as it can stand in a sentence of ours.
+/// A piece of a line, sanitised and truncated for use in our messages.
 pub(super) fn excerpt(text: &str) -> String {
-    /// Longer than any name of a unit or a recovery action.
+    /// Longer than any unit or recovery action name.
     const LONGEST: usize = 48;
     text.chars()
         .take(LONGEST)
@@ -49,7 +49,7 @@ pub(super) fn excerpt(text: &str) -> String {
         .collect()
 }
 
-/// A line of a log as it can be shown: at most `longest` letters, and none that is_terminal_control a terminal.
+/// A log line for display: at most `longest` characters, without terminal control characters.
 pub fn printable(line: &[u8], longest: usize) -> String {
     let line = sanitize(String::from_utf8_lossy(line));
     match line.char_indices().nth(longest) {
@@ -63,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_shown_up_to_a_length() {
+    fn printable_truncates_lines() {
         assert_eq!(printable(b"Xid\x1b[0m 79\xff", 80), "Xid 79\u{fffd}");
         assert_eq!(printable("диск".as_bytes(), 3), "дис…");
     }
 
     #[test]
-    fn colours_go_and_text_stays() {
+    fn removes_colours_and_keeps_text() {
         for (line, expected) in [
             ("NVRM: Xid (PCI:0000:17:00): 79, x", "NVRM: Xid (PCI:0000:17:00): 79, x"),
             (

@@ -1,15 +1,16 @@
-//! Whether a stream is a log at all: a log that cannot be read must not look like a healthy one.
+//! Detects input that is not a text log: an unreadable log must not look healthy.
 //!
-//! A packed file is known by its first bytes and refused at once. Bytes that are no text only raise
-//! a suspicion, because a crash leaves zeros in a log: any text that comes later ends it.
+//! Compressed files are recognised by their magic bytes and rejected at once. Other binary data is
+//! only suspicious, because a crash leaves NUL bytes in a log: any later text clears the suspicion.
 
 use memchr::memchr_iter;
 
-/// The longest mark of [`MAGIC`].
+/// Length of the longest entry of [`MAGIC`].
 const MAGIC_MAX: usize = 10;
 
-/// How files begin that hold no log text; `?` stands for any byte. From the formats' own descriptions: RFC 1952, RFC 8878, the
-/// xz, bzip2 and lz4 format documents, the ELF and ZIP specifications, systemd's journal format.
+/// Magic bytes of files that are not text logs; `?` matches any byte. Sources: RFC 1952, RFC 8878,
+/// the xz, bzip2 and lz4 format documents, the ELF and ZIP specifications, systemd's journal
+/// format.
 const MAGIC: [(&[u8], UnreadableLog); 8] = [
     (b"\x1f\x8b", UnreadableLog::Gzip),
     (b"\xfd7zXZ\x00", UnreadableLog::Xz),
@@ -21,51 +22,43 @@ const MAGIC: [(&[u8], UnreadableLog); 8] = [
     (b"PK\x03\x04", UnreadableLog::Zip),
 ];
 
-/// Why nothing can be said about a stream.
+/// Why a stream cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableLog {
-    /// No bytes, or nothing but blanks.
+    /// Empty or only whitespace.
     #[error("the log is empty: nothing was judged")]
     Empty,
-    /// Packed with gzip.
     #[error("the log is packed with gzip")]
     Gzip,
-    /// Packed with xz.
     #[error("the log is packed with xz")]
     Xz,
-    /// Packed with zstd.
     #[error("the log is packed with zstd")]
     Zstd,
-    /// Packed with bzip2.
     #[error("the log is packed with bzip2")]
     Bzip2,
-    /// Packed with lz4.
     #[error("the log is packed with lz4")]
     Lz4,
-    /// Packed with zip.
     #[error("the log is packed with zip")]
     Zip,
-    /// A file of the systemd journal, which only `journalctl` reads.
+    /// A systemd journal file, which needs `journalctl`.
     #[error("the log is a file of the systemd journal")]
     Journal,
-    /// Text in two bytes a letter.
     #[error("the log is in UTF-16")]
     Utf16,
-    /// No text.
     #[error("the log is no text")]
     Binary,
 }
 
-/// What is known of a stream so far.
+/// Inspects a stream chunk by chunk.
 #[derive(Debug, Default)]
 pub struct LogSniffer {
     head: Vec<u8>,
-    text: bool,
+    has_text: bool,
     suspicion: Option<UnreadableLog>,
 }
 
 impl LogSniffer {
-    /// Looks at the next chunk; an error is certain.
+    /// Inspects the next chunk. An error is definite.
     pub fn inspect(&mut self, chunk: &[u8]) -> Result<(), UnreadableLog> {
         if self.head.len() < MAGIC_MAX {
             self.head.extend(chunk.iter().take(MAGIC_MAX - self.head.len()));
@@ -75,9 +68,9 @@ impl LogSniffer {
                 return Err(*packed);
             }
         }
-        if !self.text {
+        if !self.has_text {
             match classify(chunk) {
-                Ok(()) => self.text = true,
+                Ok(()) => self.has_text = true,
                 Err(UnreadableLog::Empty) => (),
                 Err(suspicion) => self.suspicion = self.suspicion.or(Some(suspicion)),
             }
@@ -85,14 +78,14 @@ impl LogSniffer {
         Ok(())
     }
 
-    /// What is to be said at the end of the stream: whether it held any text.
+    /// Result at the end of the stream: whether it contained any text.
     pub fn finish(&self) -> Result<(), UnreadableLog> {
-        if self.text {
+        if self.has_text {
             return Ok(());
         }
-        let marked = self.head.starts_with(b"\xff\xfe") || self.head.starts_with(b"\xfe\xff");
+        let has_bom = self.head.starts_with(b"\xff\xfe") || self.head.starts_with(b"\xfe\xff");
         Err(match self.suspicion {
-            Some(_) if marked => UnreadableLog::Utf16,
+            Some(_) if has_bom => UnreadableLog::Utf16,
             suspicion => suspicion.unwrap_or(UnreadableLog::Empty),
         })
     }
@@ -103,7 +96,7 @@ fn matches_magic(head: &[u8], mark: &[u8]) -> bool {
         && mark.iter().zip(head).all(|(expected, byte)| expected == byte || *expected == b'?')
 }
 
-/// Whether a chunk is text. A run of zeros in it is no matter, many short ones are.
+/// Whether a chunk is text. One run of NUL bytes is acceptable, many short ones are not.
 fn classify(chunk: &[u8]) -> Result<(), UnreadableLog> {
     let zeros = memchr_iter(0, chunk).count();
     let starts = |pair: &&[u8]| pair[0] != 0 && pair[1] == 0;
@@ -111,9 +104,9 @@ fn classify(chunk: &[u8]) -> Result<(), UnreadableLog> {
     let newlines = memchr_iter(b'\n', chunk).count();
     if runs > newlines + 1 {
         let half = chunk.len() / 2;
-        let of_half = |count: usize| count * 10 >= half * 8;
+        let is_mostly = |count: usize| count * 10 >= half * 8;
         let wide =
-            |first| of_half(chunk.iter().skip(first).step_by(2).filter(|b| **b == 0).count());
+            |first| is_mostly(chunk.iter().skip(first).step_by(2).filter(|b| **b == 0).count());
         return Err(if wide(0) || wide(1) { UnreadableLog::Utf16 } else { UnreadableLog::Binary });
     }
     let others = chunk.len() - zeros;
@@ -129,7 +122,7 @@ fn classify(chunk: &[u8]) -> Result<(), UnreadableLog> {
     }
 }
 
-/// Whether text has no use for a byte; zeros are counted apart.
+/// Whether a control byte does not occur in text. NUL is counted separately.
 fn is_odd_control(byte: u8) -> bool {
     byte != 0 && byte.is_ascii_control() && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x1b)
 }
@@ -153,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_known_however_it_is_cut() {
+    fn detects_compressed_files_for_any_chunking() {
         for (mark, expected) in MAGIC {
             let mut file = mark.to_vec();
             file.extend((0..=255).cycle().take(2000));
@@ -164,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn text_in_two_bytes_is_known_with_and_without_its_mark() {
+    fn detects_utf16_with_and_without_bom() {
         let text = String::from_utf8(LINE.repeat(50)).unwrap();
         let bare = utf16(&text);
         assert_eq!(read(&[&bare]), Err(UnreadableLog::Utf16));
@@ -175,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_healthy() {
+    fn empty_input_is_an_error() {
         assert_eq!(read(&[]), Err(UnreadableLog::Empty));
         assert_eq!(read(&[b"\n", b" \r\n"]), Err(UnreadableLog::Empty));
         assert_eq!(read(&[&[0; 5000]]), Err(UnreadableLog::Binary));
@@ -183,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_known() {
-        // Numbers of four bytes, as in a table of records.
+    fn detects_binary_data() {
+        // Four-byte integers, as in a binary table.
         let numbers: Vec<u8> =
             (0..5000_u32).flat_map(|number| (number * 7).to_le_bytes()).collect();
         assert_eq!(read(&[&numbers]), Err(UnreadableLog::Binary));
@@ -199,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_with_garbage_in_it_is_a_log() {
+    fn accepts_logs_that_contain_garbage() {
         let zeros = [0_u8; 5000];
         let after = [LINE, &zeros].concat();
         assert_eq!(read(&[&after]), Ok(()));

@@ -1,21 +1,21 @@
-//! What the log has said of each device so far: little, and never more than a few devices.
+//! Per-device state from earlier lines of the log. Bounded.
 
 use super::pci::PciAddress;
 
-/// A node has at most some tens of GPUs and switches; the oldest goes when more are seen.
+/// A node has at most some tens of GPUs and switches; the oldest entry is evicted beyond this.
 const DEVICES: usize = 128;
 /// A GPU has at most 18 links.
 const LINKS: usize = 32;
 
-/// What is remembered of one device.
+/// State of one device.
 #[derive(Debug, Clone)]
 pub(super) struct DeviceState {
     address: PciAddress,
-    /// The last Xid besides 45 and 154.
+    /// The last Xid other than 45 and 154.
     pub(super) cause: Option<u32>,
-    /// The recovery action that the driver named last.
+    /// The last recovery action reported by the driver.
     pub(super) recovery: Option<u32>,
-    /// How often each link failed with bits that count.
+    /// Link number and its count of relevant failures.
     links: Vec<(u32, u32)>,
 }
 
@@ -24,7 +24,7 @@ impl DeviceState {
         Self { address, cause: None, recovery: None, links: Vec::new() }
     }
 
-    /// Counts a failure of a link; how many there were with this one.
+    /// Counts a link failure and returns the total.
     pub(super) fn count_link_failure(&mut self, link: u32) -> u32 {
         if let Some((_, count)) = self.links.iter_mut().find(|(known, _)| *known == link) {
             *count = count.saturating_add(1);
@@ -38,20 +38,20 @@ impl DeviceState {
     }
 }
 
-/// The devices of NVIDIA's that the log named.
+/// NVIDIA devices that occurred in the log.
 #[derive(Debug, Default)]
 pub(super) struct LogState {
     devices: Vec<DeviceState>,
-    /// The last SXid, to know the lines that belong to it.
+    /// The last SXid, to recognise its continuation lines.
     pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
-    /// The line of the last oops of the kernel: its next lines say where it was.
+    /// Line of the last kernel oops; the location follows on later lines.
     pub(super) oops: Option<u64>,
-    /// `NVRM: The NVIDIA GPU 0000:17:00.0`, whose sentence ends on a later line.
+    /// The GPU of `NVRM: The NVIDIA GPU 0000:17:00.0`, a sentence that ends on a later line.
     pub(super) named_gpu: Option<(u64, PciAddress)>,
 }
 
 impl LogState {
-    /// The device at an address, remembered from now on.
+    /// The state of the device at an address, created if missing.
     pub(super) fn device(&mut self, address: PciAddress) -> &mut DeviceState {
         let address = address.without_function();
         let index = self.devices.iter().position(|device| device.address == address);
@@ -65,7 +65,7 @@ impl LogState {
         &mut self.devices[index]
     }
 
-    /// Whether the log named this device as one of NVIDIA's.
+    /// Whether the log has identified this device as NVIDIA's.
     pub(super) fn is_nvidia_device(&self, address: PciAddress) -> bool {
         self.devices.iter().any(|device| device.address.is_same_device(address))
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_counted_one_by_one() {
+    fn counts_failures_per_link() {
         let mut state = LogState::default();
         let device = state.device("17:00".parse().unwrap());
         assert_eq!(

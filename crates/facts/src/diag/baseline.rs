@@ -1,4 +1,4 @@
-//! What a healthy GPU reaches at least.
+//! Minimum performance of a healthy GPU.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,61 +6,61 @@ use super::test::Test;
 use crate::gpu::Gpu;
 use crate::origin::Origin;
 
-/// What `data/diag/` holds.
+/// Contents of `data/diag/`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagFacts {
-    /// Of parts that somebody has measured.
+    /// Baselines of measured parts.
     pub least: Vec<MeasuredBaseline>,
-    /// Of all others, as a share of what the maker promises.
+    /// Baselines of all other parts, as a share of the vendor's peak.
     pub share: Vec<PeakShare>,
 }
 
-/// What a part reaches at least.
+/// Minimum of one part in one test.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredBaseline {
-    /// The part's id.
+    /// [`Gpu::id`].
     pub gpu: String,
-    /// In the unit of this test.
     pub test: Test,
-    /// So much.
+    /// In the unit of the test.
     pub value: f64,
     /// Who says so.
     pub origin: Origin,
-    /// How it was measured.
+    /// Measurement method.
     pub note: Option<String>,
 }
 
-/// The share of its peak that a part reaches at least.
+/// Minimum share of the vendor's peak.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeakShare {
     /// The test.
     pub test: Test,
-    /// Only of this architecture; none: of all without a share of their own.
+    /// `None` for all architectures without their own share.
     pub architecture: Option<String>,
     /// Between 0 and 1.
     pub least: f64,
     /// Who says so.
     pub origin: Origin,
-    /// What it rests on.
+    /// Basis of the value.
     pub note: Option<String>,
 }
 
-/// The PCIe link of a card in its slot.
+/// The best PCIe link of a GPU in its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieCapability {
-    /// The best of card and slot.
+    /// Highest generation that GPU and slot support.
     pub generation: u32,
-    /// Lanes, of card and slot.
+    /// Number of lanes that GPU and slot support.
     pub width: u32,
 }
 
 impl PcieCapability {
-    /// One direction, before any protocol: decimal gigabytes a second. None of a generation that is not known.
+    /// Raw bandwidth of one direction, in decimal GB/s, without protocol overhead. `None` for
+    /// unknown generations.
     pub fn gb_per_s(self) -> Option<f64> {
-        // Gigatransfers a second and lane, and the share of bits that carry data: PCI Express Base Specification.
+        // GT/s per lane and line-code efficiency, from the PCI Express Base Specification.
         let (transfers, coded) = match self.generation {
             1 => (2.5, 8.0 / 10.0),
             2 => (5.0, 8.0 / 10.0),
@@ -74,36 +74,35 @@ impl PcieCapability {
     }
 }
 
-/// How a GPU reaches the others of its node.
+/// Path from a GPU to its peers in the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PeerPath {
-    /// By `NVLink` and a switch: all of its links lead to each of them.
+    /// `NVLink` through NVSwitch: all links reach every peer.
     Switch,
-    /// By some links to some of them, over PCIe, or nobody can say: nobody has published what that reaches.
+    /// Direct links, PCIe or unknown: no published bandwidth to compare with.
     #[default]
     Other,
 }
 
-/// Where a card is.
+/// How a GPU is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuPlacement {
-    /// Its slot; none: nobody can say.
+    /// `None` if unknown.
     pub link: Option<PcieCapability>,
-    /// Its way to the others.
     pub peers: PeerPath,
 }
 
-/// What a test is held to, and who says so.
+/// Minimum value of a test, with its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// In the test's unit.
+    /// In the unit of the test.
     pub value: f64,
     /// Where it comes from.
     pub from: String,
 }
 
 impl DiagFacts {
-    /// What a card of this part reaches at least; none where nobody can say.
+    /// The minimum for a GPU of this part; `None` if unknown.
     pub fn least(&self, gpu: &Gpu, test: Test, place: GpuPlacement) -> Option<Baseline> {
         if test == Test::PeerCopy && place.peers != PeerPath::Switch {
             return None;
@@ -128,7 +127,7 @@ impl DiagFacts {
 }
 
 impl Gpu {
-    /// What the maker promises for a test, and how a reader knows it.
+    /// The vendor's peak for a test, with a description.
     pub(crate) fn peak(&self, test: Test, link: Option<PcieCapability>) -> Option<(f64, String)> {
         peak(self, test, link)
     }

@@ -1,4 +1,4 @@
-//! What a result comes to.
+//! Evaluates test results.
 
 use std::fmt;
 
@@ -7,17 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::baseline::Baseline;
 use super::test::{Outcome, Test, Unit};
 
-/// How well a GPU did.
+/// Grade of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grade {
-    /// As it ought to.
     Pass,
-    /// Not tested: nothing is said of it, and it is not healthy for that.
+    /// Not tested, which does not mean healthy.
     NotRun,
-    /// Right, and slower than it ought to be.
+    /// Correct, but too slow.
     Degraded,
-    /// Wrong, or not at all.
+    /// Wrong result or no result.
     Fail,
 }
 
@@ -32,26 +31,27 @@ impl fmt::Display for Grade {
     }
 }
 
-/// What this card reached before with the driver that it has, oldest first, by runs that passed.
+/// Values of passed runs of this GPU with the same driver, oldest first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct History<'a>(pub &'a [f64]);
 
-/// So many earlier runs say what is usual for a card.
+/// Minimum number of runs for a typical value.
 pub const HISTORY_MIN_RUNS: usize = 3;
 
-/// So many of the first runs, and so many of the newest, are looked at.
+/// Number of first and of newest runs considered.
 const HISTORY_WINDOW: usize = 10;
 
-/// A card that is so much worse than it used to be has changed: the margin that `SuperBench` takes for its baselines.
+/// Relative loss against the typical value that counts as a regression: `SuperBench`'s margin for
+/// baselines.
 pub const REGRESSION_MARGIN: f64 = 0.05;
 
-/// Times of launches are the host's as much as the card's, and vary with its load.
+/// Wider margin for launch times, which depend on the host and vary with its load.
 const LAUNCH_REGRESSION_MARGIN: f64 = 0.5;
 
 impl History<'_> {
-    /// The median of the first runs or of the newest, whichever is better: one that followed the newest alone would
-    /// follow a card that decays slowly. None where there are too few.
-    pub fn usual(self, unit: Unit) -> Option<f64> {
+    /// The better of the medians of the first and of the newest runs, so that a slow decay does not
+    /// lower the reference. `None` with too few runs.
+    pub fn typical(self, unit: Unit) -> Option<f64> {
         if self.0.len() < HISTORY_MIN_RUNS {
             return None;
         }
@@ -62,27 +62,26 @@ impl History<'_> {
     }
 }
 
-/// What a result comes to, and why.
+/// Grade of a result, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TestVerdict {
-    /// In a word.
     pub grade: Grade,
-    /// In words: what it rests on, also where it passed.
+    /// The reason, also for a pass.
     pub why: String,
-    /// What the part reaches at least; none: nobody can say.
+    /// Minimum of the part; `None` if unknown.
     pub least: Option<Baseline>,
-    /// What this card used to reach; none: too few runs are known.
+    /// Typical value of this GPU; `None` with too few runs.
     pub usual: Option<f64>,
 }
 
-/// Judges one result.
+/// Evaluates one result.
 pub fn evaluate(
     test: Test,
     outcome: &Outcome,
     least: Option<Baseline>,
     history: History<'_>,
 ) -> TestVerdict {
-    let usual = history.usual(test.unit());
+    let usual = history.typical(test.unit());
     let (grade, why) = match outcome {
         Outcome::NotRun { why } | Outcome::Unsupported { why } => (Grade::NotRun, why.clone()),
         Outcome::Failed { why } => (Grade::Fail, why.clone()),
@@ -99,7 +98,8 @@ pub fn evaluate(
     TestVerdict { grade, why, least, usual }
 }
 
-/// Load that a card does not keep up. Its first eighth does not count: it is cool then, and its clocks are high.
+/// Detects throughput that decays under load. Skips the first eighth, when the GPU is cool and
+/// clocks are high.
 fn throughput_decay(samples: &[f64]) -> Option<(Grade, String)> {
     let part = (samples.len() / 8).max(1);
     let first = median(samples.get(part..part * 3)?)?;
@@ -109,7 +109,7 @@ fn throughput_decay(samples: &[f64]) -> Option<(Grade, String)> {
     (samples.len() >= 8 && ratio < 1.0 - REGRESSION_MARGIN).then_some((Grade::Degraded, why))
 }
 
-/// The middle, or between the two in the middle; none of nothing.
+/// The median; `None` of an empty slice.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -128,44 +128,44 @@ fn compare(
         return (Grade::Pass, "every byte was as it was written".to_owned());
     }
     let is_time = unit == Unit::Us;
-    // How much of what it is reference to was reached: of a time, less is more.
+    // Ratio to the reference. For times, lower is better.
     let reached = |reference: f64| if is_time { reference / value } else { value / reference };
     let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
     let loss = if is_time { LAUNCH_REGRESSION_MARGIN } else { REGRESSION_MARGIN };
-    let mut short = Vec::new();
-    let mut fine = Vec::new();
+    let mut below = Vec::new();
+    let mut sufficient = Vec::new();
     match least {
         Some(least) => {
             let share = reached(least.value);
-            let figure = figures(least.value);
+            let figure = three_digits(least.value);
             let comparison =
                 format!("{} of the least for this part, {figure} {unit}", percent(share));
-            if share < 1.0 { short.push(comparison) } else { fine.push(comparison) }
+            if share < 1.0 { below.push(comparison) } else { sufficient.push(comparison) }
         }
-        None => fine.push("there is no figure to hold it to".to_owned()),
+        None => sufficient.push("there is no figure to hold it to".to_owned()),
     }
     if let Some(usual) = usual {
         let ratio = reached(usual);
         let comparison = format!(
             "{} of what this card used to reach, {} {unit}",
             percent(ratio),
-            figures(usual)
+            three_digits(usual)
         );
         if ratio < 1.0 - loss {
-            short.push(format!("{comparison} (after a change of the machine: --forget-history)"));
+            below.push(format!("{comparison} (after a change of the machine: --forget-history)"));
         } else {
-            fine.push(comparison);
+            sufficient.push(comparison);
         }
     }
-    if short.is_empty() {
-        (Grade::Pass, fine.join("; "))
+    if below.is_empty() {
+        (Grade::Pass, sufficient.join("; "))
     } else {
-        (Grade::Degraded, short.join("; "))
+        (Grade::Degraded, below.join("; "))
     }
 }
 
-/// Three figures are what such a measurement has.
-fn figures(value: f64) -> String {
+/// Three significant digits, the precision of such a measurement.
+fn three_digits(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")
     } else if value >= 10.0 {

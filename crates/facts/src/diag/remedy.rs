@@ -1,9 +1,9 @@
-//! What to do about a GPU that did not pass.
+//! Remedies for failed and degraded GPUs.
 
 use super::evaluate::Grade;
 use super::test::Test;
 
-/// What to do about a result; none where there is nothing to do, or nothing is known.
+/// The remedy for a result; `None` if it passed or was not run.
 pub fn remedy(test: Test, grade: Grade) -> Option<&'static str> {
     match grade {
         Grade::Pass | Grade::NotRun => None,

@@ -1,10 +1,10 @@
-//! What must hold in the settings besides their form.
+//! Consistency checks of the settings.
 
 use std::collections::BTreeSet;
 
 use super::{CodePattern, LintClass, LintVerdict, SettingFacts};
 
-/// What must hold in the settings besides their form.
+/// Consistency checks of the settings.
 pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
     for verdict in facts.verdicts() {
         verdict_problems(verdict, problems);
@@ -15,7 +15,7 @@ pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
             space.names.iter().chain(&space.others).filter(|name| !name.starts_with(&space.prefix))
         {
             problems.push(format!(
-                "settings: `{name}` stands in namespace `{}` and does not begin with it",
+                "settings: `{name}` is in namespace `{}` but lacks its prefix",
                 space.prefix
             ));
         }
@@ -26,7 +26,7 @@ pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
         .filter(|rule| rule.value.is_none())
         .flat_map(|rule| rule.names.iter().cloned())
         .collect();
-    duplicates("variables judged by name", &fake, problems);
+    duplicates("variables matched by name", &fake, problems);
     for (name, rule) in
         facts.variable.iter().flat_map(|rule| rule.names.iter().map(move |n| (n, rule)))
     {
@@ -69,7 +69,7 @@ fn verdict_problems(verdict: &LintVerdict, problems: &mut Vec<String>) {
         problems.push(format!("settings: code `{code}` is not kebab-case"));
     }
     if verdict.truth.trim().is_empty() {
-        problems.push(format!("settings: `{code}` says nothing"));
+        problems.push(format!("settings: `{code}` has no text"));
     }
     if verdict.replacement.is_none() && verdict.class != LintClass::Redundant {
         problems.push(format!("settings: `{code}` ({}) has no replacement", verdict.class));
@@ -81,9 +81,9 @@ fn verdict_problems(verdict: &LintVerdict, problems: &mut Vec<String>) {
 }
 
 fn duplicates(what: &str, names: &[String], problems: &mut Vec<String>) {
-    let mut seen = BTreeSet::new();
-    for name in names.iter().filter(|name| !seen.insert(name.as_str())) {
-        problems.push(format!("settings: {what}: `{name}` stands twice"));
+    let mut unique = BTreeSet::new();
+    for name in names.iter().filter(|name| !unique.insert(name.as_str())) {
+        problems.push(format!("settings: {what}: `{name}` is listed twice"));
     }
 }
 
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_settings_hold_together() {
+    fn embedded_settings_are_consistent() {
         assert_eq!(problems_after(|_| {}), Vec::<String>::new());
     }
 
     #[test]
-    fn what_does_not_hold_together_is_said() {
+    fn reports_inconsistencies() {
         let one = |change: fn(&mut SettingFacts), words: &str| {
             let found = problems_after(change);
             assert!(found.iter().any(|problem| problem.contains(words)), "{words}: {found:?}");
@@ -114,14 +114,14 @@ mod tests {
         one(|facts| facts.variable[0].verdict.replacement = None, "has no replacement");
         one(|facts| facts.variable[0].verdict.origin.source.clear(), "has no source");
         one(|facts| facts.variable[0].verdict.code = "No Code".to_owned(), "is not kebab-case");
-        one(|facts| facts.variable[0].verdict.truth.clear(), "says nothing");
-        one(|facts| facts.namespace[0].names.push("OTHER".to_owned()), "does not begin with it");
+        one(|facts| facts.variable[0].verdict.truth.clear(), "has no text");
+        one(|facts| facts.namespace[0].names.push("OTHER".to_owned()), "lacks its prefix");
         one(
             |facts| {
                 let twin = facts.namespace[0].names[0].clone();
                 facts.namespace[0].names.push(twin);
             },
-            "stands twice",
+            "is listed twice",
         );
         one(
             |facts| {

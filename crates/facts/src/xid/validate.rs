@@ -1,4 +1,4 @@
-//! What must hold in `data/xids/` besides its form.
+//! Consistency checks of `data/xids/`.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,7 +6,7 @@ use std::fmt::Display;
 use crate::origin::Origin;
 use crate::xid::XidFacts;
 
-/// Adds what is wrong with the facts.
+/// Appends all problems of the facts.
 pub(crate) fn validate(facts: &XidFacts, problems: &mut Vec<String>) {
     let mut check = Validator { facts, problems };
     check.xids();
@@ -34,12 +34,12 @@ impl Validator<'_> {
     }
 
     fn unique<T: Ord + Display>(&mut self, what: &str, keys: impl Iterator<Item = T>) {
-        let mut seen = BTreeSet::new();
+        let mut unique = BTreeSet::new();
         for key in keys {
-            if seen.contains(&key) {
-                self.report(what, format_args!("`{key}` stands twice"));
+            if unique.contains(&key) {
+                self.report(what, format_args!("`{key}` is listed twice"));
             }
-            seen.insert(key);
+            unique.insert(key);
         }
     }
 
@@ -108,7 +108,7 @@ impl Validator<'_> {
                 self.bucket(&what, bucket);
             }
         }
-        let mut seen = BTreeSet::new();
+        let mut unique = BTreeSet::new();
         for record in &facts.nvlink_bits {
             let what = format!("nvlink_bits of register {}", record.register);
             self.origin(&what, &record.origin);
@@ -116,8 +116,8 @@ impl Validator<'_> {
                 self.report(&what, "an Xid 74 prints seven registers");
             }
             for bit in &record.bits {
-                if *bit > 31 || !seen.insert((record.register, *bit)) {
-                    self.report(&what, format_args!("bit {bit} is above 31 or stands twice"));
+                if *bit > 31 || !unique.insert((record.register, *bit)) {
+                    self.report(&what, format_args!("bit {bit} is above 31 or is listed twice"));
                 }
             }
         }
@@ -150,7 +150,7 @@ impl Validator<'_> {
                 self.report(&what, "no text to look for, or an empty one");
             }
             if !crate::decode::is_found_by_prefilter(message) {
-                self.report(&what, "no text that the prefilter looks for");
+                self.report(&what, "no text that the prefilter searches for");
             }
         }
     }
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_facts_hold_together() {
+    fn embedded_facts_are_consistent() {
         assert_eq!(problems_after(|_| ()), Vec::<String>::new());
     }
 
     #[test]
-    fn what_does_not_hold_together_is_named() {
+    fn reports_inconsistencies() {
         let twice = problems_after(|facts| facts.xid.push(facts.xid[0].clone()));
-        assert_eq!(twice, ["xids: xid: `1` stands twice"]);
+        assert_eq!(twice, ["xids: xid: `1` is listed twice"]);
         let bare = problems_after(|facts| facts.sxid[0].origin.source.clear());
         assert_eq!(bare, ["xids: sxid 10001: no source"]);
         let short = problems_after(|facts| facts.nvlink5[0].intrinfo[0].truncate(31));

@@ -38,10 +38,10 @@ pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest
     }
 }
 
-/// The error for a CUDA that is not in the data, with what is.
+/// Error for a CUDA version that is not in the data, listing known ones.
 fn unknown_cuda(set: &FactSet, field: Field, text: &str) -> InputError {
     let releases = set.cuda.toolkit.iter().rev().map(|toolkit| toolkit.version);
-    // The nearest list that is not empty: releases of the same minor, minors of the same major.
+    // Suggest releases of the same minor, else minors of the same major.
     let minor = text.rsplit_once('.').and_then(|(minor, _)| minor.parse::<CudaVersion>().ok());
     let major = text.split('.').next().and_then(|major| major.parse::<u32>().ok());
     let same_minor = releases.clone().filter(|release| Some(release.cuda) == minor);
@@ -61,7 +61,7 @@ fn unknown_cuda(set: &FactSet, field: Field, text: &str) -> InputError {
     InputError::new(field, format!("CUDA {text} is not in the data"), format!("{range}{NEWER}"))
 }
 
-/// Where facts about newer releases come from.
+/// Hint for releases newer than the data.
 pub(super) const NEWER: &str = "; `farrier facts update --from FILE` installs newer facts";
 
 pub(super) fn parse_forward_compat(set: &FactSet, text: &str) -> Result<CudaVersion, InputError> {

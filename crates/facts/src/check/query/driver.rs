@@ -14,7 +14,7 @@ pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a
     let bare = text.strip_prefix(['R', 'r']).unwrap_or(text);
     let (version, precision) = if let Some(number) = number(bare) {
         let latest = set.drivers.branch(Branch(number)).map(|facts| facts.latest.clone());
-        // Outside the data a branch is judged by its number alone.
+        // Outside the data only the branch number is known.
         let version = latest.map_or_else(|| format!("{number}.0").parse(), Ok);
         (version.map_err(|err| error(err.to_string()))?, DriverPrecision::Branch)
     } else {
@@ -29,7 +29,7 @@ pub(super) fn parse_driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a
     if set.cuda.family(number.0).is_some() {
         return Err(error(format!("`{text}` looks like a CUDA version; are the two swapped?")));
     }
-    // A branch has three digits: one more or less is a slip.
+    // Branch numbers have three digits; anything else is a typo.
     if !(100..1000).contains(&number.0) {
         return Err(error(format!("`{text}` does not read as a driver version")));
     }

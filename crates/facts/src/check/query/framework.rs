@@ -58,8 +58,8 @@ pub(super) fn parse_framework<'a>(
     Ok(FrameworkRequest { package, version, version_assumed_from, build_choice, build })
 }
 
-/// The version in the data that was meant: the equal one (`2.11` is `2.11.0`), or else the newest that
-/// the text begins (`0.8` of `0.8.5`).
+/// Resolves a version against the data: the equal one (`2.11` is `2.11.0`), else the newest with
+/// this prefix (`0.8` and `0.8.5`).
 fn resolve_version(
     set: &FactSet,
     package: &FrameworkPackage,
@@ -99,8 +99,8 @@ fn minor(version: &PackageVersion) -> String {
     format!("{major}.{minor}")
 }
 
-/// The record of a build. A tag that names a CUDA which never was is an error; a real CUDA for which
-/// the data has no build of this version is left open.
+/// Finds a build. A tag with a nonexistent CUDA version is an error; for a real CUDA version
+/// without a build in the data the result is `None`.
 fn find_build<'a>(
     set: &'a FactSet,
     package: &FrameworkPackage,
@@ -128,7 +128,7 @@ fn find_build<'a>(
     ))
 }
 
-/// The CUDA that a wheel's tag names: `cu128` is 12.8.
+/// The CUDA version in a wheel tag: `cu128` is 12.8.
 pub(in crate::check) fn tag_cuda(tag: &str) -> Option<CudaVersion> {
     let digits = tag.strip_prefix("cu")?;
     if digits.len() != 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

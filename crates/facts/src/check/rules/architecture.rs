@@ -1,4 +1,4 @@
-//! Does the driver branch know the GPU's generation?
+//! Does the driver branch support the GPU's generation?
 
 use super::{advise_branch, architecture_of, target_of};
 use crate::check::findings::Findings;

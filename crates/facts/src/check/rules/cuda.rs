@@ -1,4 +1,4 @@
-//! Does the driver carry this CUDA, and does this CUDA know the GPU?
+//! Does the driver support this CUDA, and does this CUDA support the GPU?
 
 use super::forward::UserSpace;
 use super::{advise_branch, architecture_of, at_least, drives, target_of};
@@ -19,25 +19,24 @@ pub(crate) fn evaluate(
 ) {
     let Some(need) = &query.cuda else { return };
     let need = CudaRequirement::from_toolkit(set, query, need);
-    // What has no code for the GPU is not said to run.
+    // Without code for the GPU, do not claim that it runs.
     if supports_gpu(set, query, &need, findings) {
         driver_supports(set, query, user_space, &need, findings);
     }
 }
 
-/// What must be carried, and by which name to speak of it.
+/// The CUDA that something requires, with the name for messages.
 pub(super) struct CudaRequirement<'a> {
     /// `CUDA 12.8`, or `torch 2.11.0 (CUDA 13.0)`.
     pub(super) subject: String,
-    /// The major version and what is known of it.
     pub(super) family: &'a Family,
-    /// Absent where only the major version was given.
+    /// `None` if only the major version was given.
     pub(super) cuda: Option<CudaVersion>,
     /// The driver that ships with it.
     pub(super) shipped: Option<&'a DriverVersion>,
     /// Who says so.
     pub(super) origin: &'a Origin,
-    /// What it is for. A framework is always run.
+    /// Frameworks always run.
     pub(super) usage: Usage,
     /// The program carries PTX and no machine code for the GPU.
     pub(super) ptx_only: bool,
@@ -66,7 +65,7 @@ impl<'a> CudaRequirement<'a> {
         }
     }
 
-    /// The same for a framework that brings `cuda` along.
+    /// Requirement of a framework that installs `cuda`.
     pub(super) fn from_framework(
         set: &'a FactSet,
         ptx_only: bool,
@@ -87,7 +86,7 @@ impl<'a> CudaRequirement<'a> {
         })
     }
 
-    /// In a question of compiling, a driver that cannot run the result is a condition, not an end.
+    /// For compilation, a driver that cannot run the result is only a caveat.
     fn blocked(&self) -> Verdict {
         match self.usage {
             Usage::Run => Verdict::Blocked,
@@ -96,17 +95,17 @@ impl<'a> CudaRequirement<'a> {
     }
 }
 
-/// How a user space meets a CUDA.
+/// How the user-space driver supports the required CUDA.
 enum CudaSupport {
-    /// It is of a newer major version.
+    /// Newer major version.
     NewerFamily(CudaVersion),
-    /// It is too old for the major version.
+    /// Too old for the major version.
     TooOld,
-    /// It is of the same major version, and no minor was asked for.
+    /// Same major version; no minor was requested.
     Family(CudaVersion),
-    /// It speaks this CUDA; the toolkit may ship with a later release of its branch.
-    Speaks { speaks: CudaVersion, update_is_newer: bool },
-    /// It is of the same major version and speaks an older minor.
+    /// Native support; the toolkit may ship with a later release of the branch.
+    Native { max_cuda: CudaVersion, update_is_newer: bool },
+    /// Same major version, older minor.
     OlderMinor(CudaVersion),
 }
 
@@ -116,29 +115,29 @@ fn cuda_support(
     need: &CudaRequirement<'_>,
 ) -> CudaSupport {
     let driver = &query.driver.version;
-    // The driver that ships with a release runs it, also where the family's floor came later
-    // (450.51.05 and CUDA 11.0).
+    // The driver shipped with a release runs it even below the family's minimum, which was raised
+    // later (450.51.05 and CUDA 11.0).
     let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
     let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
-    let Some(speaks) = user_space.cuda else { return CudaSupport::TooOld };
-    if speaks.major > need.family.major {
-        return CudaSupport::NewerFamily(speaks);
+    let Some(max_cuda) = user_space.cuda else { return CudaSupport::TooOld };
+    if max_cuda.major > need.family.major {
+        return CudaSupport::NewerFamily(max_cuda);
     }
-    if speaks.major < need.family.major || !above_floor {
+    if max_cuda.major < need.family.major || !above_floor {
         return CudaSupport::TooOld;
     }
     match need.cuda {
-        None => CudaSupport::Family(speaks),
-        Some(cuda) if speaks >= cuda => {
-            let of_branch = |shipped: &&DriverVersion| shipped.branch() == driver.branch();
-            let update = need.shipped.filter(of_branch).is_some_and(|shipped| driver < shipped);
-            CudaSupport::Speaks { speaks, update_is_newer: update && !user_space.by_package }
+        None => CudaSupport::Family(max_cuda),
+        Some(cuda) if max_cuda >= cuda => {
+            let same_branch = |shipped: &&DriverVersion| shipped.branch() == driver.branch();
+            let update = need.shipped.filter(same_branch).is_some_and(|shipped| driver < shipped);
+            CudaSupport::Native { max_cuda, update_is_newer: update && !user_space.by_package }
         }
-        Some(_) => CudaSupport::OlderMinor(speaks),
+        Some(_) => CudaSupport::OlderMinor(max_cuda),
     }
 }
 
-/// Whether the driver runs what was built with this CUDA. Returns false where it does not.
+/// Reports whether the driver runs programs built with this CUDA; false if it does not.
 pub(super) fn driver_supports(
     set: &FactSet,
     query: &Query<'_>,
@@ -153,48 +152,48 @@ pub(super) fn driver_supports(
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
     let (verdict, code, text, origin) = match cuda_support(query, user_space, need) {
         CudaSupport::TooOld => return report_driver_too_old(set, query, need, findings),
-        CudaSupport::NewerFamily(speaks) => (
+        CudaSupport::NewerFamily(max_cuda) => (
             Verdict::Ok,
             "cuda-backward-compatible",
-            format!("{via} speaks CUDA {speaks} and runs what {subject} built"),
+            format!("{via} speaks CUDA {max_cuda} and runs what {subject} built"),
             family,
         ),
-        CudaSupport::Family(speaks) => (
+        CudaSupport::Family(max_cuda) => (
             Verdict::Caveat,
             "cuda-minor-missing",
             format!(
-                "{subject} was given without its minor: up to {speaks} {via} runs it as it is, later \
+                "{subject} was given without its minor: up to {max_cuda} {via} runs it as it is, later \
                  minors by minor-version compatibility (not PTX)"
             ),
             family,
         ),
-        CudaSupport::Speaks { update_is_newer: true, .. } => (
+        CudaSupport::Native { update_is_newer: true, .. } => (
             Verdict::Caveat,
             "cuda-update-newer-than-driver",
             format!("{subject} runs on {}, of the same branch{ships}", query.driver.version),
             need.origin,
         ),
-        CudaSupport::Speaks { speaks, .. } => (
+        CudaSupport::Native { max_cuda, .. } => (
             Verdict::Ok,
             "cuda-native",
-            format!("{via} speaks CUDA {speaks} and runs {subject}{ships}"),
+            format!("{via} speaks CUDA {max_cuda} and runs {subject}{ships}"),
             need.origin,
         ),
-        CudaSupport::OlderMinor(speaks) if need.ptx_only => {
+        CudaSupport::OlderMinor(max_cuda) if need.ptx_only => {
             let text = format!(
-                "PTX of {subject} cannot be translated: {via} speaks CUDA {speaks}, and \
+                "PTX of {subject} cannot be translated: {via} speaks CUDA {max_cuda}, and \
                  minor-version compatibility does not cover PTX{ships}"
             );
             findings.reason(need.blocked(), "cuda-ptx-newer-than-driver", text, family);
             advise_newer(set, query, need, findings);
             return false;
         }
-        CudaSupport::OlderMinor(speaks) => (
+        CudaSupport::OlderMinor(max_cuda) => (
             Verdict::Caveat,
             "cuda-minor-version",
             format!(
                 "{subject} runs by minor-version compatibility ({} runs CUDA {}.x), except programs \
-                 that need PTX translated or newer driver features: {via} speaks CUDA {speaks}{ships}",
+                 that need PTX translated or newer driver features: {via} speaks CUDA {max_cuda}{ships}",
                 at_least(&need.family.driver_min),
                 need.family.major
             ),
@@ -233,14 +232,14 @@ fn advise_newer(
     findings: &mut Findings,
 ) {
     let major = need.family.major;
-    let wanted = need.cuda.unwrap_or(CudaVersion { major, minor: 0 });
+    let required = need.cuda.unwrap_or(CudaVersion { major, minor: 0 });
     let qualifies = |cuda: CudaVersion| {
-        if need.ptx_only { cuda >= wanted } else { cuda.major >= major }
+        if need.ptx_only { cuda >= required } else { cuda.major >= major }
     };
     advise_branch(set, query, findings, &format!("for {}", need.subject), |branch| {
         qualifies(branch.native_cuda)
     });
-    // A package can help where its base is supported and the GPU stays known.
+    // A cuda-compat package helps if its base is supported and its branch still supports the GPU.
     let Some(cuda) = need.cuda else { return };
     let facts = &set.cuda.forward_compatibility;
     let branch = query.driver.version.branch();
@@ -251,10 +250,10 @@ fn advise_newer(
             && package.on(branch) == Some(BaseSupport::Works)
     });
     let Some(package) = package else { return };
-    let carried = set.drivers.branch.iter().find(|branch| branch.native_cuda == package.cuda);
+    let bundled = set.drivers.branch.iter().find(|branch| branch.native_cuda == package.cuda);
     let known = architecture
         .last_branch
-        .is_none_or(|last| carried.is_some_and(|branch| branch.branch <= last));
+        .is_none_or(|last| bundled.is_some_and(|branch| branch.branch <= last));
     if query.forward_compat.is_none() && known && drives(set, query.gpu, branch) {
         findings.remedy(
             &format!("for {}", need.subject),
@@ -264,8 +263,7 @@ fn advise_newer(
     }
 }
 
-/// Whether this CUDA has machine code for the GPU, or can make it; false where nothing built with it
-/// can run there.
+/// Reports whether this CUDA supports the GPU; false if nothing built with it can run there.
 fn supports_gpu(
     set: &FactSet,
     query: &Query<'_>,
@@ -358,7 +356,7 @@ fn report_dropped_target(
     findings.remedy(&format!("for {}", query.gpu.id), format!("use CUDA {last} or older"), None);
 }
 
-/// What can be said of a major version as a whole.
+/// Same as [`supports_gpu`] if only the major version is known.
 fn major_supports_gpu(
     query: &Query<'_>,
     need: &CudaRequirement<'_>,
@@ -390,7 +388,7 @@ fn major_supports_gpu(
     true
 }
 
-/// The best target of the same generation that this CUDA does know.
+/// The newest target of the same generation that this CUDA supports.
 fn older_target(
     set: &FactSet,
     own: ComputeCapability,

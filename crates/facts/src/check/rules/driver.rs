@@ -1,4 +1,4 @@
-//! How exactly the GPU and the driver were named, and whether the data reaches them.
+//! Reports assumptions about GPU and driver, and drivers outside the data.
 
 use crate::check::findings::Findings;
 use crate::check::query::{DriverPrecision, Query};

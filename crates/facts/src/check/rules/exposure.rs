@@ -1,6 +1,7 @@
-//! Security advisories and known regressions that the driver is exposed to.
+//! Security advisories and known regressions of the driver.
 //!
-//! They are notices: whether a fleet accepts them is its own policy. In a strict check they decide.
+//! They are notices, because accepting them is fleet policy. In a strict check they affect the
+//! verdict.
 
 use crate::advisory::{Advisory, FixedDriver, Product, Regression};
 use crate::check::findings::Findings;
@@ -13,7 +14,7 @@ use crate::version::{Branch, DriverVersion};
 pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let driver = &query.driver.version;
     let Some(branch) = query.driver.branch else {
-        // Nothing is known of it, which is not the same as nothing against it.
+        // No data does not mean no advisories.
         if query.strict {
             let text = format!("strict: the advisories of {} are not known", driver.branch());
             let origin = &set.drivers.newest().origin;
@@ -50,20 +51,21 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
 #[derive(Default)]
 struct Exposure<'a> {
     exposed: Option<(&'a Advisory, usize)>,
-    /// The release that fixes all of them.
+    /// The lowest release that fixes all of them.
     fixed: Option<&'a DriverVersion>,
     unlisted: Option<(&'a Advisory, usize)>,
 }
 
-/// The bulletin's entry for a branch, among the rows for data-centre and then for other products.
+/// The bulletin's fixed driver for the branch, from the data-centre rows, then from other products'
+/// rows.
 fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
     let branch = query.driver.version.branch();
     let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
     rows.into_iter().find(|fixed| fixed.branch == branch)
 }
 
-/// The bulletins that list a branch in some advisory: they have looked at the branch, and an advisory of
-/// theirs without a row for it does not concern it.
+/// Bulletins that list the branch in some advisory. Since they cover the branch, their advisories
+/// without a row for it do not affect it.
 fn reviewed_bulletins(set: &FactSet, branch: Branch) -> Vec<&str> {
     let lists =
         |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|fixed| fixed.branch == branch);
@@ -109,9 +111,9 @@ fn advisories<'a>(
                 });
             }
             Some(_) => {}
-            // A branch that came out after the bulletin was never affected by what it lists.
+            // Branches released after the bulletin were never affected.
             None if branch_released > advisory.published => {}
-            // One with a doubt proves nothing.
+            // A doubtful advisory proves nothing.
             None if advisory.doubt.is_none()
                 && reviewed_bulletins.contains(&advisory.bulletin.as_str()) => {}
             None => {

@@ -1,4 +1,4 @@
-//! Fabric manager: the driver's version, to the last digit.
+//! Fabric manager must match the driver version exactly.
 
 use crate::check::findings::Findings;
 use crate::check::query::{DriverPrecision, Query};

@@ -1,4 +1,4 @@
-//! Features that a node is wanted for.
+//! Required features.
 
 use crate::check::findings::Findings;
 use crate::check::query::{Feature, Query};
@@ -68,9 +68,9 @@ fn mig(query: &Query<'_>, findings: &mut Findings) {
     match &mig.driver_min {
         Some(first) if driver < first => {
             let unverified = query.gpu.unverified.iter().any(|field| field == "mig.driver_min");
-            let mark = if unverified { " (unverified)" } else { "" };
+            let suffix = if unverified { " (unverified)" } else { "" };
             let text =
-                format!("MIG on {gpu} needs driver {first} or newer{mark}; {driver} is older");
+                format!("MIG on {gpu} needs driver {first} or newer{suffix}; {driver} is older");
             findings.reason(Verdict::Blocked, "mig-driver-too-old", text, &mig.origin);
         }
         _ => {

@@ -10,12 +10,12 @@ use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
-/// The user space that CUDA programs will meet.
+/// The user-space driver that CUDA programs load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UserSpace {
-    /// The newest CUDA that it speaks; absent where the data does not reach the driver.
+    /// The newest supported CUDA; `None` if the driver is outside the data.
     pub(crate) cuda: Option<CudaVersion>,
-    /// It comes from a `cuda-compat` package that works here.
+    /// Provided by a working `cuda-compat` package.
     pub(crate) by_package: bool,
 }
 
@@ -31,19 +31,19 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     };
     let name = package.name();
 
-    // The package carries the user space of the branch that first spoke its CUDA; that branch must
-    // still know the GPU.
-    let carried = set.drivers.branch.iter().find(|branch| branch.native_cuda == cuda);
+    // The package bundles the user space of the first branch with its CUDA; that branch must still
+    // support the GPU.
+    let bundled = set.drivers.branch.iter().find(|branch| branch.native_cuda == cuda);
     let architecture = architecture_of(set, query.gpu);
-    if let (Some(carried), Some(last)) = (carried, architecture.last_branch)
-        && carried.branch > last
+    if let (Some(bundled), Some(last)) = (bundled, architecture.last_branch)
+        && bundled.branch > last
     {
         findings.reason(
             Verdict::Blocked,
             "forward-compat-architecture",
             format!(
                 "{name} carries the user space of {}, which no longer knows {} (last: {last})",
-                carried.branch, architecture.name
+                bundled.branch, architecture.name
             ),
             &architecture.origin,
         );
@@ -98,7 +98,7 @@ pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings
     }
 }
 
-/// NVIDIA's current table leaves old packages out.
+/// NVIDIA's current table omits old packages.
 fn report_unlisted(
     query: &Query<'_>,
     native: UserSpace,
@@ -106,7 +106,7 @@ fn report_unlisted(
     origin: &Origin,
     findings: &mut Findings,
 ) {
-    let (verdict, text) = if native.cuda.is_some_and(|speaks| speaks >= cuda) {
+    let (verdict, text) = if native.cuda.is_some_and(|supported| supported >= cuda) {
         let branch = query.driver.version.branch();
         (Verdict::Blocked, format!("a cuda-compat package of CUDA {cuda} is older than {branch}"))
     } else {
@@ -115,7 +115,7 @@ fn report_unlisted(
     findings.reason(verdict, "forward-compat-unlisted", text, origin);
 }
 
-/// The package works here; some bases and parts come with a condition.
+/// The package works; some bases and parts come with a condition.
 fn report_works(
     query: &Query<'_>,
     facts: &ForwardCompatibility,

@@ -1,4 +1,4 @@
-//! Is the branch still looked after on that day?
+//! Is the branch supported on that day?
 
 use super::advise_branch;
 use crate::check::findings::Findings;
@@ -7,16 +7,15 @@ use crate::check::report::{Notice, NoticeCode, Verdict};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::set::FactSet;
 
-/// How long before the end of support a person wants to hear of it: a quarter, in which most fleets
-/// have a change window.
+/// Notice period before the end of support: a quarter, in which most fleets have a change window.
 const SOON_DAYS: i32 = 90;
 
 pub(crate) fn evaluate(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let Some(branch) = query.driver.branch else { return };
     let name = branch.branch;
-    let mark = |field: &str| if branch.is_unverified(field) { " (unverified)" } else { "" };
-    let kind = format!("{}{}", branch.lifecycle.name(), mark("lifecycle"));
-    let end = branch.end_of_support.map(|end| format!("{end}{}", mark("end_of_support")));
+    let unverified = |field: &str| if branch.is_unverified(field) { " (unverified)" } else { "" };
+    let kind = format!("{}{}", branch.lifecycle.name(), unverified("lifecycle"));
+    let end = branch.end_of_support.map(|end| format!("{end}{}", unverified("end_of_support")));
     let end = end.unwrap_or_default();
     let origin = &branch.origin;
     match branch.support(query.on) {

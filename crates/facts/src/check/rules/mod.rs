@@ -1,4 +1,5 @@
-//! One file a rule. A rule reads the set and the query and adds what it finds; no rule reads another's.
+//! One file per rule. A rule reads the set and the query and adds its findings; rules are
+//! independent.
 
 pub(super) mod architecture;
 pub(super) mod cuda;
@@ -21,18 +22,19 @@ use crate::version::{Branch, CudaVersion, DriverVersion};
 
 /// The generation of a GPU.
 fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
-    let found =
+    let architecture =
         set.gpus.architecture.iter().find(|architecture| architecture.name == gpu.architecture);
-    found.expect("a valid set has the architecture of every GPU")
+    architecture.expect("a valid set has the architecture of every GPU")
 }
 
-/// Which kernel modules drive a GPU: its generation's, and only the open ones beside a Grace CPU.
+/// Kernel modules that support a GPU: those of its generation, and only the open ones next to a
+/// Grace CPU.
 pub(crate) fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
     if gpu.coherent { Modules::Open } else { architecture_of(set, gpu).modules }
 }
 
-/// The newest CUDA that the driver's own user space speaks; a driver beyond the data speaks at least
-/// what the newest known one does.
+/// The newest CUDA that the driver's own user space supports. A driver newer than the data is
+/// assumed to support what the newest known one does.
 fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
     match query.driver.branch {
         Some(branch) => Some(branch.native_cuda),
@@ -46,17 +48,17 @@ fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
 /// The compiler target of a GPU.
 fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Target {
     let targets = &architecture_of(set, gpu).targets;
-    let found = targets.iter().find(|target| target.compute_capability == gpu.compute_capability);
-    found.expect("a valid set has the target of every GPU")
+    let target = targets.iter().find(|target| target.compute_capability == gpu.compute_capability);
+    target.expect("a valid set has the target of every GPU")
 }
 
-/// Whether a branch drives a GPU.
+/// Whether a branch supports a GPU.
 fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
     architecture_of(set, gpu).drives_target(target_of(set, gpu), branch)
 }
 
-/// The branch to move to: drives the GPU, is supported on the day, satisfies `qualifies`; long-term
-/// before production, and then the one that lasts longest.
+/// The branch to upgrade to: supports the GPU, is supported on the day and satisfies `qualifies`.
+/// Prefers long-term over production branches, then the latest end of support.
 fn recommended_branch<'a>(
     set: &'a FactSet,
     query: &Query<'_>,
@@ -77,7 +79,8 @@ fn recommended_branch<'a>(
         })
 }
 
-/// Advises a move to another branch, with the command for NVIDIA's Debian and Ubuntu repository.
+/// Adds a remedy to move to another branch, with the command for NVIDIA's Debian and Ubuntu
+/// repository.
 fn advise_branch(
     set: &FactSet,
     query: &Query<'_>,
@@ -100,7 +103,8 @@ fn advise_branch(
     );
 }
 
-/// Installs a branch from NVIDIA's Debian and Ubuntu repository, with the modules that the GPU takes.
+/// Command that installs a branch from NVIDIA's Debian and Ubuntu repository, with the modules that
+/// the GPU supports.
 fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     let proprietary = match modules_of(set, query.gpu) {
         Modules::Open => false,
@@ -117,7 +121,7 @@ fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     }
 }
 
-/// A lower bound in words.
+/// Text of a lower bound.
 fn at_least(floor: &DriverVersion) -> String {
     format!("driver {floor} or newer")
 }

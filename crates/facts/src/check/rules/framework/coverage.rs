@@ -1,4 +1,4 @@
-//! Does a build carry code for the GPU?
+//! Does a build contain code for the GPU?
 
 use super::CheckedBuild;
 use crate::check::findings::Findings;
@@ -10,22 +10,21 @@ use crate::framework::{Coverage, CoverageMatch};
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
-/// How the code in a build meets the GPU.
+/// How a build supports the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GpuCoverage {
-    /// Machine code that runs on it.
+    /// Contains machine code that runs on it.
     MachineCode,
-    /// The maker supports it, and the build's CUDA knows it.
+    /// Supported by the vendor and by the build's CUDA.
     Support,
-    /// The maker supports it, and the GPU is newer than the build's CUDA.
+    /// Supported by the vendor, but the GPU is newer than the build's CUDA.
     SupportOfOlder,
-    /// PTX that this driver can translate for it.
+    /// PTX that this driver can JIT-compile.
     Ptx,
-    /// PTX that this driver cannot translate.
+    /// PTX that this driver cannot JIT-compile.
     PtxTooNew,
-    /// The build's CUDA has dropped its generation.
+    /// The build's CUDA dropped its generation.
     Dropped,
-    /// Nothing.
     Nothing,
 }
 
@@ -55,12 +54,12 @@ pub(super) fn gpu_coverage(
         return GpuCoverage::Nothing;
     }
     match user_space.cuda {
-        Some(speaks) if speaks >= coverage.cuda => GpuCoverage::Ptx,
+        Some(supported) if supported >= coverage.cuda => GpuCoverage::Ptx,
         _ => GpuCoverage::PtxTooNew,
     }
 }
 
-/// Says how the code in a build meets the GPU; false where it does not.
+/// Reports how a build supports the GPU; false if it does not.
 pub(super) fn evaluate(
     set: &FactSet,
     query: &Query<'_>,
@@ -69,10 +68,10 @@ pub(super) fn evaluate(
     findings: &mut Findings,
 ) -> bool {
     let name = &subject.name;
-    let carried = subject.cuda.and_then(|cuda| {
+    let found = subject.cuda.and_then(|cuda| {
         Some((cuda, set.frameworks.coverage(subject.package, subject.version, cuda)?))
     });
-    let Some((cuda, CoverageMatch { coverage, assumed })) = carried else {
+    let Some((cuda, CoverageMatch { coverage, assumed })) = found else {
         let text = format!("which GPUs {name} carries code for is not in the data");
         findings.reason(Verdict::Unknown, "framework-architectures-unknown", text, subject.origin);
         return true;
@@ -125,7 +124,7 @@ pub(super) fn evaluate(
             format!("{name} is made for {list}; nothing of it runs on {sm} ({gpu})"),
         ),
     };
-    // That a compiler has dropped the GPU is known for certain; a list of an earlier version is not.
+    // A dropped generation is certain; coverage assumed from an earlier version is not.
     if assumed && coverage_kind != GpuCoverage::Dropped {
         let verdict = if verdict == Verdict::Blocked { Verdict::Unknown } else { Verdict::Caveat };
         let text = format!("no source lists the code of {name}; as of an earlier version: {text}");

@@ -1,4 +1,5 @@
-//! Does this driver carry the CUDA of a published build, and does the build carry code for the GPU?
+//! Does the driver support the CUDA of a published build, and does the build contain code for the
+//! GPU?
 
 mod advice;
 mod coverage;
@@ -51,7 +52,7 @@ pub(crate) fn evaluate(
     }
 }
 
-/// What was taken for what the person left open.
+/// Reports assumptions about unspecified parts of the request.
 fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
     let origin = &need.package.origin;
     if need.build_choice == BuildChoice::Plain
@@ -72,7 +73,7 @@ fn assumptions(need: &FrameworkRequest<'_>, findings: &mut Findings) {
     }
 }
 
-/// A framework on torch has code of its own: both must fit.
+/// A framework on torch has its own GPU code: both must work.
 fn on_torch(
     set: &FactSet,
     query: &Query<'_>,
@@ -110,15 +111,15 @@ fn on_torch(
     evaluate_build(set, query, user_space, &subject, findings) && own
 }
 
-/// A build as the rules speak of it.
+/// A build under evaluation.
 pub(super) struct CheckedBuild<'a> {
     name: String,
     package: &'a str,
     version: &'a crate::version::PackageVersion,
-    /// The lowest CUDA that it brings along.
+    /// The lowest CUDA that it installs.
     cuda: Option<CudaVersion>,
     build: Option<&'a Build>,
-    /// Of the build, or of its package where the data has no record of the build.
+    /// Origin of the build, or of its package if the data has no record of the build.
     origin: &'a Origin,
 }
 
@@ -139,7 +140,7 @@ impl<'a> CheckedBuild<'a> {
     }
 }
 
-/// Whether the build works here.
+/// Reports whether the build works.
 fn evaluate_build(
     set: &FactSet,
     query: &Query<'_>,
@@ -150,7 +151,7 @@ fn evaluate_build(
     let name = &subject.name;
     let origin = subject.origin;
     let need = subject.cuda.and_then(|cuda| {
-        // The installer takes the newest that the package allows.
+        // The installer picks the newest CUDA that the package allows.
         let newest = newest_allowed(set, subject.build, cuda);
         let range = if newest > cuda { format!("{cuda} to {newest}") } else { cuda.to_string() };
         CudaRequirement::from_framework(
@@ -166,8 +167,8 @@ fn evaluate_build(
         findings.reason(Verdict::Unknown, "framework-cuda-unknown", text, origin);
         return true;
     };
-    let carried = driver_supports(set, query, user_space, &need, findings);
-    coverage::evaluate(set, query, user_space, subject, findings) && carried
+    let driver_ok = driver_supports(set, query, user_space, &need, findings);
+    coverage::evaluate(set, query, user_space, subject, findings) && driver_ok
 }
 
 /// The newest CUDA that a build accepts.
