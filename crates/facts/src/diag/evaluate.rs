@@ -88,7 +88,7 @@ pub fn evaluate(
         Outcome::Wrong { what } => (Grade::Fail, what.join("; ")),
         Outcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
         Outcome::Done { value: Some(value), .. } if !value.is_finite() || *value <= 0.0 => {
-            (Grade::Fail, format!("measured {value} {}, which cannot be", test.unit()))
+            (Grade::Fail, format!("measured {value} {}, which is impossible", test.unit()))
         }
         Outcome::Done { value: Some(value), samples, .. } => {
             let decay = if test == Test::Soak { throughput_decay(samples) } else { None };
@@ -105,7 +105,7 @@ fn throughput_decay(samples: &[f64]) -> Option<(Grade, String)> {
     let first = median(samples.get(part..part * 3)?)?;
     let last = median(samples.get(samples.len().checked_sub(part * 2)?..)?)?;
     let ratio = last / first;
-    let why = format!("it ended at {:.1} % of what it reached at first", ratio * 100.0);
+    let why = format!("throughput fell to {:.1} % of its initial value", ratio * 100.0);
     (samples.len() >= 8 && ratio < 1.0 - REGRESSION_MARGIN).then_some((Grade::Degraded, why))
 }
 
@@ -125,7 +125,7 @@ fn compare(
 ) -> (Grade, String) {
     let unit = test.unit();
     if unit == Unit::Gb {
-        return (Grade::Pass, "every byte was as it was written".to_owned());
+        return (Grade::Pass, "all bytes read back as written".to_owned());
     }
     let is_time = unit == Unit::Us;
     // Ratio to the reference. For times, lower is better.
@@ -139,20 +139,20 @@ fn compare(
             let share = reached(least.value);
             let figure = three_digits(least.value);
             let comparison =
-                format!("{} of the least for this part, {figure} {unit}", percent(share));
+                format!("{} of the minimum for this part, {figure} {unit}", percent(share));
             if share < 1.0 { below.push(comparison) } else { sufficient.push(comparison) }
         }
-        None => sufficient.push("there is no figure to hold it to".to_owned()),
+        None => sufficient.push("no baseline to compare with".to_owned()),
     }
     if let Some(usual) = usual {
         let ratio = reached(usual);
         let comparison = format!(
-            "{} of what this card used to reach, {} {unit}",
+            "{} of the typical value of this GPU, {} {unit}",
             percent(ratio),
             three_digits(usual)
         );
         if ratio < 1.0 - loss {
-            below.push(format!("{comparison} (after a change of the machine: --forget-history)"));
+            below.push(format!("{comparison} (after a hardware change: --forget-history)"));
         } else {
             sufficient.push(comparison);
         }

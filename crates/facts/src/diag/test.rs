@@ -160,25 +160,25 @@ impl Test {
     /// Short description for reports.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Allocate => "memory is taken, written, read and given back",
-            Self::Compute => "a kernel on every multiprocessor, checked by the host",
-            Self::PcieToGpu => "pinned host memory to the GPU",
-            Self::PcieToHost => "the GPU to pinned host memory",
-            Self::LaunchStream => "a kernel launched on a stream",
-            Self::LaunchGraph => "a kernel as a node of a graph",
-            Self::HbmRead => "memory read by a kernel",
-            Self::HbmWrite => "memory written by a kernel",
-            Self::HbmCopy => "memory copied, bytes read and written",
-            Self::GemmBf16 => "a large matrix product, bfloat16",
-            Self::GemmFp16 => "a large matrix product, float16",
-            Self::GemmFp8 => "a large matrix product, 8-bit floats (E4M3)",
-            Self::GemmTf32 => "a large matrix product, TF32",
-            Self::GemmFp64 => "a large matrix product, float64",
-            Self::GemmOwn => "a large matrix product, bfloat16, without a library",
-            Self::MemoryPatterns => "patterns over all free memory, read back",
-            Self::PeerCopy => "memory copied to another GPU",
-            Self::Soak => "matrix products over minutes",
-            Self::Corruption => "one product over and over, compared bit by bit",
+            Self::Allocate => "allocate, write, read and free memory",
+            Self::Compute => "a kernel on every SM, verified by the host",
+            Self::PcieToGpu => "copy from pinned host memory to the GPU",
+            Self::PcieToHost => "copy from the GPU to pinned host memory",
+            Self::LaunchStream => "kernel launch latency on a stream",
+            Self::LaunchGraph => "kernel launch latency as a CUDA graph node",
+            Self::HbmRead => "read bandwidth of a kernel",
+            Self::HbmWrite => "write bandwidth of a kernel",
+            Self::HbmCopy => "copy bandwidth, bytes read plus written",
+            Self::GemmBf16 => "large GEMM, bfloat16",
+            Self::GemmFp16 => "large GEMM, float16",
+            Self::GemmFp8 => "large GEMM, FP8 (E4M3)",
+            Self::GemmTf32 => "large GEMM, TF32",
+            Self::GemmFp64 => "large GEMM, float64",
+            Self::GemmOwn => "large GEMM, bfloat16, without a library",
+            Self::MemoryPatterns => "patterns written to all free memory and read back",
+            Self::PeerCopy => "copy to another GPU",
+            Self::Soak => "GEMM for minutes",
+            Self::Corruption => "one GEMM repeated and compared bit by bit",
         }
     }
 
@@ -244,7 +244,7 @@ impl FromStr for Test {
 
 /// Unknown test name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no test `{name}`; there are {}", Test::ALL.map(Test::name).join(", "))]
+#[error("unknown test `{name}`; tests are {}", Test::ALL.map(Test::name).join(", "))]
 pub struct UnknownTest {
     pub name: String,
 }

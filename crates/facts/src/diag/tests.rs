@@ -44,17 +44,17 @@ fn rates_are_compared_with_part_and_gpu_history() {
     assert_eq!(rate(3100.0, &[]).grade, Grade::Pass);
     let low = rate(2700.0, &[]);
     assert_eq!(low.grade, Grade::Degraded);
-    assert_eq!(low.why, "90.0 % of the least for this part, 3000 GB/s");
+    assert_eq!(low.why, "90.0 % of the minimum for this part, 3000 GB/s");
     // Above the part's minimum, but below this GPU's typical value.
     let worse = rate(3100.0, &[4000.0, 4010.0, 3990.0]);
     assert_eq!(worse.grade, Grade::Degraded);
-    assert!(worse.why.starts_with("77.5 % of what this card used to reach, 4000 GB/s"));
+    assert!(worse.why.starts_with("77.5 % of the typical value of this GPU, 4000 GB/s"));
     assert!(worse.why.contains("--forget-history"));
     assert_eq!(rate(3100.0, &[4000.0, 4010.0]).grade, Grade::Pass, "two runs are too few");
     assert_eq!(rate(3900.0, &[4000.0, 4010.0, 3990.0, 4000.0]).usual, Some(4000.0));
     let unknown = evaluate(Test::HbmRead, &done(1.0), None, History(&[]));
     assert_eq!(unknown.grade, Grade::Pass);
-    assert_eq!(unknown.why, "there is no figure to hold it to");
+    assert_eq!(unknown.why, "no baseline to compare with");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn decaying_soak_is_degraded() {
     assert_eq!(soak(&[800.0, 700.0, 700.0, 700.0, 700.0, 700.0, 700.0, 698.0]).grade, Grade::Pass);
     let fading = soak(&[800.0, 700.0, 700.0, 690.0, 660.0, 640.0, 620.0, 610.0]);
     assert_eq!(fading.grade, Grade::Degraded);
-    assert_eq!(fading.why, "it ended at 87.9 % of what it reached at first");
+    assert_eq!(fading.why, "throughput fell to 87.9 % of its initial value");
 }
 
 #[test]
