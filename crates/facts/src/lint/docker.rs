@@ -4,7 +4,7 @@ use super::linter::{Access, Linter};
 use super::{Language, scan as scan_text, shell, step_count};
 use crate::setting::SettingSource;
 
-/// Reads a Dockerfile whose first line is `first_line`.
+/// Scans a Dockerfile that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let mut at = 0;
     let mut line = first_line;
@@ -17,7 +17,8 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     }
 }
 
-/// An instruction goes on over lines that end in `\`, comments between them, and its here-documents.
+/// Length of an instruction, including continuation lines, comments between them and
+/// here-documents.
 fn instruction_length(text: &str) -> usize {
     let mut length = 0;
     let mut continued = false;
@@ -44,7 +45,7 @@ fn instruction_length(text: &str) -> usize {
     length
 }
 
-/// `RUN <<EOF`, `COPY <<"EOF" /file`; a `<<` that the shell reads inside of RUN looks the same.
+/// `RUN <<EOF`, `COPY <<"EOF" /file`. A shell `<<` inside RUN looks the same.
 fn heredoc_delimiter(line: &str) -> Option<&str> {
     let instruction = line.split_whitespace().next()?;
     if !["RUN", "COPY", "ADD"].iter().any(|name| instruction.eq_ignore_ascii_case(name)) {
@@ -67,7 +68,7 @@ fn read(linter: &mut Linter<'_>, instruction: &str, line: u32) {
         return;
     }
     let (keyword, rest) = keyword_and_rest(trimmed);
-    // Docker takes no ONBUILD inside of another.
+    // ONBUILD cannot be nested.
     let (keyword, rest) = if keyword.eq_ignore_ascii_case("ONBUILD") {
         keyword_and_rest(rest.trim_start())
     } else {

@@ -4,7 +4,7 @@ use super::linter::{Access, Linter};
 use super::{line_number, shell};
 use crate::setting::SettingSource;
 
-/// Reads a file whose first line is `first_line`.
+/// Scans a file that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     for (at, line) in text.lines().enumerate() {
         let number = first_line.saturating_add(line_number(at));
@@ -36,7 +36,7 @@ fn pair(linter: &mut Linter<'_>, line: &str, number: u32) {
         return;
     }
     let value = value.trim();
-    // A comment may follow a value only after a blank.
+    // A trailing comment needs a preceding blank.
     let value = value.split(" #").next().unwrap_or(value).trim();
     let value = value.trim_matches(['"', '\'']);
     let value = (!value.contains('$')).then_some(value);

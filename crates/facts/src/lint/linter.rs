@@ -1,4 +1,4 @@
-//! Holds the facts against what the languages find.
+//! Applies the rules to what the language scanners find.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,36 +10,34 @@ use crate::setting::{
     ValueTest, VariableRule,
 };
 
-/// How deep one language may stand inside another: Python in a here-document in a manifest, and so on.
+/// Maximum nesting of languages, such as Python in a here-document in a manifest.
 const MAX_NESTING: u32 = 6;
 
-/// What a text does with a variable.
+/// How a text accesses a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Gives it a value.
     Set,
-    /// Asks for its value.
     Read,
 }
 
-/// Collects findings.
+/// Applies rules and collects findings.
 pub(super) struct Linter<'a> {
     pub(super) facts: &'a SettingFacts,
     codes: BTreeSet<&'a str>,
     findings: Vec<Finding>,
     allowed: BTreeSet<(u32, String)>,
-    /// Comments, by line, for rules that ask what somebody claims.
+    /// Comments by line, for rules on claims.
     comments: BTreeMap<u32, String>,
-    /// Lines on which a power limit is set, and to what.
+    /// Power limits set, by line.
     power_limits: BTreeMap<u32, Vec<String>>,
-    /// Names that were looked for among the real ones, and what was found.
+    /// Cache of spelling corrections.
     corrections: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
-    /// Whether the present place is reached only under a condition.
+    /// Whether the current place is conditional.
     pub(super) guarded: bool,
 }
 
-/// What was written, for the words of a verdict.
+/// Values for the placeholders of a verdict.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MessageArgs<'t> {
     pub(super) name: &'t str,
@@ -62,7 +60,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Whether a language may be read inside of the present one.
+    /// Enters a nested language; false at the nesting limit.
     pub(super) fn enter(&mut self) -> bool {
         if self.depth == MAX_NESTING {
             return false;
@@ -75,7 +73,7 @@ impl<'a> Linter<'a> {
         self.depth -= 1;
     }
 
-    /// A comment may silence findings on its line and the next.
+    /// Processes a comment, which may suppress findings on its line and the next.
     pub(super) fn comment(&mut self, line: u32, text: &str) {
         match directive(text, &self.codes) {
             Some(Directive::Allow(code)) => {
@@ -95,7 +93,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// A pattern that code found.
+    /// Reports a pattern found by code.
     pub(super) fn report_pattern(&mut self, shape: CodePattern, line: u32) {
         self.report_pattern_with(shape, line, MessageArgs::default());
     }
@@ -106,7 +104,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// A variable that is set or read.
+    /// Checks a variable that is set or read.
     pub(super) fn variable(
         &mut self,
         place: SettingSource,
@@ -159,12 +157,12 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// The value of an allocator variable: `key:value,key:[value,value]`.
+    /// Checks the value of an allocator variable: `key:value,key:[value,value]`.
     fn key_list(&mut self, list: &'a KeyList, line: u32, text: &str) {
         let key_named = |name: &str| list.keys.iter().find(|known| known.name == name);
         for item in items(text) {
             let Some((key, value)) = item.split_once(':').map(trimmed) else {
-                // The whole item is taken for a key, which there is not.
+                // PyTorch takes the whole item for a key, which does not exist.
                 if let Some((key, value)) = item.split_once('=').map(trimmed)
                     && key_named(key).is_some()
                 {
@@ -188,8 +186,9 @@ impl<'a> Linter<'a> {
                 continue;
             };
             if !known.values.is_empty() && !known.values.iter().any(|real| real == value) {
-                let same = known.values.iter().find(|real| real.eq_ignore_ascii_case(value));
-                let near = same.or(known.values.first()).map_or("", String::as_str);
+                let ignoring_case =
+                    known.values.iter().find(|real| real.eq_ignore_ascii_case(value));
+                let near = ignoring_case.or(known.values.first()).map_or("", String::as_str);
                 self.report(&list.bad_value, line, MessageArgs { name: key, value, near });
             }
             if is_too_small(known, value, text) {
@@ -198,7 +197,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// A command with the words that can be read.
+    /// Checks a command.
     pub(super) fn command(&mut self, line: u32, words: &[&str]) {
         let Some((program, arguments)) = words.split_first() else { return };
         step_count::steps(words.len());
@@ -224,7 +223,6 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a finding.
     pub(super) fn report(&mut self, verdict: &LintVerdict, line: u32, args: MessageArgs<'_>) {
         step_count::step();
         let fill = |text: &str| {
@@ -245,7 +243,7 @@ impl<'a> Linter<'a> {
         });
     }
 
-    /// The findings that no comment silences, by line.
+    /// All findings that no comment suppresses, sorted by line.
     pub(super) fn finish(mut self) -> Vec<Finding> {
         let claims = power_claim::wrong_claims(self.facts, &self.power_limits, &self.comments);
         for (line, value, verdict) in claims {
@@ -275,7 +273,7 @@ fn rule_applies(
     }
     match (&rule.value, access) {
         (None, Access::Set) => true,
-        // To ask for an old name is how a program stays compatible; to ask for a fake one is not.
+        // Reading an old name may be for compatibility; reading a fake one is not.
         (None, Access::Read) => rule.verdict.class == LintClass::Fake,
         (Some(test), Access::Set) => value.is_some_and(|value| value_matches(test, value.trim())),
         (Some(_), Access::Read) => false,
@@ -297,11 +295,11 @@ fn value_matches(test: &ValueTest, value: &str) -> bool {
     }
 }
 
-/// Whether a number is below what its key takes, and nothing else in the list moves that.
+/// Whether a number is below the key's minimum and no other key changes that minimum.
 fn is_too_small(key: &KeyRule, value: &str, list: &str) -> bool {
-    let moved = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
+    let changed = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
     let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);
-    !moved && key.least.is_some_and(below)
+    !changed && key.least.is_some_and(below)
 }
 
 fn trimmed<'t>((key, value): (&'t str, &'t str)) -> (&'t str, &'t str) {
@@ -318,7 +316,7 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     parts.map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The values of `option`, given as `--option=value` or `--option value`.
+/// The values of `option`, as `--option=value` or `--option value`.
 fn values_of<'t>(option: &str, arguments: &[&'t str]) -> impl Iterator<Item = &'t str> {
     arguments.iter().enumerate().filter_map(move |(at, word)| {
         if *word == option {
@@ -333,13 +331,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_in_brackets_are_one_value() {
+    fn bracketed_lists_are_one_value() {
         let found: Vec<_> = items("a:1, roundup:[64:8,256:4,>:1],b:x,,nonsense,c:").collect();
         assert_eq!(found, ["a:1", "roundup:[64:8,256:4,>:1]", "b:x", "nonsense", "c:"]);
     }
 
     #[test]
-    fn options_take_their_value_in_two_ways() {
+    fn finds_both_forms_of_option_values() {
         let found: Vec<_> =
             values_of("--format", &["--format=csv", "--format", "json", "--formatted=x"]).collect();
         assert_eq!(found, ["csv", "json"]);

@@ -1,4 +1,4 @@
-//! Settings in scripts and environments that do nothing, or harm.
+//! Finds settings without effect, or harmful ones, in scripts and environments.
 //!
 //! ```text
 //! text ─ Language ─┬─ python ──┐ calls, environment, version comparisons, loops
@@ -11,9 +11,9 @@
 //!                        └─> Linter (SettingFacts) ─ allow comments ─> Vec<Finding>
 //! ```
 //!
-//! The languages find places; what is said about a place is data. A comment or a docstring is not
-//! code. What cannot be read with certainty (a value from a variable, a name built at run time) is
-//! left alone: a finding on a good setting is worse than a bad setting that is missed.
+//! The language scanners find places; the texts are data. Comments and docstrings are not code.
+//! Anything that cannot be read with certainty (a value from a variable, a name built at run time)
+//! is skipped: a false positive is worse than a missed finding.
 
 mod allow;
 mod claim;
@@ -37,9 +37,9 @@ pub use language::Language;
 use crate::setting::{SettingFacts, SettingSource};
 use linter::{Access, Linter};
 
-/// Everything that is wrong in a text, in the order of its lines.
+/// All findings in a text, in line order.
 pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<Finding> {
-    // A byte order mark is no part of the first word.
+    // Skip the byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if language == Language::Notebook {
         return notebook::lint(facts, text);
@@ -49,13 +49,13 @@ pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<Finding
     linter.finish()
 }
 
-/// The line of something that cannot be in such a text, and what it is: then it was not read as what it is, and nobody
-/// knows what it sets. None: no such thing was seen, which is all that can be said without a grammar.
+/// The line and description of a syntax error. Such a text was not parsed correctly, so its
+/// settings are unknown. `None` means that no error was detected, not that the text is valid.
 pub fn syntax_error(language: Language, text: &str) -> Option<(u32, String)> {
     (language == Language::Python).then(|| python::syntax_error(text)).flatten()
 }
 
-/// Everything that is wrong in the environment of a process, in the order of the names.
+/// All findings in a process environment, sorted by variable name.
 pub fn lint_environment<'a>(
     facts: &SettingFacts,
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -64,7 +64,7 @@ pub fn lint_environment<'a>(
     let mut variables: Vec<_> = variables.into_iter().collect();
     variables.sort_unstable();
     for (position, (name, value)) in (1..).zip(variables) {
-        // The position keeps the order and sets equal findings apart; it is no line.
+        // Use the position as a line number, to keep the order and separate equal findings.
         linter.variable(SettingSource::Process, position, name, Some(value), Access::Set);
     }
     let mut findings = linter.finish();
@@ -74,7 +74,7 @@ pub fn lint_environment<'a>(
     findings
 }
 
-/// Reads a text whose first line is line `first_line` of the file.
+/// Scans a text that starts at line `first_line` of the file.
 fn scan(linter: &mut Linter<'_>, language: Language, text: &str, first_line: u32) {
     if !linter.enter() {
         return;
@@ -86,13 +86,13 @@ fn scan(linter: &mut Linter<'_>, language: Language, text: &str, first_line: u32
         Language::Dockerfile => docker::scan(linter, text, first_line),
         Language::Yaml => yaml::scan(linter, text, first_line),
         Language::EnvFile => env_file::scan(linter, text, first_line),
-        // A notebook inside of another text has no lines of its own.
+        // A notebook embedded in another text has no line numbers.
         Language::Notebook => {}
     }
     linter.leave();
 }
 
-/// A line number from a count of lines; a file has no four thousand million of them.
+/// A line number from a line count, saturating.
 fn line_number(lines: usize) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Jupyter notebooks: the code cells, each with lines of its own.
+//! Jupyter notebooks: code cells with their own line numbers.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::linter::{Access, Linter};
 use super::{Language, line_number, scan, shell};
 use crate::setting::{SettingFacts, SettingSource};
 
-/// Everything that is wrong in the code cells. What is no notebook has none.
+/// All findings in the code cells; none if the text is not a notebook.
 pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<Finding> {
     let Ok(notebook) = serde_json::from_str::<Value>(text) else { return Vec::new() };
     let language = notebook.pointer("/metadata/kernelspec/language").and_then(Value::as_str);
@@ -26,7 +26,7 @@ pub(super) fn lint(facts: &SettingFacts, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The text of a cell: a string, or one string a line.
+/// The text of a cell: a string, or one string per line.
 fn joined(source: &Value) -> String {
     match source {
         Value::String(text) => text.clone(),
@@ -58,7 +58,7 @@ fn scan_cell(linter: &mut Linter<'_>, source: &str) {
             python.push_str(line);
             continue;
         }
-        // The line stays, empty, so that the lines behind it keep their numbers.
+        // Keep an empty line so that later line numbers stay correct.
         python.push('\n');
     }
     scan(linter, Language::Python, &python, 1);

@@ -1,16 +1,16 @@
-//! The real name that a slip was meant as.
+//! Spelling corrections.
 
 use crate::names::distance;
 
-/// Below this many letters any two words are near each other.
+/// Shorter words are too similar to each other.
 const MIN_LENGTH: usize = 5;
 
-/// Letters from here on, two may be wrong; below, one.
+/// Words of this length or more may have two wrong letters, shorter ones one.
 const TWO_EDITS_FROM: usize = 8;
 
-/// The one of `names` that `written` is a slip of; the shared `prefix` does not count as agreement.
+/// The one of `names` that `written` misspells. The shared `prefix` does not count as a match.
 ///
-/// Two words that differ in digits only are two things (`NCCL_IB_HCA_1`), not a slip.
+/// Words that differ only in digits are different names (`NCCL_IB_HCA_1`), not misspellings.
 pub(super) fn correction<'a>(
     written: &str,
     prefix: &str,
@@ -36,18 +36,18 @@ pub(super) fn correction<'a>(
         .map(|(_, name)| name)
 }
 
-/// How often each letter occurs; other bytes share a place.
+/// Letter frequencies; all other bytes share one slot.
 fn letter_counts(word: &str) -> [u16; 27] {
     let mut letter_counts = [0_u16; 27];
     for byte in word.bytes() {
         let lower = byte.to_ascii_lowercase();
-        let place = if lower.is_ascii_lowercase() { usize::from(lower - b'a') } else { 26 };
-        letter_counts[place] = letter_counts[place].saturating_add(1);
+        let slot = if lower.is_ascii_lowercase() { usize::from(lower - b'a') } else { 26 };
+        letter_counts[slot] = letter_counts[slot].saturating_add(1);
     }
     letter_counts
 }
 
-/// A lower bound of twice the distance, cheap enough to ask before the distance itself.
+/// A cheap lower bound of twice the edit distance, to skip the full computation.
 fn distance_bound(left: &[u16; 27], right: &[u16; 27]) -> usize {
     left.iter().zip(right).map(|(a, b)| usize::from(a.abs_diff(*b))).sum()
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_finds_its_name_and_another_word_does_not() {
+    fn corrects_typos_but_not_other_words() {
         let names = ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_PROTO"];
         let near = |written| correction(written, "NCCL_", names);
         assert_eq!(near("NCCL_SOCKET_IFNAMES"), Some("NCCL_SOCKET_IFNAME"));

@@ -1,21 +1,21 @@
-//! Which line stands inside of which block.
+//! Block structure of a source.
 
 use super::token::{LogicalLine, Source, TokenKind};
 use crate::lint::step_count;
 
-/// Words that begin a block.
+/// Keywords that start a block.
 const HEADS: [&str; 12] = [
     "if", "elif", "else", "for", "while", "try", "except", "finally", "with", "def", "class",
     "async",
 ];
 
-/// Splits `except X: continue` into its head and its body, which stands one column deeper.
+/// Splits `except X: continue` into head and body, indenting the body by one column.
 pub(super) fn split_heads(source: &mut Source<'_>) {
     let lines = std::mem::take(&mut source.lines);
     let mut inline: Option<(u32, usize)> = None;
     for line in lines {
         let physical = source.tokens[line.start].line;
-        // What follows a `;` after an inline body belongs to that body too.
+        // Statements after `;` belong to the inline body too.
         let indent = match inline {
             Some((on, indent)) if on == physical => indent,
             _ => line.indent,
@@ -33,7 +33,7 @@ pub(super) fn split_heads(source: &mut Source<'_>) {
     }
 }
 
-/// The colon that ends the head of a block; none for a simple statement.
+/// The colon that ends a block head; `None` for a simple statement.
 fn head_end(source: &Source<'_>, line: LogicalLine) -> Option<usize> {
     let first = &source.tokens[line.start];
     if first.kind != TokenKind::Name || !HEADS.contains(&first.text) {
@@ -59,11 +59,11 @@ fn head_end(source: &Source<'_>, line: LogicalLine) -> Option<usize> {
 /// The blocks of a source.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The line that heads the block in which a line stands.
+    /// Head line of the block around each line.
     pub(super) parent: Vec<Option<usize>>,
-    /// One past the last line inside of a line's block.
+    /// One past the last line of each line's block.
     pub(super) end: Vec<usize>,
-    /// Whether a line is reached only under a condition other than being the program itself.
+    /// Whether a line is conditional, except on `__name__`.
     pub(super) conditional: Vec<bool>,
 }
 
@@ -92,7 +92,7 @@ impl Blocks {
         blocks
     }
 
-    /// The heads around a line, innermost first.
+    /// The enclosing block heads, innermost first.
     pub(super) fn around(&self, line: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(self.parent[line], |&head| {
             step_count::step();
@@ -100,7 +100,7 @@ impl Blocks {
         })
     }
 
-    /// The lines that stand directly in the block that `head` heads.
+    /// The direct children of the block headed by `head`.
     pub(super) fn children(&self, head: usize) -> impl Iterator<Item = usize> {
         step_count::steps(self.end[head].saturating_sub(head));
         (head + 1..self.end[head]).filter(move |&line| self.parent[line] == Some(head))
@@ -120,7 +120,7 @@ mod tests {
     use crate::lint::python::token::tokens;
 
     #[test]
-    fn inline_bodies_are_bodies() {
+    fn inline_bodies_are_blocks() {
         let source = tokens("try: a(); b()\nexcept (X, Y): continue\nc\n", 1);
         let blocks = Blocks::from_source(&source);
         assert_eq!(source.lines.len(), 6);

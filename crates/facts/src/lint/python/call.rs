@@ -1,12 +1,12 @@
-//! Calls that do not exist, and arguments that they do not take.
+//! Nonexistent calls and invalid arguments.
 
-use super::expression::{Argument, Module, NameUse, Value};
+use super::expression::{Argument, ArgumentValue, Module, NameUse};
 use super::token::{Token, TokenKind};
 use crate::lint::linter::{Linter, MessageArgs};
 use crate::lint::typo;
 use crate::setting::{ArgumentTest, BadArgument, CallRule};
 
-/// A name that is gone is wrong where it is imported.
+/// Reports imports of removed names.
 pub(super) fn imports(linter: &mut Linter<'_>, module: &Module<'_>) {
     let facts = linter.facts;
     for rule in facts.call.iter().filter(|rule| rule.mention) {
@@ -32,7 +32,7 @@ fn is_path_or_child(path: &str, rule_paths: &[String]) -> bool {
     })
 }
 
-/// Holds the rules against one name.
+/// Applies the call rules to one name.
 pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
     let facts = linter.facts;
     for rule in
@@ -57,7 +57,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse
     }
 }
 
-/// Whether a rule's path is meant: exactly, or `*.name` for a method of anything.
+/// Whether a rule's path matches: exactly, or `*.name` for any method.
 fn matches_path(path: &str, found: &NameUse) -> bool {
     match path.strip_prefix("*.") {
         Some(method) => found.path.rsplit_once('.').is_some_and(|(_, last)| last == method),
@@ -73,9 +73,9 @@ fn argument(
     open: usize,
 ) {
     let arguments = module.arguments(open);
-    let given = |name: &String| arguments.iter().any(|a| a.keyword == Some(name.as_str()));
+    let has_keyword = |name: &String| arguments.iter().any(|a| a.keyword == Some(name.as_str()));
     let together = rule.also.iter().all(|test| !mistakes_in(module, test, &arguments).is_empty());
-    if rule.unless_keyword.as_ref().is_some_and(given) || !together {
+    if rule.unless_keyword.as_ref().is_some_and(has_keyword) || !together {
         return;
     }
     for Mistake { name, near, line } in mistakes_in(module, test, &arguments) {
@@ -83,21 +83,21 @@ fn argument(
     }
 }
 
-/// Something wrong with an argument.
+/// A wrong argument.
 struct Mistake {
     name: String,
     near: String,
     line: u32,
 }
 
-/// What is wrong with the argument that a test is about.
+/// Mistakes in the argument that a test covers.
 fn mistakes_in(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -> Vec<Mistake> {
     let keyword = all.iter().find(|argument| argument.keyword == Some(test.keyword.as_str()));
-    let placed = test
+    let positional = test
         .position
         .and_then(|position| all.get(position))
         .filter(|argument| argument.keyword.is_none());
-    let Some(at) = keyword.or(placed) else { return Vec::new() };
+    let Some(at) = keyword.or(positional) else { return Vec::new() };
     let line = module.token(at.start).map_or(0, |token| token.line);
     let one = |name: String, near: &str| vec![Mistake { name, near: near.to_owned(), line }];
     match (&test.wrong, module.value(at.start, at.end)) {
@@ -105,18 +105,18 @@ fn mistakes_in(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -
             number(module, *at).map_or_else(Vec::new, |literal| one(literal, ""))
         }
         (BadArgument::Dictionary, _) if is_dictionary(module, *at) => one(test.keyword.clone(), ""),
-        (BadArgument::Text, Value::Text(word)) => one(word, ""),
-        (BadArgument::Is(words), Value::Text(word) | Value::Word(word))
+        (BadArgument::Text, ArgumentValue::Text(word)) => one(word, ""),
+        (BadArgument::Is(words), ArgumentValue::Text(word) | ArgumentValue::Word(word))
             if words.contains(&word) =>
         {
             one(word, "")
         }
-        (BadArgument::BeginsWith(beginnings), Value::Word(word))
+        (BadArgument::BeginsWith(beginnings), ArgumentValue::Word(word))
             if beginnings.iter().any(|beginning| word.starts_with(beginning.as_str())) =>
         {
             one(word, "")
         }
-        (BadArgument::TextNotOneOf(words), Value::Text(word)) if !words.contains(&word) => {
+        (BadArgument::TextNotOneOf(words), ArgumentValue::Text(word)) if !words.contains(&word) => {
             let near = typo::correction(&word, "", words.iter().map(String::as_str));
             let near = near.unwrap_or("default").to_owned();
             one(word, &near)
@@ -141,7 +141,7 @@ fn wrong_keys(
         .collect()
 }
 
-/// `1800`, `30 * 60`: nothing but numbers and what is done with them.
+/// A constant expression: `1800`, `30 * 60`.
 fn number(module: &Module<'_>, at: Argument<'_>) -> Option<String> {
     let tokens = module.source.tokens.get(at.start..at.end)?;
     let is_number = |token: &Token<'_>| token.kind == TokenKind::Number;
@@ -151,7 +151,7 @@ fn number(module: &Module<'_>, at: Argument<'_>) -> Option<String> {
         .then(literal)
 }
 
-/// `{..}` or `dict(..)`, and nothing behind it.
+/// Whether the argument is just `{..}` or `dict(..)`.
 fn is_dictionary(module: &Module<'_>, at: Argument<'_>) -> bool {
     let called = module.token(at.start).is_some_and(|token| token.is_name("dict"));
     let open = if called { at.start + 1 } else { at.start };

@@ -5,7 +5,7 @@ use super::token::{LogicalLine, TokenKind};
 use crate::lint::linter::Linter;
 use crate::lint::{Language, scan as scan_text};
 
-/// Functions whose first argument is a line for the shell.
+/// Functions that run their first argument in a shell.
 const SHELLS: [&str; 9] = [
     "os.system",
     "os.popen",
@@ -18,7 +18,7 @@ const SHELLS: [&str; 9] = [
     "subprocess.getstatusoutput",
 ];
 
-/// A text given to a function that runs it.
+/// Scans a string passed to a shell function.
 pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
     if !SHELLS.contains(&found.path.as_str()) || !module.is(found.end, "(") {
         return;
@@ -30,7 +30,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse
     }
 }
 
-/// `nvidia-smi` in a text or a list, wherever it stands.
+/// Scans any string or list that starts with `nvidia-smi`.
 pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     for at in line.start..line.end {
         let token = &module.source.tokens[at];
@@ -38,15 +38,15 @@ pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLi
             list(linter, module, at);
         } else if matches!(token.kind, TokenKind::Text | TokenKind::Template)
             && token.text.starts_with("nvidia-smi ")
-            && !given_to_shell(module, at)
+            && !is_shell_argument(module, at)
         {
             scan_text(linter, Language::Shell, token.text, token.line);
         }
     }
 }
 
-/// Whether [`scan`] has seen the text at `at`.
-fn given_to_shell(module: &Module<'_>, at: usize) -> bool {
+/// Whether [`scan`] already handled the string at `at`.
+fn is_shell_argument(module: &Module<'_>, at: usize) -> bool {
     if at < 2 || !module.is(at - 1, "(") {
         return false;
     }
@@ -75,7 +75,7 @@ fn list(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
             (token.line, if known { token.text } else { "$" })
         })
         .collect();
-    // The place is the option that is wrong, so the command is shown up to each line of it.
+    // Report the line of the option that can be wrong.
     let texts: Vec<&str> = words.iter().map(|(_, text)| *text).collect();
     let option = words.iter().find(|(_, text)| text.starts_with("--format") || *text == "-pl");
     let line = option.or(words.first()).map_or(0, |(line, _)| *line);

@@ -1,14 +1,14 @@
-//! Environment variables that Python code sets and reads.
+//! Environment variables set and read by Python code.
 
 use super::expression::{Argument, Module, NameUse};
 use super::token::{LogicalLine, TokenKind};
 use crate::lint::linter::{Access, Linter};
 use crate::setting::SettingSource;
 
-/// Keywords and dictionary keys whose value is an environment.
+/// Keyword arguments and dictionary keys that hold an environment.
 const ENVIRONMENTS: [&str; 6] = ["env", "environ", "environment", "env_vars", "extra_env", "envs"];
 
-/// Looks at one name: `os.environ[..]`, `os.getenv(..)`, `env=..`.
+/// Scans one name: `os.environ[..]`, `os.getenv(..)`, `env=..`.
 pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
     let path = found.path.as_str();
     if path == "os.environ" && module.is(found.end, "[") {
@@ -49,7 +49,8 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse
     }
 }
 
-/// Looks at a whole line: `env = {..}`, `env["X"] = ..`, `{**os.environ, "X": ..}`, `"env_vars": {..}`.
+/// Scans a whole line: `env = {..}`, `env["X"] = ..`, `{**os.environ, "X": ..}`,
+/// `"env_vars": {..}`.
 pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens;
     for at in line.start..line.end {
@@ -58,7 +59,7 @@ pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLi
         if token.is("{") && inherits(module, at) {
             set_entries(linter, module, at, module.close(at));
         } else if token.kind == TokenKind::Name && names_environment(token.text) {
-            // `os.environ[..]` was looked at as a name.
+            // `os.environ[..]` was already scanned as a name.
             let attribute = at > line.start && tokens[at - 1].is(".") && token.text == "environ";
             if module.is(next, "[") && !attribute {
                 assigned_item(linter, module, next);
@@ -87,7 +88,7 @@ fn names_environment(name: &str) -> bool {
     })
 }
 
-/// `{**os.environ, ..}`: only the first item is looked at, where everybody writes it.
+/// `{**os.environ, ..}`: checks only the first item, where it usually is.
 fn inherits(module: &Module<'_>, open: usize) -> bool {
     module.is(open + 1, "**")
         && module.token(open + 2).is_some_and(|token| token.kind == TokenKind::Name)

@@ -1,4 +1,4 @@
-//! Names, calls, arguments and values in a line of tokens.
+//! Names, calls, arguments and values in a token stream.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,27 +6,27 @@ use super::import::Imports;
 use super::token::{Source, Token, TokenKind};
 use crate::lint::step_count;
 
-/// A dictionary with more tokens is not looked up by its name: every use would go over all of it.
+/// Longer dictionaries are not resolved by name: every use would rescan them.
 const NAMED_LONGEST: usize = 2048;
 
-/// A file with what its names stand for.
+/// A source with its imports and assignments.
 pub(super) struct Module<'t> {
     pub(super) source: Source<'t>,
     pub(super) imports: Imports<'t>,
-    /// Names to the place of the literal that they were last given.
+    /// Token index of the dictionary last assigned to a name.
     assigned: HashMap<&'t str, usize>,
-    /// Every text.
+    /// All string literals.
     quoted: HashSet<&'t str>,
 }
 
 /// A dotted name somewhere in the code.
 #[derive(Debug, Clone)]
 pub(super) struct NameUse {
-    /// In full; `*.name` for a method of an expression.
+    /// Fully qualified; `*.name` for a method of an expression.
     pub(super) path: String,
-    /// How many parts were written out.
+    /// Number of parts in the source.
     pub(super) parts: usize,
-    /// Its first and one past its last token.
+    /// Token range.
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) line: u32,
@@ -40,9 +40,9 @@ pub(super) struct Argument<'t> {
     pub(super) end: usize,
 }
 
-/// What an argument is, where that can be told.
+/// Value of an argument, if known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum ArgumentValue {
     /// A string.
     Text(String),
     /// A dotted name in full, or a number.
@@ -68,7 +68,7 @@ impl<'t> Module<'t> {
         Self { source, imports, assigned, quoted }
     }
 
-    /// Whether a module is imported, or its name stands in quotes.
+    /// Whether a module is imported or named in a string.
     pub(super) fn mentions(&self, module: &str) -> bool {
         self.imports.has(module) || self.quoted.contains(module)
     }
@@ -88,7 +88,7 @@ impl<'t> Module<'t> {
         self.token(at).is_some_and(|token| token.is(operator))
     }
 
-    /// The place that closes the bracket at `open`.
+    /// Index of the bracket that closes `open`.
     pub(super) fn close(&self, open: usize) -> usize {
         self.source.close[open].min(self.source.tokens.len())
     }
@@ -128,8 +128,8 @@ impl<'t> Module<'t> {
         NameUse { path, parts, start, end, line: tokens[start].line }
     }
 
-    /// The arguments of the call or the items of the bracket at `open`. Looks at each token of its own
-    /// level only, so that nested calls together cost no more than the text.
+    /// The arguments of the call, or the items of the bracket, at `open`. Skips nested brackets, so
+    /// that nested calls stay linear in total.
     pub(super) fn arguments(&self, open: usize) -> Vec<Argument<'t>> {
         let close = self.close(open);
         let mut arguments = Vec::new();
@@ -160,40 +160,46 @@ impl<'t> Module<'t> {
         Argument { keyword: None, start, end }
     }
 
-    /// What stands from `start` to `end`.
-    pub(super) fn value(&self, start: usize, end: usize) -> Value {
-        let Some(tokens) = self.source.tokens.get(start..end) else { return Value::Unknown };
+    /// The value of the tokens from `start` to `end`.
+    pub(super) fn value(&self, start: usize, end: usize) -> ArgumentValue {
+        let Some(tokens) = self.source.tokens.get(start..end) else {
+            return ArgumentValue::Unknown;
+        };
         match tokens {
-            // Brackets around a long text, one deep as people write them.
+            // Parentheses around a long string, one level deep.
             [open, .., close] if open.is("(") && close.is(")") && !tokens[1].is("(") => {
                 self.value(start + 1, end - 1)
             }
-            [] => Value::Unknown,
-            [only] if only.kind == TokenKind::Number => Value::Word(only.text.to_owned()),
-            // Neighbouring strings are one string.
+            [] => ArgumentValue::Unknown,
+            [only] if only.kind == TokenKind::Number => ArgumentValue::Word(only.text.to_owned()),
+            // Adjacent string literals are concatenated.
             all if all.iter().all(|token| token.kind == TokenKind::Text) => {
-                Value::Text(all.iter().map(|token| token.text).collect())
+                ArgumentValue::Text(all.iter().map(|token| token.text).collect())
             }
             [first, ..] if first.kind == TokenKind::Name => {
                 let found = self.use_at(start, end);
-                if found.end == end { Value::Word(found.path) } else { Value::Unknown }
+                if found.end == end {
+                    ArgumentValue::Word(found.path)
+                } else {
+                    ArgumentValue::Unknown
+                }
             }
-            _ => Value::Unknown,
+            _ => ArgumentValue::Unknown,
         }
     }
 
-    /// `str(1)` and `"1"` are both a known text; anything else is not known.
+    /// The text of a string or number literal; `None` for anything else.
     pub(super) fn text(&self, start: usize, end: usize) -> Option<String> {
         match self.value(start, end) {
-            Value::Text(text) => Some(text),
-            Value::Word(word) => word.parse::<f64>().is_ok().then_some(word),
-            Value::Unknown => None,
+            ArgumentValue::Text(text) => Some(text),
+            ArgumentValue::Word(word) => word.parse::<f64>().is_ok().then_some(word),
+            ArgumentValue::Unknown => None,
         }
     }
 
-    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name that was given one.
+    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name assigned one.
     ///
-    /// Each is the key, the line of the key and where the value stands.
+    /// Each entry is the key, its line and the token range of the value.
     pub(super) fn entries(&self, start: usize, end: usize) -> Vec<(String, u32, usize, usize)> {
         let Some(first) = self.token(start) else { return Vec::new() };
         if first.kind == TokenKind::Name && end == start + 1 {
@@ -205,7 +211,7 @@ impl<'t> Module<'t> {
         self.dictionary(start)
     }
 
-    /// Whether the literal or the call of `dict` at `at` can be gone over for every use of its name.
+    /// Whether the dictionary at `at` is short enough to scan for every use of its name.
     fn is_short(&self, at: usize) -> bool {
         let open = if self.is(at, "{") { at } else { at + 1 };
         self.source.close.get(open).is_some_and(|close| close.saturating_sub(at) <= NAMED_LONGEST)

@@ -1,4 +1,4 @@
-//! What the names in a file stand for.
+//! Resolves names by the imports of a file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,11 +7,11 @@ use super::token::{LogicalLine, Source, Token, TokenKind};
 /// The imports of a file.
 #[derive(Debug, Default)]
 pub(super) struct Imports<'t> {
-    /// A name to the full path that it stands for.
+    /// Full path by local name.
     names: HashMap<&'t str, String>,
-    /// The packages of which something is imported: the first part of each path.
+    /// Imported top-level packages.
     packages: HashSet<String>,
-    /// Every full path that is imported, with the line.
+    /// All imported paths with their lines.
     pub(super) paths: Vec<(String, u32)>,
 }
 
@@ -34,19 +34,19 @@ impl<'t> Imports<'t> {
         let (first, rest) = dotted.split_once('.').unwrap_or((dotted, ""));
         let full = match (self.names.get(first), first) {
             (Some(full), _) => full.as_str(),
-            // A fragment without its imports: the one alias that everybody uses.
+            // A fragment may lack its imports; `tf` is the universal alias.
             (None, "tf") => "tensorflow",
             (None, _) => first,
         };
         if rest.is_empty() { full.to_owned() } else { format!("{full}.{rest}") }
     }
 
-    /// Whether a package, or something of it, is imported.
+    /// Whether anything of a package is imported.
     pub(super) fn has(&self, package: &str) -> bool {
         self.packages.contains(package)
     }
 
-    fn imported(&mut self, path: &str, line: u32) {
+    fn record_import(&mut self, path: &str, line: u32) {
         let package = path.split('.').next().unwrap_or(path);
         if !self.packages.contains(package) {
             self.packages.insert(package.to_owned());
@@ -61,7 +61,7 @@ impl<'t> Imports<'t> {
             let Some(first) = part.first().filter(|token| token.kind == TokenKind::Name) else {
                 continue;
             };
-            self.imported(&path, first.line);
+            self.record_import(&path, first.line);
             match alias {
                 Some(alias) => self.names.insert(alias, path),
                 None => self.names.insert(first.text, first.text.to_owned()),
@@ -79,7 +79,7 @@ impl<'t> Imports<'t> {
                 part.iter().filter(|token| token.kind == TokenKind::Name).copied().collect();
             let Some(first) = part.first() else { continue };
             let path = format!("{module}.{}", first.text);
-            self.imported(&path, first.line);
+            self.record_import(&path, first.line);
             let name = if part.len() == 3 { part[2].text } else { first.text };
             self.names.insert(name, path);
         }
@@ -104,7 +104,7 @@ mod tests {
     use crate::lint::python::token::tokens;
 
     #[test]
-    fn names_stand_for_their_full_path() {
+    fn resolves_names_to_full_paths() {
         let text = "import torch as t, os\nimport a.b.c\nfrom torch.optim import (AdamW,\n  SGD as S)\n\
                     from tensorflow import keras\nfrom .local import compile\n";
         let imports = Imports::from_source(&tokens(text, 1));

@@ -1,4 +1,4 @@
-//! Training loops that lose a batch, or empty the cache in every step.
+//! Training loops that skip a batch after OOM or empty the cache in every step.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::lint::linter::Linter;
 use crate::lint::step_count;
 use crate::setting::CodePattern;
 
-/// What a handler may call without doing anything about the batch.
+/// Calls in a handler that do not recover the batch.
 const HARMLESS: [&str; 18] = [
     "print",
     "warn",
@@ -32,17 +32,17 @@ const HARMLESS: [&str; 18] = [
     "reset_peak_memory_stats",
 ];
 
-/// How deep the blocks of a handler may stand in each other; a deeper one may do anything.
+/// Maximum nesting of handler blocks; deeper handlers are assumed to recover.
 const HANDLER_DEEPEST: u32 = 16;
 
-/// Answers about loops and `try` blocks that many lines ask for; each is found once.
+/// Cached properties of loops and `try` blocks.
 #[derive(Default)]
 struct LoopCache {
-    /// The last `try` among the lines of a block.
+    /// The last `try` by parent block.
     last_try: HashMap<Option<usize>, usize>,
-    /// Of a `try`: whether it takes a step of training on the next batch of its loop.
+    /// By `try`: whether it runs a training step in a loop over batches.
     drops: HashMap<usize, bool>,
-    /// Of a loop: whether its own lines take steps.
+    /// By loop: whether it directly runs training steps.
     steps: HashMap<usize, bool>,
 }
 
@@ -55,13 +55,13 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, blocks: &Blocks
                 cache.last_try.insert(blocks.parent[line], line);
             }
             "except" => {
-                if let Some(place) = dropped_batch(module, blocks, &names, &mut cache, line) {
-                    linter.report_pattern(CodePattern::OomDropsBatch, place);
+                if let Some(number) = dropped_batch(module, blocks, &names, &mut cache, line) {
+                    linter.report_pattern(CodePattern::OomDropsBatch, number);
                 }
             }
             _ => {
-                if let Some(place) = emptied_cache(module, blocks, &mut cache, line) {
-                    linter.report_pattern(CodePattern::EmptyCacheEveryStep, place);
+                if let Some(number) = emptied_cache(module, blocks, &mut cache, line) {
+                    linter.report_pattern(CodePattern::EmptyCacheEveryStep, number);
                 }
             }
         }
@@ -77,7 +77,7 @@ fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
     }
 }
 
-/// Where a handler goes on without the batch.
+/// Line where a handler skips the batch.
 fn dropped_batch(
     module: &Module<'_>,
     blocks: &Blocks,
@@ -94,8 +94,8 @@ fn dropped_batch(
     if !drops {
         return None;
     }
-    let place = skips_batch(module, blocks, &body, HANDLER_DEEPEST)?.marker.unwrap_or(except);
-    Some(module.line(place)[0].line)
+    let line = skips_batch(module, blocks, &body, HANDLER_DEEPEST)?.marker.unwrap_or(except);
+    Some(module.line(line)[0].line)
 }
 
 /// The innermost loop around a line, in the same function.
@@ -106,13 +106,13 @@ fn enclosing_loop(module: &Module<'_>, blocks: &Blocks, line: usize) -> Option<u
         .find(|&around| matches!(head(module, around), "for" | "while"))
 }
 
-/// Whether the next turn of a loop is about another batch, and not the same one again.
+/// Whether the next iteration uses another batch rather than retrying the same one.
 fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
     if head(module, around) == "while" {
         return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
     }
-    // `for attempt in range(3)`, `for batch_size in [64, 32]`: the loop is the second try, and what
-    // succeeds leaves it. The word counts in the name of the item only: a loader has a batch size too.
+    // `for attempt in range(3)` and `for batch_size in [64, 32]` are retry loops that end on
+    // success. Only the loop variable counts: a loader has a batch size too.
     let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
     let words = module.line(around);
     let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
@@ -127,7 +127,7 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
     !named && !listed && !leaves
 }
 
-/// The tokens of everything inside of a block.
+/// All tokens inside a block.
 fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [Token<'t>] {
     let lines = &module.source.lines;
     let (first, last) = (head + 1, blocks.end[head]);
@@ -139,7 +139,7 @@ fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [
     &module.source.tokens[range]
 }
 
-/// Whether what is tried is a step of training: by its words, or by those of a loop over batches.
+/// Whether a `try` contains a training step, judging by its identifiers and those of the loop.
 fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
     let has = |tokens: &[Token<'_>], parts: &[&str]| {
         tokens.iter().filter(|token| token.kind == TokenKind::Name).any(|token| {
@@ -153,13 +153,13 @@ fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> 
         || over_batches && has(step, &["loss", "train", "optim", "step", "criterion"])
 }
 
-/// A handler that does nothing about the batch.
+/// A handler that does not recover the batch.
 struct SkippedBatch {
-    /// The line that says so, with `continue` or `pass`.
+    /// The line with `continue` or `pass`.
     marker: Option<usize>,
 }
 
-/// Whether the lines of a handler do nothing about the batch.
+/// Detects a handler that does not recover the batch.
 fn skips_batch(
     module: &Module<'_>,
     blocks: &Blocks,
@@ -183,7 +183,7 @@ fn skips_batch(
             _ => return None,
         }
     }
-    // A changed flag or size may be what the code after the handler acts on, unless it is skipped.
+    // Code after the handler may act on a changed flag or size, unless `continue` skips it.
     let skips = marker.is_some_and(|line| head(module, line) == "continue");
     (skips || !changes).then_some(SkippedBatch { marker })
 }
@@ -214,13 +214,13 @@ fn only_logs(module: &Module<'_>, line: usize) -> bool {
     if module.source.tokens[line.start].kind != TokenKind::Name {
         return false;
     }
-    // What is called inside of a message is only asked for.
+    // Calls inside the message only read values.
     let found = module.use_at(line.start, line.end);
     let method = found.path.rsplit('.').next().unwrap_or(&found.path);
     module.is(found.end, "(") && HARMLESS.contains(&method)
 }
 
-/// Where the cache is emptied in every turn of a loop that takes training steps.
+/// Line where the cache is emptied in every iteration of a training loop.
 fn emptied_cache(
     module: &Module<'_>,
     blocks: &Blocks,
@@ -249,7 +249,7 @@ fn emptied_cache(
         .then_some(first.line)
 }
 
-/// Whether a loop takes training steps itself, and not through a loop inside: an epoch is no step.
+/// Whether a loop directly runs training steps, not through an inner loop: an epoch is not a step.
 fn takes_steps(module: &Module<'_>, blocks: &Blocks, around: usize) -> bool {
     (around + 1..blocks.end[around]).any(|inside| {
         let backward = module

@@ -19,10 +19,10 @@ use import::Imports;
 
 pub(super) use syntax::syntax_error;
 
-/// How deep code may stand in templates in code.
+/// Maximum nesting of f-strings.
 const TEMPLATES_DEEPEST: u32 = 3;
 
-/// Reads Python whose first line is `first_line`.
+/// Scans Python that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let source = token::tokens(text, first_line);
     for (line, comment) in &source.comments {
@@ -43,7 +43,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
         }
         for field in fields {
             let source = token::tokens(field.text, field.line);
-            // The code in a template knows the names of the file.
+            // Code in an f-string uses the file's imports.
             module = Module::new(source, module.imports);
             expressions(linter, &module, None);
         }

@@ -1,4 +1,4 @@
-//! Handlers of the error that memory ran out, under any of its names.
+//! Handlers of out-of-memory errors, under any of their names.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use super::expression::{Module, NameUse};
 use super::token::{Token, TokenKind};
 use crate::lint::step_count;
 
-/// Errors that mean: no memory.
+/// Out-of-memory errors.
 const OUT_OF_MEMORY: [&str; 4] = [
     "torch.cuda.OutOfMemoryError",
     "torch.OutOfMemoryError",
@@ -15,7 +15,7 @@ const OUT_OF_MEMORY: [&str; 4] = [
     "tensorflow.errors.ResourceExhaustedError",
 ];
 
-/// Errors of which that is one: the handler has to ask.
+/// Base classes of out-of-memory errors: the handler has to test for one.
 const GENERAL: [&str; 5] = [
     "RuntimeError",
     "Exception",
@@ -24,13 +24,13 @@ const GENERAL: [&str; 5] = [
     "jax.lib.xla_extension.XlaRuntimeError",
 ];
 
-/// What their messages say then, in PyTorch and in XLA.
+/// Message of an out-of-memory error in PyTorch and in XLA.
 const MESSAGES: [&str; 2] = ["out of memory", "resource_exhausted"];
 
-/// A line that gives an error another name is short; a longer one is data.
+/// An alias definition is short; longer lines are data.
 const NAMING_LONGEST: usize = 64;
 
-/// The names that a file gives to the error: `OOM = torch.cuda.OutOfMemoryError`, a tuple with it, or `getattr`.
+/// Local aliases of the error: `OOM = torch.cuda.OutOfMemoryError`, a tuple with it, or `getattr`.
 pub(super) struct Names<'t>(HashSet<&'t str>);
 
 impl<'t> Names<'t> {
@@ -55,7 +55,7 @@ impl<'t> Names<'t> {
     }
 }
 
-/// Whether tokens that begin at `start` are the error itself, errors with it among them, or `getattr(torch, "...")`.
+/// Whether the tokens from `start` are the error, a tuple with it, or `getattr(torch, "...")`.
 fn is_oom_error(module: &Module<'_>, value: &[Token<'_>], start: usize) -> bool {
     let plain = value
         .iter()
@@ -75,7 +75,8 @@ fn is_one_of(token: &Token<'_>, operators: &[&str]) -> bool {
     operators.iter().any(|operator| token.is(operator))
 }
 
-/// The lines that run when memory ran out, of the handler that `except` heads; none where it is no such handler.
+/// The lines of the handler at `except` that run on out-of-memory; `None` if it does not handle
+/// that error.
 pub(super) fn handler(
     module: &Module<'_>,
     blocks: &Blocks,
@@ -96,12 +97,13 @@ pub(super) fn handler(
     if !module.line(body[at]).iter().any(|token| token.is_name("not")) {
         return non_empty(branch);
     }
-    // `if "out of memory" not in str(error): raise`: what follows is for memory that ran out, and nothing is a pass.
+    // `if "out of memory" not in str(error): raise`: the rest handles out-of-memory; an empty rest
+    // is a pass.
     let raises = branch.last().is_some_and(|&line| module.line(line)[0].is_name("raise"));
     raises.then(|| body[at + 1..].to_vec())
 }
 
-/// A block without lines is no code.
+/// `None` for a block without lines.
 fn non_empty(body: Vec<usize>) -> Option<Vec<usize>> {
     (!body.is_empty()).then_some(body)
 }

@@ -1,8 +1,9 @@
-//! Text that is no Python, as far as that shows without a grammar: what is called good must have been read.
+//! Detects text that is not Python, as far as possible without a grammar: a clean result requires
+//! that the text was understood.
 
 use super::token::{Source, TokenKind, tokens};
 
-/// Words after which a name, a number or a string may stand, and which may stand after them.
+/// Keywords, which may be adjacent to names, numbers and strings.
 const KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
     "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import",
@@ -10,10 +11,11 @@ const KEYWORDS: [&str; 35] = [
     "with", "yield",
 ];
 
-/// Names that begin a statement in some versions of Python: `match x:`, `type X = int`, `print "x"`.
+/// Soft keywords and old statements: `match x:`, `type X = int`, `print "x"`.
 const STATEMENTS: [&str; 6] = ["match", "case", "type", "print", "exec", "lazy"];
 
-/// The line of the first thing that cannot be in Python, and what it is. None does not mean that Python would take it.
+/// Line and description of the first syntax error. `None` does not mean that Python would accept
+/// the text.
 pub(in crate::lint) fn syntax_error(text: &str) -> Option<(u32, String)> {
     let source = tokens(text.strip_prefix('\u{feff}').unwrap_or(text), 1);
     if source.uncertain {
@@ -23,15 +25,15 @@ pub(in crate::lint) fn syntax_error(text: &str) -> Option<(u32, String)> {
     [source.fault, words].into_iter().flatten().min_by_key(|(line, _)| *line)
 }
 
-/// Two words with nothing between them, as in prose.
+/// Finds two adjacent words without an operator, as in prose.
 fn adjacent_words(source: &Source<'_>) -> Option<(u32, String)> {
     for line in &source.lines {
         let words = &source.tokens[line.start..line.end];
-        for (place, pair) in words.windows(2).enumerate() {
+        for (index, pair) in words.windows(2).enumerate() {
             let [one, other] = pair else { continue };
             let plain = |text: &str| !KEYWORDS.contains(&text);
-            let begins = place == 0 && STATEMENTS.contains(&one.text);
-            let first = matches!(one.kind, TokenKind::Name) && plain(one.text) && !begins;
+            let starts_statement = index == 0 && STATEMENTS.contains(&one.text);
+            let first = matches!(one.kind, TokenKind::Name) && plain(one.text) && !starts_statement;
             let second = match other.kind {
                 TokenKind::Name => plain(other.text),
                 TokenKind::Number | TokenKind::Text | TokenKind::Template => true,
@@ -55,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_python_is_told_with_its_line() {
+    fn reports_syntax_errors_with_line() {
         for (text, what) in [
             ("x = 1\ndef f(:\n    pass\n", "2: `(` is not closed"),
             ("x = (1]\n", "1: `]` closes nothing that is open"),
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn python_of_any_age_is_left_alone() {
+    fn accepts_python_of_any_version() {
         for text in [
             "",
             "\u{feff}x = 1\n",

@@ -1,4 +1,4 @@
-//! Versions compared as numbers or as text.
+//! Versions compared as floats or as strings.
 
 use super::expression::{Module, NameUse};
 use super::token::{LogicalLine, Token, TokenKind};
@@ -7,7 +7,7 @@ use crate::lint::linter::Linter;
 use crate::lint::version::{Meaning, is_version_text, meaning};
 use crate::setting::CodePattern;
 
-/// What a text is passed through on the way to `float` without becoming something else.
+/// Functions that keep a version a version on the way to `float`.
 const TRANSPARENT: [&str; 14] = [
     "split",
     "rsplit",
@@ -25,10 +25,10 @@ const TRANSPARENT: [&str; 14] = [
     "lower",
 ];
 
-/// No version takes more tokens than this to write; what is longer is something else.
+/// Longer expressions are not versions.
 const LONGEST: usize = 64;
 
-/// Operators that ask which of two is greater.
+/// Ordering operators.
 const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
 
 pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
@@ -46,7 +46,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse
     }
 }
 
-/// Looks at the versions that a statement ties together. A docstring is no statement.
+/// Checks the versions that a statement ties together. Docstrings are skipped.
 pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLine) {
     let tokens = &module.source.tokens[line.start..line.end];
     if let [only] = tokens
@@ -69,7 +69,7 @@ pub(super) fn line(linter: &mut Linter<'_>, module: &Module<'_>, line: LogicalLi
     claim::check_claims(linter, &mentions);
 }
 
-/// What the argument of `float` means.
+/// Classifies the argument of `float`.
 fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     let Some(tokens) = module.source.tokens.get(start..end) else { return Meaning::None };
     if tokens.len() > LONGEST {
@@ -77,7 +77,7 @@ fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     }
     let mut strongest = Meaning::None;
     for (at, token) in tokens.iter().enumerate() {
-        // `os.environ["CUDA_VERSION"]`: a name in quotes counts if it is sure.
+        // `os.environ["CUDA_VERSION"]`: a quoted name counts only if unambiguous.
         if token.kind == TokenKind::Text && meaning(token.text) == Meaning::Strong {
             strongest = Meaning::Strong;
         }
@@ -86,7 +86,7 @@ fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
         }
         let called = tokens.get(at + 1).is_some_and(|next| next.is("("));
         let means = if after_version(tokens, at) { Meaning::Strong } else { meaning(token.text) };
-        // A function that we do not know may return anything: its major version, a count.
+        // An unknown function may return anything, such as a major version or a count.
         if called && means != Meaning::Strong && !TRANSPARENT.contains(&token.text) {
             return Meaning::None;
         }
@@ -103,7 +103,7 @@ fn after_version(tokens: &[Token<'_>], at: usize) -> bool {
         && tokens[at - 2].is_name("version")
 }
 
-/// `v.split(".")[0]`: one part of a version is a number.
+/// `v.split(".")[0]`: one part of a version is a valid number.
 fn is_one_part(tokens: &[Token<'_>]) -> bool {
     let splits = tokens.iter().any(|token| token.is_name("split") || token.is_name("partition"));
     let together = tokens
@@ -112,14 +112,14 @@ fn is_one_part(tokens: &[Token<'_>]) -> bool {
     let sliced = tokens.windows(2).any(|pair| {
         pair[0].is("[") && pair[1].is(":") || pair[0].is(":") && pair[1].kind == TokenKind::Number
     });
-    // `v.split("+")[0]` is still all of the version.
+    // `v.split("+")[0]` is still the whole version.
     let on_dots = tokens
         .windows(3)
         .any(|three| three[0].is_name("split") && three[1].is("(") && three[2].text == ".");
     splits && on_dots && !together && !sliced
 }
 
-/// Whether the expression from `start` to `end` is compared with a number that could be a version.
+/// Whether the expression is compared with a number that could be a version.
 fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
     let tokens = &module.source.tokens;
     let is_order = |token: &Token<'_>| ORDER.iter().any(|order| token.is(order));
@@ -133,7 +133,8 @@ fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
     after || before
 }
 
-/// Whether a name holds a version as plain text. `torch.__version__` is not plain, but a part of it is.
+/// Whether a name is a version as a plain string. `torch.__version__` is not (it compares as a
+/// version), but a part of it is.
 fn plain_text_version(module: &Module<'_>, found: &NameUse) -> bool {
     let path = found.path.as_str();
     if path == "torch.version.cuda" {
@@ -149,7 +150,7 @@ fn plain_text_version(module: &Module<'_>, found: &NameUse) -> bool {
     false
 }
 
-/// Whether what follows the name, past subscripts and calls, is an order against a version in quotes.
+/// Whether the name, after subscripts and calls, is compared by order with a quoted version.
 fn compared_with_text(module: &Module<'_>, found: &NameUse) -> bool {
     let tokens = &module.source.tokens;
     let quoted = |at: usize| {

@@ -10,17 +10,17 @@ use super::{Language, line_number, scan as scan_text};
 use crate::setting::SettingSource;
 use script::{Command, Pipeline, Word};
 
-/// Words that stand before a command and are none.
+/// Reserved words before a command.
 const RESERVED: [&str; 12] =
     ["if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "exec", "command"];
 
-/// Programs that run the command behind their own options.
+/// Programs that run the command after their own options.
 const PREFIXES: [&str; 7] = ["sudo", "nohup", "env", "numactl", "timeout", "nice", "stdbuf"];
 
-/// Commands that take `NAME=value` words and put them into the environment.
+/// Commands that export `NAME=value` words.
 const EXPORTS: [&str; 5] = ["export", "declare", "typeset", "readonly", "local"];
 
-/// Programs and the options by which they take `NAME=value`.
+/// Programs and their options for `NAME=value`.
 const PASSES: [(&str, &[&str]); 13] = [
     ("docker", &["-e", "--env"]),
     ("podman", &["-e", "--env"]),
@@ -37,10 +37,10 @@ const PASSES: [(&str, &[&str]); 13] = [
     ("salloc", &["--export"]),
 ];
 
-/// Those whose option takes several with commas between them.
+/// Programs whose option takes a comma-separated list.
 const LISTS: [&str; 5] = ["srun", "sbatch", "salloc", "singularity", "apptainer"];
 
-/// Reads a script whose first line is `first_line`.
+/// Scans a script that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let script = reader::read(text, first_line);
     for (line, comment) in &script.comments {
@@ -67,7 +67,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     linter.guarded = outside;
 }
 
-/// The words of one line, for other languages that borrow the shell's quoting. `ENV A=b C="d e"`.
+/// The words of a line in another language with shell quoting: `ENV A=b C="d e"`.
 pub(super) fn words(text: &str, first_line: u32) -> Vec<(String, u32, bool)> {
     let script = reader::read(text, first_line);
     let commands = script.pipelines.into_iter().flat_map(|pipeline| pipeline.commands);
@@ -77,15 +77,15 @@ pub(super) fn words(text: &str, first_line: u32) -> Vec<(String, u32, bool)> {
         .collect()
 }
 
-/// `NAME=value` in two.
+/// Splits `NAME=value`.
 pub(super) fn assignment(word: &str) -> Option<(&str, &str)> {
     let (name, value) = word.split_once('=')?;
-    // `NAME+=value` adds to what is there.
+    // `NAME+=value` appends.
     let name = name.strip_suffix('+').unwrap_or(name);
     is_variable(name).then_some((name, value))
 }
 
-/// Whether a word can be the name of a variable.
+/// Whether a word is a valid variable name.
 pub(super) fn is_variable(name: &str) -> bool {
     name.bytes().next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
         && name.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric())
@@ -142,7 +142,7 @@ fn scan_command(linter: &mut Linter<'_>, command: &Command) {
     linter.command(line_of_option(words), &texts);
 }
 
-/// The command itself: without reserved words, assignments, and `sudo -E env A=b`.
+/// The command without reserved words, assignments and prefixes such as `sudo -E env A=b`.
 fn strip_prefixes<'w>(linter: &mut Linter<'_>, words: &'w [Word]) -> &'w [Word] {
     let mut options = false;
     let own = words.iter().position(|word| {
@@ -158,7 +158,7 @@ fn strip_prefixes<'w>(linter: &mut Linter<'_>, words: &'w [Word]) -> &'w [Word] 
     &words[own.unwrap_or(words.len())..]
 }
 
-/// The place of a command is the option that can be wrong, where it has one.
+/// Line of the option that can be wrong, else of the command.
 fn line_of_option(words: &[Word]) -> u32 {
     let option = words.iter().find(|word| word.text.starts_with("--format") || word.text == "-pl");
     option.or(words.first()).map_or(0, |word| word.line)
@@ -200,7 +200,7 @@ fn env_after_launcher(linter: &mut Linter<'_>, program: &str, words: &[Word]) {
     }
 }
 
-/// The language that a program reads from its input or from `-c`.
+/// The language that a program reads from stdin or `-c`.
 fn language_of(program: &str) -> Option<Language> {
     match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
         "python" | "pypy" => Some(Language::Python),
@@ -211,7 +211,8 @@ fn language_of(program: &str) -> Option<Language> {
 
 /// `python -c "..."`, `bash -lc "..."`
 fn inner_code(linter: &mut Linter<'_>, program: &str, words: &[Word]) {
-    // The program may be the argument of another: `docker run image python -c ..`, `srun bash -c ..`.
+    // The program may be an argument of a launcher: `docker run image python -c ..`,
+    // `srun bash -c ..`.
     let found = std::iter::once(program)
         .chain(words.iter().skip(1).map(|word| word.text.as_str()))
         .position(|word| language_of(word.rsplit('/').next().unwrap_or(word)).is_some());
@@ -247,7 +248,7 @@ fn heredocs(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     }
 }
 
-/// How many lines a text begins before `part`, which is a piece of it.
+/// Number of newlines in a text before `at`.
 pub(super) fn lines_before(text: &str, at: usize) -> u32 {
     line_number(memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count())
 }

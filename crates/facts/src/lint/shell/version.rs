@@ -11,7 +11,7 @@ use crate::setting::CodePattern;
 
 pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     claims(linter, pipeline);
-    // Asked for by every `bc` and `awk` of a pipeline, answered once.
+    // Computed once per pipeline, for all its `bc` and `awk` commands.
     let compared = OnceCell::new();
     let named = OnceCell::new();
     for command in &pipeline.commands {
@@ -38,7 +38,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     }
 }
 
-/// The versions that a pipeline ties together, as in a message.
+/// Checks the versions that a pipeline ties together, as in a message.
 fn claims(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     let words = pipeline.commands.iter().flat_map(|command| &command.words);
     let mentions: Vec<Mention<'_>> = words
@@ -56,7 +56,7 @@ fn compared_word(pipeline: &Pipeline) -> Option<&Word> {
     words.into_iter().find(|word| has_order(&word.text) && names_version(&word.text))
 }
 
-/// `awk '$1 < 525.60'`; that the column is a version, the line has to say.
+/// `awk '$1 < 525.60'`; another word has to identify the column as a version.
 fn awk_comparison(command: &Command) -> Option<&Word> {
     let mut words = command.words.iter().skip(1);
     words.find(|word| has_order(&word.text) && has_number(&word.text))
@@ -89,7 +89,7 @@ fn has_number(text: &str) -> bool {
     text.split(|c: char| !(c.is_ascii_digit() || c == '.')).any(is_version_text)
 }
 
-/// Whether a word of the text is a version by its name.
+/// Whether a word of the text names a version.
 fn names_version(text: &str) -> bool {
     step_count::steps(text.len());
     let numbered = has_number(text) && has_order(text);

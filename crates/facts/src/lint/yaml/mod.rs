@@ -1,7 +1,7 @@
-//! YAML: manifests of Kubernetes, compose files, workflows.
+//! YAML: Kubernetes and compose manifests, CI workflows.
 //!
-//! Read line by line with the keys above each line; enough for environments and commands, and it
-//! cannot be confused by templates (`{{ .Values.x }}`) that are no YAML at all.
+//! Scanned line by line with a stack of parent keys. That is enough for environments and commands,
+//! and tolerates templates (`{{ .Values.x }}`) that are not valid YAML.
 
 mod line;
 
@@ -10,7 +10,7 @@ use super::{Language, line_number, scan as scan_text, shell, step_count};
 use crate::setting::SettingSource;
 use line::{YamlLine, flow_items, indent, scalar};
 
-/// Keys whose value is a command, or the words of one.
+/// Keys whose value is a command or its words.
 const COMMANDS: [&str; 11] = [
     "command",
     "args",
@@ -25,7 +25,7 @@ const COMMANDS: [&str; 11] = [
     "test",
 ];
 
-/// Reads a document whose first line is `first_line`.
+/// Scans a document that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let mut reader =
         SourceReader { linter, above: Vec::new(), entry: EnvEntry::default(), words: Vec::new() };
@@ -34,7 +34,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     while at < lines.len() {
         step_count::steps(lines[at].len());
         let number = first_line.saturating_add(line_number(at));
-        let line = YamlLine::read(lines[at]);
+        let line = YamlLine::parse(lines[at]);
         at += 1;
         if let Some(comment) = line.comment {
             reader.linter.comment(number, comment);
@@ -70,7 +70,7 @@ fn block_end(lines: &[&str], from: usize, base: usize) -> usize {
     from + count
 }
 
-/// The lines without the blanks that all of them begin with.
+/// The lines without their common indentation.
 fn dedented(lines: &[&str]) -> String {
     let filled = lines.iter().filter(|line| !line.trim().is_empty());
     let margin = filled.map(|line| indent(line)).min().unwrap_or(0);
@@ -92,19 +92,19 @@ struct EnvEntry {
 
 struct SourceReader<'j, 'f> {
     linter: &'j mut Linter<'f>,
-    /// The keys above the present line, with their columns.
+    /// Parent keys of the current line with their columns.
     above: Vec<(usize, String)>,
     entry: EnvEntry,
-    /// The words of a command that is written as a list, with their lines.
+    /// Words of a command written as a list, with their lines.
     words: Vec<(String, u32)>,
 }
 
 impl SourceReader<'_, '_> {
-    /// Brings the keys above up to date, and ends what the line ends.
+    /// Updates the parent keys and closes finished entries.
     fn place(&mut self, line: &YamlLine<'_>) {
         let left = line.dash.unwrap_or(line.column);
         while let Some((column, _)) = self.above.last()
-            // A list may stand as far left as its key.
+            // A list may have the same indentation as its key.
             && (*column > left || *column == left && line.dash.is_none())
         {
             self.above.pop();
@@ -131,7 +131,7 @@ impl SourceReader<'_, '_> {
         COMMANDS.contains(&self.parent())
     }
 
-    /// A block scalar: a script, or a file by its name.
+    /// Scans a block scalar: a script, or a file by its name.
     fn block(&mut self, line: &YamlLine<'_>, body: &str, number: u32) {
         if line.key.is_none() && self.in_words() {
             self.words.push((body.to_owned(), number));
@@ -145,7 +145,7 @@ impl SourceReader<'_, '_> {
         };
         let as_shell = command.then_some(Language::Shell);
         if let Some(language) = by_key.or_else(by_content).or(as_shell) {
-            // What looks like a mapping in a script is still a script.
+            // A command is a script even if it looks like a mapping.
             let language =
                 if command && language == Language::Yaml { Language::Shell } else { language };
             scan_text(self.linter, language, body, number);
@@ -173,7 +173,7 @@ impl SourceReader<'_, '_> {
         }
     }
 
-    /// An item of a list: a word of a command, or `NAME=value`.
+    /// Handles a list item: a word of a command, or `NAME=value`.
     fn item(&mut self, value: &str, number: u32) {
         let text = scalar(value);
         if self.in_words() {
@@ -219,7 +219,7 @@ impl SourceReader<'_, '_> {
         }
     }
 
-    /// Only a name in capitals is an environment variable in a manifest.
+    /// In a manifest only upper-case names are environment variables.
     fn variable(&mut self, name: &str, value: &str, number: u32) {
         let capitals = !name.bytes().any(|b| b.is_ascii_lowercase());
         if shell::is_variable(name) && capitals {
@@ -241,7 +241,7 @@ impl SourceReader<'_, '_> {
         }
     }
 
-    /// A command that was written as a list is one line for the shell. Each word keeps its line.
+    /// Scans a command written as a list as one shell line, keeping the line of each word.
     fn end_words(&mut self) {
         let words = std::mem::take(&mut self.words);
         let Some((_, first_line)) = words.first() else { return };
@@ -258,7 +258,7 @@ impl SourceReader<'_, '_> {
             line = line.saturating_add(shell::lines_before(word, word.len()));
         }
         scan_text(self.linter, Language::Shell, &text, *first_line);
-        // A step of a pipeline is a script of its own.
+        // Each step of a CI job is a separate script.
         for (word, number) in words.iter().filter(|(word, _)| word.trim().contains([' ', '\n'])) {
             let python = Language::by_content(word.as_bytes()) == Some(Language::Python);
             let language = if python { Language::Python } else { Language::Shell };
