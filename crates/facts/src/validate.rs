@@ -162,12 +162,12 @@ fn architectures(set: &FactSet, problems: &mut Vec<String>) {
     let mut targets = BTreeSet::new();
     for architecture in &set.gpus.architecture {
         if !names.insert(&architecture.name) {
-            problems.push(format!("architecture {}: is listed twice", architecture.name));
+            problems.push(format!("architecture {}: duplicate", architecture.name));
         }
         for target in &architecture.targets {
             if !targets.insert(target.compute_capability) {
                 let name = target.compute_capability;
-                problems.push(format!("target {name}: is listed twice"));
+                problems.push(format!("target {name}: duplicate"));
             }
         }
     }
@@ -224,7 +224,7 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
             problems.push(format!("release {}: no such branch", release.version));
         }
         if !unique.insert(&release.version) {
-            problems.push(format!("release {}: is listed twice", release.version));
+            problems.push(format!("release {}: duplicate", release.version));
         }
     }
     marks("open modules", &set.drivers.open_modules, problems);
@@ -281,7 +281,7 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
             problems.push(format!("build {name}: its torch is not in the data"));
         }
         if !unique.insert(name.clone()) {
-            problems.push(format!("build {name}: is listed twice"));
+            problems.push(format!("build {name}: duplicate"));
         }
     }
     for package in &facts.package {
@@ -328,7 +328,7 @@ fn advisories(set: &FactSet, problems: &mut Vec<String>) {
             }
         }
         if !unique.insert(name.clone()) {
-            problems.push(format!("{name}: is listed twice"));
+            problems.push(format!("{name}: duplicate"));
         }
     }
     for regression in &set.advisories.regression {

@@ -79,10 +79,12 @@ fn cleanup(mut assessment: Assessment, device: &DeviceState, line: &XidLine<'_>)
             "Channels were removed because of Xid {cause} of the same GPU: follow that one; \
              nothing to do for this one."
         ),
-        None => "Channels were removed without another Xid of this GPU before it in this log: mostly \
-                 the application was ended by a person or a scheduler. On a node with NVSwitch, and with \
-                 nobody having ended it, restart the fabric manager."
-            .to_owned(),
+        None => {
+            "Channels were removed without another Xid of this GPU before it in this log: usually \
+                 a person or a scheduler ended the application. If not, and the node has NVSwitch, \
+                 restart the fabric manager."
+                .to_owned()
+        }
     };
     assessment
 }

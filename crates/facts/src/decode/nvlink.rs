@@ -87,10 +87,9 @@ pub(super) fn assess_sub_code(
         assessment.text = format!(
             "NVLink 5 error{}{}: follow an Xid 154 of this GPU if there is one; otherwise collect \
              nvidia-bug-report and open a ticket.",
-            if fatal { ", fatal by the driver's word," } else { "" },
+            if fatal { ", fatal according to the driver," } else { "" },
             if unit.is_empty() {
-                " whose unit is not named, so that NVIDIA's decode sheet says nothing of it"
-                    .to_owned()
+                " without a unit name, so NVIDIA's decode sheet does not cover it".to_owned()
             } else {
                 format!(" of unit {} that NVIDIA's decode sheet does not list", excerpt(unit))
             },

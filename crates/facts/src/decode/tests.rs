@@ -321,7 +321,8 @@ fn finds_events_after_a_megabyte_of_nul_bytes() {
 
 #[test]
 fn nvlink_error_without_unit_says_so() {
-    let unnamed = "NVLink 5 error whose unit is not named, so that NVIDIA's decode sheet says nothing of it: follow";
+    let unnamed =
+        "NVLink 5 error without a unit name, so NVIDIA's decode sheet does not cover it: follow";
     let unlisted =
         "NVLink 5 error of unit NETIR_NEW that NVIDIA's decode sheet does not list: follow";
     let cases = [("", unnamed), (" x", unnamed), (" NETIR_NEW Nonfatal", unlisted)];

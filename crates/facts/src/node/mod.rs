@@ -1,10 +1,10 @@
-//! Is this node right? What was read on it, judged.
+//! Evaluates the state of a node.
 //!
 //! ```text
 //! NodeObservation (plain values, versioned) ─ evaluate ─> NodeReport
-//!                                               │        verdict: the worst of the items
-//!                                               └─ rules/*: each adds items and remedies; what is known of
-//!                                                  GPU, driver and frameworks comes from check's own rules
+//!                                               │           verdict: the worst of the items
+//!                                               └─ rules/*: each adds items and remedies; GPU, driver and
+//!                                                  frameworks are evaluated by the rules of `check`
 //! ```
 
 mod context;
@@ -38,8 +38,8 @@ use crate::set::FactSet;
 use context::NodeContext;
 use report::NodeFindings;
 
-/// Judges a node. `on` is the day for which the answer shall hold; `strict` lets advisories and known
-/// regressions decide too.
+/// Evaluates a node. `on` is the day for which the result is valid; with `strict`, advisories and
+/// known regressions affect the verdict.
 pub fn evaluate(
     set: &FactSet,
     observation: &NodeObservation,
@@ -49,7 +49,7 @@ pub fn evaluate(
     let node = NodeContext { set, observation, on, strict };
     let mut findings = NodeFindings::default();
     rules::gpus::evaluate(&node, &mut findings);
-    // Without a GPU and without a driver there is nothing to say about either.
+    // Skip these without a GPU and a driver.
     if node.has_gpu() != Some(false) || node.loaded().is_some() {
         rules::driver::evaluate(&node, &mut findings);
         rules::platform::evaluate(&node, &mut findings);

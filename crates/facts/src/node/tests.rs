@@ -1,4 +1,4 @@
-//! Every item in every verdict that it can have: a healthy node, and one thing changed.
+//! Every item with every possible verdict: a healthy node with one change.
 
 mod driver;
 mod gpus;
@@ -95,7 +95,7 @@ fn service() -> ServiceObservation {
     }
 }
 
-/// Eight H100 on one board, all as it should be.
+/// A healthy node with eight H100 on one board.
 pub(super) fn healthy() -> NodeObservation {
     let gpu = |index: u32| PciDevice {
         address: format!("0000:{index:02x}:00.0"),
@@ -191,7 +191,7 @@ fn evaluated(node: &NodeObservation) -> NodeReport {
 }
 
 #[test]
-fn a_healthy_node_is_ok() {
+fn healthy_node_is_ok() {
     let report = evaluated(&healthy());
     let bad: Vec<&Item> = report.items.iter().filter(|item| item.verdict != Verdict::Ok).collect();
     assert!(bad.is_empty(), "{bad:#?}");
@@ -239,7 +239,7 @@ fn a_healthy_node_is_ok() {
     }
 }
 
-/// One change to the healthy node, and the item that must come of it.
+/// One change to the healthy node, and the expected item.
 type Case = (&'static str, Verdict, fn(&mut NodeObservation));
 
 fn nvml(node: &mut NodeObservation) -> &mut Nvml {
@@ -319,7 +319,7 @@ fn check_all(cases: &[Case]) {
 }
 
 #[test]
-fn an_upgrade_under_a_running_driver_names_the_way_out() {
+fn upgrade_under_running_driver_suggests_a_reboot() {
     let mut node = healthy();
     node.nvml = refused(NvmlStatus::LIB_RM_VERSION_MISMATCH);
     let newer = "580.105.08";
@@ -333,13 +333,13 @@ fn an_upgrade_under_a_running_driver_names_the_way_out() {
         |code: &str| report.items.iter().find(|item| item.code == code).map(|item| item.verdict);
     assert_eq!(verdict("driver-library-mismatch"), Some(Verdict::Blocked));
     assert_eq!(verdict("nvml-mismatch"), Some(Verdict::Blocked));
-    // A reboot mends it, and the report says so.
+    // A reboot fixes it, and the report says so.
     assert_eq!(verdict("next-kernel-ready"), Some(Verdict::Ok));
     assert!(report.remedies.iter().any(|remedy| remedy.text.contains("reboot")));
 }
 
 #[test]
-fn strict_lets_what_is_known_against_it_decide() {
+fn strict_blocks_on_advisories() {
     let node = healthy();
     assert!(!evaluated(&node).notices.is_empty());
     let strict = evaluate(crate::FactSet::embedded(), &node, date(2026, 11, 15), true);
@@ -348,7 +348,7 @@ fn strict_lets_what_is_known_against_it_decide() {
 }
 
 #[test]
-fn two_models_say_the_same_of_one_driver_once() {
+fn findings_shared_by_two_models_are_reported_once() {
     let mut node = healthy();
     nvml(&mut node).devices[0].name = text("NVIDIA H200");
     let report = evaluated(&node);
@@ -361,7 +361,7 @@ fn two_models_say_the_same_of_one_driver_once() {
 }
 
 #[test]
-fn an_observation_survives_its_form() {
+fn observation_round_trips() {
     let node = healthy();
     let json = serde_json::to_string(&node).unwrap();
     assert_eq!(serde_json::from_str::<NodeObservation>(&json).unwrap(), node);

@@ -1,12 +1,12 @@
-//! Settings of a node for its work: profiles as data, what stands in the way of each, what would be changed.
+//! Tuning profiles: the desired settings of a node as data, and the plan of changes to reach them.
 //!
 //! ```text
 //! data/tune/*.toml ─ Profiles::embedded ─┐
-//! a person's own file ───────────────────┴─> Profile ─ read ─> [Wanted] ─┐
-//! farrier_hardware::tune::look ──────────────────────────> Readings ─────┴─ plan ─> [Step], each with its Standing
+//! a user's own file ─────────────────────┴─> Profile ─ parse ─> [DesiredValue] ─┐
+//! farrier_hardware::tune ───────────────────────────────────> Readings ─────────┴─ plan ─> [Step], each with its Standing
 //! ```
 //!
-//! Nothing is changed here: a [`Step`] with a [`Change`] leaves nothing to decide for who carries it out.
+//! This module changes nothing: a [`Step`] with a [`Change`] leaves the executor no decision.
 
 mod control;
 mod plan;

@@ -1,4 +1,4 @@
-//! A profile: what a node should be like for one kind of work, each setting with its reason and source.
+//! Profiles: desired settings of a node for one kind of work, each with its reason and source.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -9,25 +9,24 @@ use super::setting::{DesiredValue, SettingError, SettingKind};
 use crate::names::nearest;
 use crate::origin::Origin;
 
-/// A profile as it is written.
+/// A profile as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Purpose.
     pub summary: String,
-    /// Its settings.
     pub setting: Vec<ProfileSetting>,
 }
 
-/// A setting of a profile.
+/// One setting of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileSetting {
     /// Such as `gpu.power-limit`.
     pub name: String,
-    /// What is wanted; absent for an environment, which has variables.
+    /// Desired value; `None` for an environment, which has variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub want: Option<String>,
     /// The variables of an environment.
@@ -35,10 +34,10 @@ pub struct ProfileSetting {
     pub variables: Vec<Variable>,
     /// Why.
     pub reason: String,
-    /// Who says so. A person's own profile may do without.
+    /// Optional in users' own profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// No source confirms it: it is shown, and applied only when somebody asks for that.
+    /// No source confirms it: shown, but applied only on request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
 }
@@ -58,20 +57,19 @@ pub struct Variable {
     pub origin: Option<Origin>,
 }
 
-/// What is wrong with a profile.
+/// An invalid profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// No such profile.
     #[error("there is no profile `{name}`")]
     Unknown {
-        /// As given.
         name: String,
-        /// What was probably meant.
+        /// Suggestion.
         near: Option<String>,
-        /// Those that there are.
+        /// All profile names.
         known: Vec<String>,
     },
-    /// A setting of it.
+    /// An invalid setting.
     #[error("profile `{profile}`")]
     Setting {
         /// The profile.
@@ -80,7 +78,7 @@ pub enum ProfileError {
         #[source]
         err: SettingError,
     },
-    /// The same setting twice.
+    /// Duplicate setting.
     #[error("profile `{profile}` has the setting `{name}` twice")]
     Twice {
         /// The profile.
@@ -88,18 +86,18 @@ pub enum ProfileError {
         /// The setting.
         name: String,
     },
-    /// A setting without what is wanted.
+    /// Missing or superfluous `want` or `variables`.
     #[error("profile `{profile}`: `{name}` takes {takes}")]
     Form {
         /// The profile.
         profile: String,
         /// The setting.
         name: String,
-        /// What it takes.
+        /// Accepted values.
         takes: &'static str,
     },
-    /// A variable that cannot stand in an environment file.
-    #[error("profile `{profile}`: `{name}` of `{setting}` is no variable with a value of one line")]
+    /// A variable that cannot be written to an environment file.
+    #[error("profile `{profile}`: `{name}` of `{setting}` is not a variable with a one-line value")]
     Variable {
         /// The profile.
         profile: String,
@@ -111,14 +109,14 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Its settings, read: each with what it is and what is wanted, in the order in which they are carried out.
+    /// Parses the settings, in execution order.
     pub fn read(&self) -> Result<Vec<(SettingKind, DesiredValue, &ProfileSetting)>, ProfileError> {
-        let mut seen = BTreeSet::new();
+        let mut unique = BTreeSet::new();
         let mut read = Vec::new();
         for setting in &self.setting {
             let wrong = |err| ProfileError::Setting { profile: self.name.clone(), err };
             let kind = SettingKind::from_name(&setting.name).map_err(wrong)?;
-            if !seen.insert(kind.clone()) {
+            if !unique.insert(kind.clone()) {
                 let name = setting.name.clone();
                 return Err(ProfileError::Twice { profile: self.name.clone(), name });
             }
@@ -165,12 +163,12 @@ impl Profile {
     }
 }
 
-/// The profiles that come with the binary.
+/// Built-in profiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profiles(Vec<Profile>);
 
 impl Profiles {
-    /// As `data/tune/` has them.
+    /// The profiles in `data/tune/`.
     pub fn embedded() -> &'static Self {
         static EMBEDDED: LazyLock<Profiles> = LazyLock::new(|| {
             let json = include_str!(concat!(env!("OUT_DIR"), "/tune.json"));
@@ -179,12 +177,12 @@ impl Profiles {
         &EMBEDDED
     }
 
-    /// All of them.
+    /// All profiles.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.0.iter()
     }
 
-    /// The one of this name.
+    /// Looks up a profile by name.
     pub fn named(&self, name: &str) -> Result<&Profile, ProfileError> {
         self.0.iter().find(|profile| profile.name == name).ok_or_else(|| {
             let known = || self.0.iter().map(|profile| profile.name.as_str());

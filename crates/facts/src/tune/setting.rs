@@ -1,4 +1,4 @@
-//! The settings that a profile may name, and what it may want of them.
+//! Settings that a profile can name, and their desired values.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::Serialize;
 
 use crate::names::nearest;
 
-/// Where the limit on locked memory is written.
+/// Limit on locked memory.
 pub const MEMLOCK_FILE: &str = "/etc/security/limits.d/90-farrier-memlock.conf";
-/// Where unattended upgrades are told what to leave alone.
+/// Package blacklist for unattended upgrades.
 pub const GUARD_FILE: &str = "/etc/apt/apt.conf.d/52farrier";
-/// Where options of the kernel module are written, a file each.
+/// Directory of kernel module options, one file each.
 pub const MODPROBE_FOLDER: &str = "/etc/modprobe.d";
-/// Where jobs' environments are written, a file a framework.
+/// Directory of job environments, one file per framework.
 pub const ENVIRONMENTS: &str = "/etc/farrier/jobs";
-/// Where the kernel says how it makes huge pages.
+/// Transparent huge page mode.
 pub const HUGEPAGES_FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// The daemon that keeps the driver initialised.
 pub const PERSISTENCED: &str = "nvidia-persistenced";
 
-/// A setting that people know and that cannot be given back: NVML sets it and does not say what is set.
+/// A well-known setting that cannot be reverted, because NVML cannot read it back.
 pub const CLOCKS_LOCKED: &str = "gpu.locked-clocks";
 
-/// The frameworks that an environment can be for.
+/// Frameworks with a job environment.
 const FRAMEWORKS: [&str; 3] = ["jax", "tensorflow", "torch"];
 
 /// A setting.
@@ -61,7 +61,7 @@ pub enum SettingKind {
     Environment(String),
 }
 
-/// Those without a name inside.
+/// Settings without a parameter.
 const PLAIN: [(&str, SettingKind); 13] = [
     ("gpu.persistence", SettingKind::Persistence),
     ("gpu.mig", SettingKind::Mig),
@@ -78,83 +78,74 @@ const PLAIN: [(&str, SettingKind); 13] = [
     ("host.upgrade-guard", SettingKind::UpgradeGuard),
 ];
 
-/// What is wanted of a setting.
+/// Desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DesiredValue {
     /// On or off.
     Switch(bool),
-    /// NVML's number of a mode.
+    /// NVML's enum value.
     Mode(u32),
-    /// A power limit.
     Power(PowerTarget),
-    /// Clocks.
     Clocks(ClockTarget),
-    /// Instances, sorted.
+    /// MIG instances, sorted.
     Layout(Vec<String>),
     /// A word or a text.
     Text(String),
-    /// What the profile's variables say.
+    /// The variables of the profile.
     Variables,
 }
 
-/// A power limit, from the card's own range.
+/// A power limit, relative to the GPU's range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerTarget {
-    /// The card's default.
     Default,
-    /// The most that it takes.
     Max,
-    /// A share of the way from the least to the most that it takes.
+    /// Percentage of the range from minimum to maximum.
     Percent(u32),
-    /// Watts, which the card's range must hold.
+    /// Watts, within the GPU's range.
     Watts(u32),
 }
 
-/// Clocks of applications.
+/// Desired application clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockTarget {
-    /// Those without a choice.
     Default,
-    /// The highest.
     Max,
-    /// These of the multiprocessors, which the card must list.
+    /// An SM clock that the GPU lists.
     Mhz(u32),
 }
 
-/// What is wrong with a setting of a profile.
+/// An invalid setting in a profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// No such setting.
     #[error("there is no setting `{name}`")]
     Unknown {
-        /// As given.
         name: String,
-        /// What was probably meant.
+        /// Suggestion.
         near: Option<String>,
     },
-    /// It could not be given back.
+    /// Cannot be reverted.
     #[error(
-        "`{CLOCKS_LOCKED}` is not set: NVML does not say which clocks are locked, so they could not be given back; \
-         `gpu.application-clocks` can be"
+        "`{CLOCKS_LOCKED}` is not supported: NVML cannot read back locked clocks, so they could not be reverted; \
+         use `gpu.application-clocks`"
     )]
-    NoWayBack,
-    /// It does not take that.
+    NotRevertible,
+    /// Invalid value.
     #[error("`{name}` does not take `{want}`: it takes {takes}")]
     Value {
         /// The setting.
         name: String,
-        /// As given.
         want: String,
-        /// What it takes.
+        /// Accepted values.
         takes: &'static str,
     },
 }
 
 impl SettingKind {
-    /// The setting of this name.
+    /// Parses the name of a setting.
     pub fn from_name(name: &str) -> Result<Self, SettingError> {
         if name == CLOCKS_LOCKED {
-            return Err(SettingError::NoWayBack);
+            return Err(SettingError::NotRevertible);
         }
         if let Some((_, kind)) = PLAIN.iter().find(|(known, _)| *known == name) {
             return Ok(kind.clone());
@@ -176,7 +167,7 @@ impl SettingKind {
         Err(SettingError::Unknown { name: name.to_owned(), near })
     }
 
-    /// What it takes, in words.
+    /// Accepted values for messages.
     pub fn takes(&self) -> &'static str {
         match self {
             Self::Persistence | Self::Mig | Self::Ecc | Self::Accounting => "`on` or `off`",
@@ -194,7 +185,7 @@ impl SettingKind {
         }
     }
 
-    /// Reads what is wanted of it.
+    /// Parses the desired value.
     pub fn parse_desired(&self, text: &str) -> Result<DesiredValue, SettingError> {
         let refused = || SettingError::Value {
             name: self.to_string(),
@@ -231,7 +222,7 @@ impl SettingKind {
         want.ok_or_else(refused)
     }
 
-    /// The file that it writes, where it writes one.
+    /// The file that the setting writes, if any.
     pub fn file(&self) -> Option<String> {
         match self {
             Self::Memlock => Some(MEMLOCK_FILE.to_owned()),
@@ -242,7 +233,7 @@ impl SettingKind {
         }
     }
 
-    /// Whether a setting writes this file.
+    /// Whether any setting writes this file.
     pub fn is_file(path: &str) -> bool {
         let parameter = path
             .strip_prefix(MODPROBE_FOLDER)
@@ -272,7 +263,7 @@ impl fmt::Display for SettingKind {
     }
 }
 
-/// A number before its unit.
+/// Parses a number with a unit.
 fn number(text: &str, unit: &str) -> Option<u32> {
     text.strip_suffix(unit)?.trim_end().parse().ok()
 }

@@ -1,4 +1,4 @@
-//! CDMM: who manages the GPU's memory where CPU and GPU share one address space.
+//! CDMM: whether the driver or the kernel manages GPU memory on coherent platforms.
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;

@@ -1,5 +1,5 @@
-//! The container toolkit: there where containers are, of a version without known holes, and with a
-//! specification of this driver.
+//! The container toolkit: installed if there is a container runtime, without known vulnerabilities,
+//! and with CDI specifications for this driver.
 
 use crate::advisory::{Advisory, Product};
 use crate::check::Verdict;

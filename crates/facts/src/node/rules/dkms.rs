@@ -1,4 +1,4 @@
-//! DKMS: does it build the version that is in use?
+//! DKMS: does it build the loaded driver version?
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -10,7 +10,7 @@ const SOURCE: &str = "/var/lib/dkms/nvidia";
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let trees = match &node.observation.dkms {
         Reading::Value(trees) if !trees.is_empty() => trees,
-        // Precompiled modules need no DKMS; whether modules are there is another rule's question.
+        // Precompiled modules need no DKMS; another rule checks for modules.
         Reading::Value(_) | Reading::Absent => return,
         Reading::Unreadable(why) => {
             let text = format!("DKMS's trees cannot be read: {why}");

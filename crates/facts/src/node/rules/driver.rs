@@ -1,4 +1,4 @@
-//! What is loaded, and whether the user space is of the same version.
+//! The loaded module, and whether the user space has the same version.
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -84,7 +84,7 @@ fn module(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// Against a driver on disk that is another than the one that is loaded.
+/// Remedy if the driver on disk differs from the loaded one.
 pub(super) fn remedy_one_driver_version(findings: &mut NodeFindings) {
     findings.remedy(
         "for a driver of one version",
@@ -175,8 +175,8 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// In a container the library is a file that was mounted, and its name says nothing; the library
-/// itself does: NVML 13 of driver 580.95.05 calls itself `13.580.95.05`.
+/// The version that NVML reports for itself, because the file name of a library mounted into a
+/// container has none. NVML 13 of driver 580.95.05 reports `13.580.95.05`.
 fn nvml_library_version(node: &NodeContext<'_>) -> Vec<(String, String)> {
     let nvml = node.observation.nvml.answered();
     let version = nvml.and_then(|nvml| nvml.library_version.value()?.split_once('.'));

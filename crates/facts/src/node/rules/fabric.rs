@@ -1,4 +1,4 @@
-//! `NVSwitch`: fabric manager of the driver's version, running, and every GPU joined.
+//! `NVSwitch`: fabric manager matches the driver and runs, and every GPU has joined the fabric.
 
 use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
@@ -11,7 +11,7 @@ use crate::node::report::NodeFindings;
 const SERVICE: &str = "nvidia-fabricmanager";
 const SUBJECT: &str = "fabric manager";
 
-/// `NVML_GPU_FABRIC_STATE_COMPLETED` and those before it (nvml.h).
+/// `NVML_GPU_FABRIC_STATE_COMPLETED` (nvml.h).
 const COMPLETED: u8 = 3;
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -23,7 +23,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     running(node, findings);
 }
 
-/// Whether the node has switches that fabric manager must program.
+/// Whether the node has NVSwitches that fabric manager must program.
 fn has_switches(node: &NodeContext<'_>) -> bool {
     let by_driver = node.observation.nvswitches.value().is_some_and(|count| *count > 0);
     let on_pci = node
@@ -47,7 +47,7 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         );
         return;
     };
-    // Before R580 the package carries the branch; its development files are no service.
+    // Before R580 the package name ends in the branch. Skip the development package.
     let package = packages.iter().find(|package| {
         let rest = package.name.strip_prefix(SERVICE);
         rest.is_some_and(|rest| {
@@ -80,7 +80,8 @@ fn version(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         return;
     };
     if node.user_space() == Some(package.upstream()) && node.loaded() != node.user_space() {
-        // An upgrade moved all but the loaded module: the remedy is a reboot, not another package.
+        // An upgrade replaced everything but the loaded module: reboot rather than install another
+        // package.
         findings.item(
             Verdict::Blocked,
             "fabric-manager-ahead",
@@ -154,12 +155,12 @@ fn evaluate_membership(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             Reading::Value(fabric) if fabric.state == COMPLETED && fabric.status == 0 => {
                 done.push(device.index);
             }
-            // 0: the GPU is of no fabric.
+            // State 0: the GPU is not part of a fabric.
             Reading::Value(fabric) if fabric.state != 0 => out.push(device.index),
             Reading::Unreadable(why @ ReadError::Nvml { .. }) => {
                 unread.get_or_insert((device.index, why));
             }
-            // A library without the call is older than the fabrics that need it.
+            // Libraries without the call predate fabrics that need it.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The frameworks in the active Python, by the rules of the hypothetical check.
+//! The frameworks in the active Python, evaluated by the compatibility rules.
 
 use crate::check::{self, Verdict};
 use crate::node::context::NodeContext;
@@ -7,7 +7,7 @@ use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 use crate::set::FactSet;
 
-/// What is judged; the other packages are parts of these.
+/// Evaluated frameworks; the other packages are their dependencies.
 const FRAMEWORKS: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -62,14 +62,14 @@ fn evaluate_framework(
                 format!("{requirement} cannot be judged: {}", err.problem),
                 "the package's METADATA",
             ),
-            // The driver cannot be judged: another rule says so.
+            // Another rule reports an unknown driver.
             Some(Err(_)) | None => {}
         }
     }
 }
 
-/// The framework as `--framework` takes it. A wheel says by its local version, or by its own words,
-/// which CUDA it was built with; jax says it by the plug-in beside it.
+/// The framework in the syntax of `--framework`. The CUDA version comes from the wheel's local
+/// version or metadata; for jax, from its CUDA plugin.
 fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -> String {
     let PythonPackage { name, version, cuda, .. } = framework;
     let has = |name: &str| packages.iter().any(|package| package.name == name);
@@ -87,19 +87,19 @@ fn requirement(set: &FactSet, framework: &PythonPackage, packages: &[PythonPacka
         Reading::Absent => return format!("{name}=={version}+cpu"),
         Reading::Unreadable(_) => return format!("{name}=={version}"),
     };
-    // The index's own wheel has no tag; what has another CUDA came from elsewhere.
-    let of_index = set.frameworks.builds(name).any(|build| {
+    // PyPI wheels have no tag; a wheel with another CUDA comes from another index.
+    let is_pypi = set.frameworks.builds(name).any(|build| {
         build.version.to_string() == *version
             && build.build == "index"
             && build.cuda.is_some_and(|known| known.to_string() == *cuda)
     });
-    if of_index {
+    if is_pypi {
         return format!("{name}=={version}");
     }
     format!("{name}=={version}+cu{}", cuda.replace('.', ""))
 }
 
-/// The CUDA libraries that a wheel was built with and pins, against those that are installed.
+/// Compares the CUDA libraries that a wheel pins with the installed ones.
 fn parts(
     framework: &PythonPackage,
     packages: &[PythonPackage],

@@ -1,4 +1,4 @@
-//! Are the GPUs there, do they answer, and are they known?
+//! Are the GPUs present, reachable and known?
 
 use crate::check::Verdict;
 use crate::node::context::{NodeContext, counted, gpus};
@@ -70,7 +70,7 @@ fn answers(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// GPUs that were not asked because a call before did not return.
+/// Reports GPUs that were not queried because an earlier call hung.
 fn unread(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let count = node.observation.nvml.answered().and_then(|nvml| nvml.count.value().copied());
     let read = |index: &u32| node.devices().iter().any(|device| device.index == *index);
@@ -78,7 +78,7 @@ fn unread(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     if !node.devices().is_empty() && !unread.is_empty() {
         let which = gpus(&unread, 0);
         let were = if unread.len() == 1 { "was" } else { "were" };
-        let text = format!("{which} {were} not read; what is said of GPUs is of the others");
+        let text = format!("{which} {were} not read; findings on GPUs cover only the others");
         findings.item(Verdict::Unknown, "gpus-unread", which, text, "NVML");
     }
 }

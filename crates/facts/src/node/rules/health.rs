@@ -1,6 +1,8 @@
-//! Faults that one look shows: memory errors, links and ports that are down, clocks that are held, Xids of this boot.
+//! Current faults: memory errors, links and ports that are down, hardware throttling, and Xids of
+//! this boot.
 //!
-//! What was not asked, or of which a container shows nothing, is named as not judged and decides nothing.
+//! Checks that were not possible, as in a container, are listed in `not_judged` and do not affect
+//! the verdict.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +21,11 @@ use crate::xid::{Action, Severity};
 const HARDWARE_REASONS: [(u64, &str); 3] =
     [(0x40, "heat"), (0x80, "the power brake of the server"), (0x8, "the hardware")];
 
-/// Above this load a PCIe link runs at full speed: the agent's rule `gpu.pcie-slow` has the same number.
+/// Above this utilisation a PCIe link runs at full speed. Same threshold as the agent's rule
+/// `gpu.pcie-slow`.
 const BUSY_PERCENT: u32 = 50;
 
-/// The driver's own word that its recovery action changed.
+/// Xid that reports a change of the driver's recovery action.
 const RECOVERY_CHANGED: u32 = 154;
 
 const RULES: [DeviceRule; 4] = [
@@ -188,7 +191,7 @@ fn ports(all: &[PortHealth], findings: &mut NodeFindings) {
     }
 }
 
-/// Xids of one number on one device.
+/// Xids with the same code on the same device.
 struct XidGroup {
     worst: Event,
     times: usize,
@@ -221,7 +224,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
         }
         are_quiet = false;
         let device = pci.and_then(|pci| device_at(node, pci));
-        // The driver has said that something is to be done, and no longer does.
+        // The driver reported a recovery action and has since cleared it.
         let is_over = recovery_reported(*pci)
             && device.is_some_and(|gpu| gpu.recovery_action == Reading::Value(0));
         let takes_it_out =
@@ -257,7 +260,7 @@ fn xids(node: &NodeContext<'_>, lines: &[String], findings: &mut NodeFindings) {
     }
 }
 
-/// The GPU at an address of the kernel log, `0000:17:00`; NVML writes `00000000:17:00.0`.
+/// The GPU at a kernel-log address such as `0000:17:00`, which NVML writes as `00000000:17:00.0`.
 fn device_at<'a>(node: &NodeContext<'a>, pci: &str) -> Option<&'a NvmlDevice> {
     node.devices().iter().find(|device| {
         let address = device.pci_address.value().map(|address| address.to_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! Will the driver be there after the next boot?
+//! Will the driver load after the next boot?
 
 use super::driver::remedy_one_driver_version;
 use crate::check::{self, Module, Verdict};
@@ -22,7 +22,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     next(node, findings);
 }
 
-/// Why the files of the running kernel are not the host's, or not there.
+/// Why the files of the running kernel are unavailable, as in a container.
 fn hidden_reason(node: &NodeContext<'_>) -> Option<String> {
     let kernels = &node.observation.kernels;
     if let Some(why) = kernels.running.why_unreadable().or(kernels.installed.why_unreadable()) {
@@ -45,7 +45,7 @@ fn hidden_reason(node: &NodeContext<'_>) -> Option<String> {
     None
 }
 
-/// What a module file says, or why it says nothing.
+/// The `.modinfo` of a kernel's module.
 fn info(kernel: &InstalledKernel) -> Reading<&ModuleInfo> {
     kernel.module.as_ref().and_then(|module| module.info.as_ref())
 }
@@ -137,7 +137,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let (chosen, doubt) = match &kernels.boot_choice {
         BootChoice::Newest => (Some(*newest), None),
         BootChoice::Named(name) => {
-            // Debian's menu adds words to a release: `6.8.0-60-generic-advanced-…`.
+            // Debian's menu appends words to the release: `6.8.0-60-generic-advanced-…`.
             let is = |kernel: &&&InstalledKernel| {
                 let rest = name.strip_prefix(&kernel.release);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -153,7 +153,7 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             evaluate_next_module(node, kernel, findings);
             evaluate_next_load(node, kernel, findings);
         }
-        // Where all have the driver, it does not matter which one it will be.
+        // If all have the driver, it does not matter which one boots.
         None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
             Verdict::Ok,
             "next-kernel-ready",
@@ -258,7 +258,7 @@ fn evaluate_next_module(
     }
 }
 
-/// The module on disk will want firmware of its own version, and to be of a kind that the GPU takes.
+/// Checks that the next module finds firmware of its version and that the GPU supports its flavour.
 fn evaluate_next_load(
     node: &NodeContext<'_>,
     kernel: &InstalledKernel,
@@ -269,7 +269,8 @@ fn evaluate_next_load(
     let Some(version) = info.version.as_deref() else { return };
     let open = info.license.as_deref().is_some_and(|license| license != "NVIDIA");
     match &node.observation.driver.firmware {
-        // The proprietary module also drives GPUs without a GSP, so only the open one must have it.
+        // Only the open module requires GSP firmware; the proprietary one also supports GPUs
+        // without a GSP.
         Reading::Value(versions) if open && !versions.iter().any(|known| known == version) => findings.item(
             Verdict::Blocked,
             "gsp-firmware-missing",

@@ -1,4 +1,4 @@
-//! One file a subject. A rule reads the node and adds what it finds; no rule reads another's.
+//! One file per subject. A rule reads the node and adds its findings; rules are independent.
 
 pub(super) mod cdmm;
 pub(super) mod containers;

@@ -1,4 +1,4 @@
-//! The driver's packages: whole, of one version, and held where they are.
+//! The driver's packages: fully installed, of one version, and held.
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -10,10 +10,10 @@ use crate::version::DriverVersion;
 const SOURCE: &str = "/var/lib/dpkg/status";
 const SUBJECT: &str = "packages";
 
-/// A pin below this does not keep an installed version from being replaced (`apt_preferences(5)`).
+/// Pins with lower priority do not prevent an upgrade (`apt_preferences(5)`).
 const PIN_PRIORITY_MIN: i32 = 1000;
 
-/// Tools that are released apart from the driver.
+/// Tools with their own release schedule.
 const APART: [&str; 4] = ["nvidia-settings", "nvidia-modprobe", "nvidia-xconfig", "nvidia-prime"];
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
@@ -65,19 +65,19 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// Whether a package is a part of the driver: its modules, or something of the driver's version.
+/// Whether a package belongs to the driver: its modules, or a package with a driver version.
 pub(crate) fn is_driver(package: &Package) -> bool {
     package.name.starts_with("linux-modules-nvidia-") || version(package).is_some()
 }
 
-/// The driver version that a package carries.
+/// The driver version of a package.
 fn version(package: &Package) -> Option<DriverVersion> {
     let named = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
     let ours = named.iter().any(|start| package.name.starts_with(start))
         && !package.name.starts_with("nvidia-driver-pinning-")
         && !APART.contains(&package.name.as_str());
     let version: DriverVersion = package.upstream().parse().ok().filter(|_| ours)?;
-    // Three digits: a toolkit of version 1.17.8 is no driver.
+    // Driver branches have three digits, unlike toolkit 1.17.8.
     (version.branch().0 >= 100).then_some(version)
 }
 
@@ -91,7 +91,7 @@ fn evaluate_dpkg(node: &NodeContext<'_>, packages: &[Package], findings: &mut No
                 Verdict::Caveat,
                 "packages-none",
                 SUBJECT,
-                "no package of the driver is installed: it came by another way, which nothing here \
+                "no package of the driver is installed: it was installed another way, which nothing here \
                  holds or replaces",
                 SOURCE,
             );
@@ -226,7 +226,7 @@ fn pinned(pin: &Pin, name: &str) -> bool {
     matches && pin.pin.starts_with("version") && pin.priority >= PIN_PRIORITY_MIN
 }
 
-/// A list with its end left off.
+/// A shortened list.
 fn few(names: &[String]) -> String {
     const SHOWN: usize = 4;
     let mut text = names[..names.len().min(SHOWN)].join(", ");

@@ -1,5 +1,4 @@
-//! GPU, driver, modules, end of support and advisories: the rules of the hypothetical check, asked
-//! about what is here.
+//! GPU, driver, modules, end of support and advisories, evaluated by the compatibility rules.
 
 use crate::check::{self, Verdict};
 use crate::node::context::NodeContext;

@@ -1,4 +1,4 @@
-//! Secure Boot: will the kernel take the module on disk?
+//! Secure Boot: will the kernel accept the module on disk?
 
 use crate::check::Verdict;
 use crate::node::context::NodeContext;
@@ -54,7 +54,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
                 Some("mokutil --import /var/lib/shim-signed/mok/MOK.der"),
             );
         }
-        // The key's place in the firmware cannot be read, but the kernel has taken the same module.
+        // The enrolled keys cannot be read, but the kernel already accepted the same module.
         Reading::Value(info)
             if node.loaded().is_some() && info.version.as_deref() == node.loaded() =>
         {

@@ -1,4 +1,4 @@
-//! Settings and state of each GPU, as NVML has them. GPUs that say the same share an item.
+//! Settings and state of each GPU from NVML. GPUs with the same finding share an item.
 
 use crate::check::Verdict;
 use crate::node::context::{NodeContext, gpus};
@@ -8,10 +8,10 @@ use crate::node::read_error::ReadError;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
-/// What a rule says of one GPU.
+/// Verdict, code and text for one GPU.
 pub(super) type DeviceFinding = (Verdict, &'static str, String);
 
-/// A setting: what to look at, and where it was read.
+/// A rule on one GPU, with the source of the reading.
 pub(super) struct DeviceRule {
     pub(super) source: &'static str,
     pub(super) evaluate: fn(&NvmlDevice) -> Option<DeviceFinding>,
@@ -42,7 +42,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     nvlink(node, &devices, findings);
 }
 
-/// Judges each GPU by each rule.
+/// Evaluates each rule for each GPU and groups equal findings.
 pub(super) fn evaluate_devices(
     rules: &[DeviceRule],
     devices: &[&NvmlDevice],
@@ -73,7 +73,7 @@ pub(super) fn evaluate_devices(
     }
 }
 
-/// What helps against a state of GPUs: for what, the words, and a command for the first of them.
+/// The remedy for a finding code: purpose, text and a command for the first GPU.
 fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str, Option<String>)> {
     let first = indices.first().copied().unwrap_or_default();
     let reset = Some(format!("nvidia-smi --gpu-reset -i {first}"));
@@ -114,7 +114,7 @@ fn remedy_for(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str
     })
 }
 
-/// The module option `NVreg_NvLinkDisable`, which somebody set to look for a fault and forgot.
+/// Reports the module option `NVreg_NvLinkDisable`, often left over from debugging.
 fn nvlink(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
     let option =
         node.observation.driver.parameters.value().and_then(|all| all.get("NvLinkDisable"));
@@ -257,7 +257,7 @@ fn recovery(device: &NvmlDevice) -> Option<DeviceFinding> {
         Reading::Value(3) => "a drain of peer-to-peer work",
         Reading::Value(4) => "a drain, then a GPU reset",
         Reading::Value(_) => "a recovery of a newer kind",
-        // An older library does not know the field.
+        // Older libraries do not know the field.
         Reading::Absent => return None,
         Reading::Unreadable(why) if *why == INVALID_ARGUMENT => return None,
         Reading::Unreadable(why) => {
@@ -286,7 +286,7 @@ fn persistence(node: &NodeContext<'_>, devices: &[&NvmlDevice], findings: &mut N
             Verdict::Caveat,
             "persistence-off",
             format!(
-                "{which}: persistence is off, so the driver starts anew for each first program and settings are lost"
+                "{which}: persistence is off, so the driver reinitialises for each first program and settings are lost"
             ),
         );
         findings.remedy(

@@ -1,4 +1,4 @@
-//! Unattended upgrades: may they replace the kernel or the driver?
+//! Can unattended upgrades replace the kernel or the driver?
 
 use regex_lite::Regex;
 
@@ -13,7 +13,7 @@ const SOURCE: &str = "/etc/apt/apt.conf.d; /var/lib/dpkg/status";
 const SUBJECT: &str = "unattended upgrades";
 
 pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
-    // What hides or breaks the packages is said once, by the rule on packages.
+    // The packages rule reports unreadable packages.
     let Some(packages) = node.observation.packages.dpkg.value() else { return };
     if node.inside_container() {
         return;
@@ -82,7 +82,8 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     );
 }
 
-/// A package that brings the next kernel along: `linux-image-generic`, not `linux-image-6.8.0-60-generic`.
+/// Whether a package pulls in new kernels: `linux-image-generic`, not
+/// `linux-image-6.8.0-60-generic`.
 pub(crate) fn is_kernel_meta(package: &Package) -> bool {
     let name = package.name.as_str();
     match name.strip_prefix("linux-image-") {
@@ -91,7 +92,8 @@ pub(crate) fn is_kernel_meta(package: &Package) -> bool {
     }
 }
 
-/// The list holds regular expressions on the beginning of a name (unattended-upgrades README).
+/// The list contains regular expressions anchored at the start of a name (unattended-upgrades
+/// README).
 fn listed(blacklist: &[String], name: &str) -> bool {
     blacklist.iter().any(|pattern| {
         Regex::new(&format!("^(?:{pattern})")).is_ok_and(|pattern| pattern.is_match(name))

@@ -157,14 +157,14 @@ fn secure_boot() {
 }
 
 #[test]
-fn an_item_says_what_helps_against_it_and_not_against_another() {
+fn remedies_are_attached_to_their_item() {
     let remedy = |change: fn(&mut NodeObservation), code: &str| {
         let mut node = healthy();
         change(&mut node);
         let report = evaluated(&node);
-        let of_fine =
+        let on_ok_item =
             report.items.iter().find(|item| item.verdict == Fine && item.remedy.is_some());
-        assert!(of_fine.is_none(), "{of_fine:?}");
+        assert!(on_ok_item.is_none(), "{on_ok_item:?}");
         report.items.into_iter().find(|item| item.code == code).and_then(|item| item.remedy)
     };
     let load = "load the driver; the kernel log says why it fails: `modprobe nvidia`";

@@ -1,4 +1,4 @@
-//! Faults that one look shows.
+//! Current faults.
 
 use super::Verdict::{Blocked, Caveat, Ok as Fine, Unknown};
 use super::*;
@@ -55,7 +55,7 @@ const XID_95: &str = "NVRM: Xid (PCI:0000:03:00): 95, pid=7, name=python, Uncont
 const XID_154: &str = "NVRM: Xid (PCI:0000:03:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
 
 #[test]
-fn faults_that_are_there_now() {
+fn current_faults() {
     check_all(&[
         ("ecc-uncorrected", Blocked, |s| third(s).ecc_uncorrected = Reading::Value(3)),
         ("ecc-errors-unknown", Unknown, |s| third(s).ecc_uncorrected = denied()),
@@ -99,7 +99,7 @@ fn faults_that_are_there_now() {
 }
 
 #[test]
-fn each_of_them_says_what_to_do_and_names_the_gpu() {
+fn faults_have_a_remedy_and_name_the_gpu() {
     let mut node = healthy();
     third(&mut node).ecc_uncorrected = Reading::Value(3);
     third(&mut node).clock_reasons = Reading::Value(0x80);
@@ -118,7 +118,7 @@ fn each_of_them_says_what_to_do_and_names_the_gpu() {
 }
 
 #[test]
-fn memory_rows_and_recovery_say_what_to_do() {
+fn row_remapping_and_recovery_have_a_remedy() {
     for (failed, action, code) in [
         (true, 0, "row-remap-failed"),
         (false, 0, "row-remap-pending"),
@@ -137,7 +137,7 @@ fn memory_rows_and_recovery_say_what_to_do() {
 }
 
 #[test]
-fn what_nobody_could_look_at_is_named_and_decides_nothing() {
+fn skipped_checks_are_listed_and_do_not_affect_the_verdict() {
     let mut node = healthy();
     let before = evaluated(&node);
     assert_eq!(before.not_judged, ["rates and trends (the agent's: `farrier status`)"]);
@@ -149,7 +149,7 @@ fn what_nobody_could_look_at_is_named_and_decides_nothing() {
     for what in ["NVML", "network ports", "Xids", "permission denied"] {
         assert!(not_judged.contains(what), "{not_judged}");
     }
-    // A node of an older capture is judged as it was.
+    // Older captures without this field still evaluate.
     node.now = None;
     assert_eq!(evaluated(&node).verdict, Fine);
 }

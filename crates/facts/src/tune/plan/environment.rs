@@ -1,4 +1,4 @@
-//! The environment of jobs: a file a framework.
+//! Job environments: one file per framework.
 
 use super::host::file;
 use super::{Evaluation, Need, Subject};
@@ -18,7 +18,7 @@ pub(super) fn evaluate(
     Evaluation { subject: Subject::Jobs(kind.file().unwrap_or_default()), ..evaluation }
 }
 
-/// Lines that a shell, systemd's `EnvironmentFile=` and `docker --env-file` read alike.
+/// Lines valid for a shell, systemd's `EnvironmentFile=` and `docker --env-file`.
 fn text(framework: &str, setting: &ProfileSetting) -> String {
     let mut text = format!("# Written by farrier tune, for {framework}.\n");
     for variable in &setting.variables {

@@ -1,4 +1,4 @@
-//! Settings of GPUs.
+//! GPU settings.
 
 use super::{Change, Evaluation, Need, Standing, Subject};
 use crate::node::{PowerLimits, Reading, Setting};
@@ -6,7 +6,7 @@ use crate::tune::control::{GpuControl, Target, Value, mode_name, watts};
 use crate::tune::readings::{Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
 use crate::tune::setting::{ClockTarget, DesiredValue, PERSISTENCED, PowerTarget, SettingKind};
 
-/// What is, what is wanted, and how they stand to each other, of one GPU.
+/// Evaluation of one setting of one GPU.
 struct GpuEvaluation {
     current: Option<String>,
     wanted: String,
@@ -29,7 +29,7 @@ pub(super) fn evaluate(
             return steps;
         }
     }
-    // A daemon may have been started without keeping any GPU (`--no-persistence-mode`): each is looked at, too.
+    // The daemon may run with `--no-persistence-mode`, so also check each GPU.
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
         GpusSeen::Silent(why) => {
@@ -80,11 +80,11 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
         (SettingKind::ApplicationClocks, DesiredValue::Clocks(want)) => {
             (GpuControl::ApplicationClocks, clocks(&gpu.clocks, *want))
         }
-        // The rest is the layout, which nothing here changes.
+        // The remaining kind is the MIG layout, which is never changed automatically.
         _ => (GpuControl::Mig, layout(&gpu.mig_layout, want)),
     };
     let standing = match evaluation.standing {
-        // What a card refuses while it is cut up it may well take otherwise.
+        // The GPU may support it without MIG.
         Standing::DoesNotApply(why) if is_mig_enabled(gpu) => {
             Standing::DoesNotApply(format!("{why} while MIG is on"))
         }
@@ -96,7 +96,8 @@ fn evaluate_gpu(kind: &SettingKind, want: &DesiredValue, gpu: &GpuReadings) -> E
     Evaluation { subject, current: evaluation.current, wanted: evaluation.wanted, standing, change }
 }
 
-/// A driver that is not kept initialised forgets what is set: that is said where it is known to be so.
+/// Marks changes that are lost when the driver deinitialises, if persistence mode is known to be
+/// off.
 pub(super) fn mark_lost_without_persistence(evaluation: &mut Evaluation, readings: &Readings) {
     let (Subject::Gpu { index, .. }, Standing::Change(needs)) =
         (&evaluation.subject, &mut evaluation.standing)
@@ -115,7 +116,7 @@ fn is_mig_enabled(gpu: &GpuReadings) -> bool {
     gpu.mig.value().is_some_and(|mig| mig.current)
 }
 
-/// What is wanted, where no card was asked.
+/// The desired value for display, without readings.
 fn describe_desired(want: &DesiredValue) -> String {
     match want {
         DesiredValue::Switch(on) => Value::Switch(*on).words(),
@@ -124,7 +125,7 @@ fn describe_desired(want: &DesiredValue) -> String {
             "the card's default".to_owned()
         }
         DesiredValue::Power(PowerTarget::Max) | DesiredValue::Clocks(ClockTarget::Max) => {
-            "the card's most".to_owned()
+            "the card's maximum".to_owned()
         }
         DesiredValue::Power(PowerTarget::Percent(percent)) => {
             format!("{percent} % of the card's range")
@@ -137,7 +138,7 @@ fn describe_desired(want: &DesiredValue) -> String {
     }
 }
 
-/// Where the daemon is installed it is what is wanted: NVIDIA calls the mode of the driver legacy.
+/// Evaluates the daemon if installed: NVIDIA calls the driver's own persistence mode legacy.
 fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Evaluation> {
     let subject = Subject::Host(format!("{PERSISTENCED}.service"));
     let on = *want == DesiredValue::Switch(true);
@@ -160,7 +161,7 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
         }
         Reading::Value(state) => {
             let current = value(state);
-            // A unit that no target can want is started by another one, or by udev: that it runs is all there is to want.
+            // A static unit is started by another unit or by udev, so only require that it runs.
             let enabled = if state.is_static { state.enabled } else { on };
             let wanted = Value::Service { enabled, running: running(*state) };
             let (from, to) = (Some(current.words()), wanted.words());
@@ -176,8 +177,8 @@ fn evaluate_persistenced(want: &DesiredValue, readings: &Readings) -> Option<Eva
     }
 }
 
-/// The daemon turns the driver's own mode of each GPU on when it starts, unless told not to (nvidia-persistenced(1)). What it
-/// leaves behind when it ends was not measured: either is given back.
+/// The daemon enables persistence mode on each GPU when it starts, unless configured otherwise
+/// (nvidia-persistenced(1)). Its effect on exit was not measured, so both are reverted.
 fn persistence_modes(readings: &Readings) -> Vec<Target> {
     let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
     let control = GpuControl::Persistence;
@@ -186,8 +187,8 @@ fn persistence_modes(readings: &Readings) -> Vec<Target> {
     uuids.map(|uuid| Target::Gpu { uuid, control }).collect()
 }
 
-/// A reading that is no value.
-fn unread<T>(reading: &Reading<T>, wanted: String) -> GpuEvaluation {
+/// Evaluation of a reading without a value.
+fn without_value<T>(reading: &Reading<T>, wanted: String) -> GpuEvaluation {
     let standing = match reading {
         Reading::Unreadable(why) => Standing::Unknown(why.to_string()),
         _ => Standing::DoesNotApply("the card does not have it".to_owned()),
@@ -208,12 +209,12 @@ fn evaluation(
 
 fn switch(reading: &Reading<bool>, on: bool) -> GpuEvaluation {
     let wanted = Value::Switch(on);
-    let Reading::Value(current) = reading else { return unread(reading, wanted.words()) };
+    let Reading::Value(current) = reading else { return without_value(reading, wanted.words()) };
     let words = Value::Switch(*current).words();
     evaluation(words, wanted.words(), *current == on, wanted, vec![Need::EveryBoot])
 }
 
-/// A GPU that is cut up keeps no accounts and takes no change (NVML, `nvmlDeviceSetAccountingMode`).
+/// With MIG enabled, accounting is off and cannot be changed (NVML, `nvmlDeviceSetAccountingMode`).
 fn accounting(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     let evaluation = switch(&gpu.accounting, on);
     if is_mig_enabled(gpu) && matches!(evaluation.standing, Standing::Change(_)) {
@@ -223,10 +224,10 @@ fn accounting(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     evaluation
 }
 
-/// What counts after the next reset.
+/// Evaluates a setting that takes effect at the next reset.
 fn at_reset(reading: &Reading<Setting>, on: bool) -> GpuEvaluation {
     let wanted = Value::Switch(on);
-    let Reading::Value(setting) = reading else { return unread(reading, wanted.words()) };
+    let Reading::Value(setting) = reading else { return without_value(reading, wanted.words()) };
     let word = |on: bool| Value::Switch(on).words();
     let current = if setting.current == setting.pending {
         word(setting.current)
@@ -248,20 +249,18 @@ fn mig(gpu: &GpuReadings, on: bool) -> GpuEvaluation {
     }
     let standing = match &gpu.mig_layout {
         Reading::Value(instances) if !instances.is_empty() => Standing::Refused(format!(
-            "{} instances are there: drain and destroy them first",
+            "{} instances exist: drain and destroy them first",
             instances.len()
         )),
-        Reading::Unreadable(why) => {
-            Standing::Unknown(format!("whether instances are there: {why}"))
-        }
-        // Where it is off there are none.
+        Reading::Unreadable(why) => Standing::Unknown(format!("whether instances exist: {why}")),
+        // Without MIG there are no instances.
         Reading::Value(_) | Reading::Absent => return evaluation,
     };
     GpuEvaluation { standing, value: None, ..evaluation }
 }
 
 fn compute_mode(reading: &Reading<u32>, mode: u32) -> GpuEvaluation {
-    let Reading::Value(current) = reading else { return unread(reading, mode_name(mode)) };
+    let Reading::Value(current) = reading else { return without_value(reading, mode_name(mode)) };
     let value = Value::Number(mode);
     let needs = vec![Need::EveryBoot];
     evaluation(mode_name(*current), mode_name(mode), *current == mode, value, needs)
@@ -269,14 +268,14 @@ fn compute_mode(reading: &Reading<u32>, mode: u32) -> GpuEvaluation {
 
 fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
     let Reading::Value(limits) = reading else {
-        return unread(reading, describe_desired(&DesiredValue::Power(want)));
+        return without_value(reading, describe_desired(&DesiredValue::Power(want)));
     };
     let PowerLimits { limit_mw, default_mw, min_mw, max_mw } = *limits;
     let span = max_mw.saturating_sub(min_mw);
     let wanted_mw = match want {
         PowerTarget::Default => default_mw,
         PowerTarget::Max => max_mw,
-        // In whole watts: a card takes no finer steps.
+        // Whole watts: GPUs accept no finer steps.
         PowerTarget::Percent(percent) => {
             let share = u64::from(span) * u64::from(percent) / 100;
             let limit_mw = min_mw + u32::try_from(share).unwrap_or(span);
@@ -297,7 +296,7 @@ fn power(reading: &Reading<PowerLimits>, want: PowerTarget) -> GpuEvaluation {
 
 fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
     let Reading::Value(clocks) = reading else {
-        return unread(reading, describe_desired(&DesiredValue::Clocks(want)));
+        return without_value(reading, describe_desired(&DesiredValue::Clocks(want)));
     };
     let text = |memory_mhz, graphics_mhz| Value::Clocks { memory_mhz, graphics_mhz }.words();
     let current = text(clocks.memory_mhz, clocks.graphics_mhz);
@@ -336,11 +335,11 @@ fn clocks(reading: &Reading<Clocks>, want: ClockTarget) -> GpuEvaluation {
     evaluation(current, value.words(), same, value, vec![Need::EveryBoot])
 }
 
-/// Instances are made and destroyed by hand: whoever uses them loses them.
+/// MIG instances are only changed manually, because destroying one kills its users.
 fn layout(reading: &Reading<Vec<String>>, want: &DesiredValue) -> GpuEvaluation {
     let wanted = describe_desired(want);
     let Reading::Value(names) = reading else {
-        let mut evaluation = unread(reading, wanted);
+        let mut evaluation = without_value(reading, wanted);
         if *reading == Reading::Absent {
             evaluation.standing = Standing::DoesNotApply("MIG is off".to_owned());
         }

@@ -1,4 +1,4 @@
-//! Settings of the host.
+//! Host settings.
 
 use super::{Change, Evaluation, Need, Standing, Subject};
 use crate::node::{Package, ReadError, Reading, is_driver_package, is_kernel_package};
@@ -7,11 +7,11 @@ use crate::tune::control::{FileContent, Target, Value};
 use crate::tune::readings::{Choice, GpusSeen, Readings};
 use crate::tune::setting::{DesiredValue, HUGEPAGES_FILE, SettingKind};
 
-/// The governor's files have no folder of their own on a host whose firmware sets the clocks.
+/// Reason if there are no governor files, because the firmware sets the clocks.
 const NO_GOVERNORS: &str =
     "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
 
-/// The parameter that says who manages the GPU's memory where CPU and GPU share one address space.
+/// Module parameter that selects who manages GPU memory on coherent platforms.
 const COHERENT: &str = "CoherentGPUMemoryMode";
 
 pub(super) fn evaluate(
@@ -76,7 +76,7 @@ fn hugepages(word: &str, readings: &Readings) -> Evaluation {
     }
 }
 
-/// One word of those that the kernel lists.
+/// Evaluates a choice between words that the kernel lists.
 fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
     let current = match &choice.current {
         Reading::Value(current) => current,
@@ -111,7 +111,7 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Evaluation {
     evaluation
 }
 
-/// A file that shall hold exactly this.
+/// Evaluates a file that should have exactly this content.
 pub(super) fn file(
     kind: &SettingKind,
     text: String,
@@ -121,13 +121,13 @@ pub(super) fn file(
 ) -> Evaluation {
     let path = kind.file().unwrap_or_default();
     let mut evaluation = without_current(&path, wanted, Standing::AsWanted);
-    let unread = Reading::Unreadable(ReadError::unavailable("nobody looked"));
+    let unread = Reading::Unreadable(ReadError::unavailable("not read"));
     match readings.files.get(&path).unwrap_or(&unread) {
         Reading::Value(Value::File(file)) if file.content.bytes() == text.as_bytes() => {
             evaluation.current = Some(wanted.to_owned());
             return evaluation;
         }
-        Reading::Value(Value::File(_)) => evaluation.current = Some("another content".to_owned()),
+        Reading::Value(Value::File(_)) => evaluation.current = Some("other content".to_owned()),
         Reading::Unreadable(why) => {
             evaluation.standing = Standing::Unknown(why.to_string());
             return evaluation;
@@ -153,7 +153,7 @@ fn guard(kind: &SettingKind, readings: &Readings) -> Evaluation {
             return without_current(&path, wanted, Standing::DoesNotApply(why.to_owned()));
         }
     }
-    // Names that are no expressions: the list matches the beginning of a name.
+    // Plain prefixes: the blacklist matches the start of a name.
     let text = "// Written by farrier tune.\n\
                 Unattended-Upgrade::Package-Blacklist { \"nvidia-\"; \"libnvidia-\"; \"linux-\"; };\n";
     file(kind, text.to_owned(), wanted, Vec::new(), readings)
@@ -191,7 +191,8 @@ fn hold(package: &Package) -> Evaluation {
     evaluation
 }
 
-/// An option of the kernel module. The file says what the next load takes; what is loaded says whether it counts.
+/// Evaluates a kernel module option. The file applies to the next load; the loaded parameters show
+/// whether it is in effect.
 fn parameter(
     set: &FactSet,
     kind: &SettingKind,
@@ -222,7 +223,7 @@ fn parameter(
     evaluation
 }
 
-/// Why memory is not shared between CPU and GPU here, or that it is not known; none where it is shared.
+/// Why memory is not coherent, or that this is unknown; `None` if it is coherent.
 fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
