@@ -1,4 +1,4 @@
-//! Compatibility cases from the vendor tables, and input that is refused.
+//! Compatibility cases from vendor tables, and rejected input.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use farrier_facts::FactSet;
@@ -36,7 +36,7 @@ struct Case {
     strict: bool,
     verdict: String,
     code: String,
-    /// The verdict of that reason, where it is not the whole verdict.
+    /// Verdict of that reason, if different from the overall verdict.
     reason: Option<String>,
     #[serde(default)]
     says: Vec<String>,
@@ -44,7 +44,7 @@ struct Case {
     source: String,
 }
 
-fn judge(case: &Case) -> CheckReport {
+fn check_case(case: &Case) -> CheckReport {
     let request = Request {
         gpu: case.gpu.clone(),
         driver: case.driver.clone(),
@@ -71,12 +71,12 @@ fn judge(case: &Case) -> CheckReport {
 }
 
 #[test]
-fn the_vendor_tables_are_followed() {
+fn follows_vendor_tables() {
     let cases: Cases = toml::from_str(include_str!("check/cases.toml")).unwrap();
     assert!(cases.case.len() >= 40);
     let mut failures = Vec::new();
     for case in &cases.case {
-        let report = judge(case);
+        let report = check_case(case);
         let mut fail = |what: String| {
             failures.push(format!("{} [{}]: {what}\n{report:#?}", case.name, case.source));
         };
@@ -120,7 +120,7 @@ fn refusal(change: impl FnOnce(&mut Request)) -> InputError {
 }
 
 #[test]
-fn what_cannot_be_judged_is_refused_by_field() {
+fn rejects_invalid_fields() {
     let owned = |text: &str| Some(text.to_owned());
     let cases: Vec<(InputError, Field, &str, &str)> = vec![
         (refusal(|r| r.driver = "550.abc".into()), Field::Driver, "550.abc", "580.65.06"),
@@ -180,7 +180,7 @@ fn what_cannot_be_judged_is_refused_by_field() {
 }
 
 #[test]
-fn one_part_has_many_names() {
+fn resolves_all_names_of_a_gpu() {
     let set = FactSet::embedded();
     let same = [
         "H100-SXM5-80GB",
@@ -203,7 +203,7 @@ fn one_part_has_many_names() {
         assert!(!named.assumed, "{name}");
     }
     assert!(set.gpus.by_name("H100").unwrap().assumed);
-    // Most that are called so have 80 GB.
+    // Most A100 have 80 GB.
     let family = set.gpus.by_name("A100").unwrap();
     assert!(family.assumed && family.gpu.id == "A100-SXM4-80GB", "{}", family.gpu.id);
     assert_eq!(set.gpus.by_name("NVIDIA H100 PCIe").unwrap().gpu.id, "H100-PCIe-80GB");
@@ -212,9 +212,9 @@ fn one_part_has_many_names() {
 }
 
 proptest::proptest! {
-    /// Whatever is typed is judged or refused, and refusals are complete.
+    /// Any input is either checked or rejected with a complete error.
     #[test]
-    fn any_text_is_judged_or_refused(
+    fn any_text_is_checked_or_rejected(
         gpu in "[ -~]{0,12}|H100|B200|V100",
         driver in "[ -~]{0,12}|[0-9]{1,4}(\\.[0-9]{1,3}){0,3}",
         cuda in proptest::option::of("[ -~]{0,8}|[0-9]{1,3}(\\.[0-9]{1,2}){0,3}"),
