@@ -54,7 +54,6 @@ pub struct Advisory {
     pub affected: Option<String>,
     /// Contradictions in the bulletin.
     pub doubt: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -153,9 +152,7 @@ pub struct Regression {
     pub good: Vec<String>,
     /// Who confirmed it; `None` for an unconfirmed user report.
     pub confirmed: Option<String>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 

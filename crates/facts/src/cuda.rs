@@ -55,9 +55,7 @@ pub struct Toolkit {
     pub version: ToolkitVersion,
     /// The Linux driver bundled with the toolkit; `None` since NVIDIA ships the two separately.
     pub driver: Option<DriverVersion>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -69,9 +67,7 @@ pub struct Family {
     pub major: u32,
     /// The oldest Linux driver that runs programs of this major version.
     pub driver_min: DriverVersion,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -83,7 +79,6 @@ pub struct ForwardCompatibility {
     pub library_dir: String,
     /// GPU families with only selected parts supported.
     pub conditional_gpus: Vec<String>,
-    /// The packages.
     pub package: Vec<CompatPackage>,
     /// Covers the values above and the packages.
     pub origin: Origin,

@@ -44,7 +44,6 @@ impl DriverFacts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BranchFacts {
-    /// Its number.
     pub branch: Branch,
     pub lifecycle: Lifecycle,
     /// The first data-centre release.
@@ -57,7 +56,6 @@ pub struct BranchFacts {
     pub native_cuda: CudaVersion,
     /// The newest release seen.
     pub latest: DriverVersion,
-    /// Its date.
     pub latest_date: Option<Date>,
     /// Names of fields that no source confirms.
     #[serde(default)]
@@ -65,9 +63,7 @@ pub struct BranchFacts {
     /// Values on which sources disagree.
     #[serde(default)]
     pub disputed: Vec<crate::gpu::Dispute>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -163,7 +159,6 @@ pub struct OpenModules {
     /// Names of fields that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -184,7 +179,6 @@ pub struct Cdmm {
     /// Names of fields that no source confirms.
     #[serde(default)]
     pub unverified: Vec<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 

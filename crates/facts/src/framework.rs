@@ -9,7 +9,6 @@ use crate::version::{ComputeCapability, CudaVersion, PackageVersion};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameworkFacts {
-    /// The packages.
     pub package: Vec<FrameworkPackage>,
     pub build: Vec<Build>,
     /// GPU targets of the builds.
@@ -29,7 +28,6 @@ pub struct FrameworkPackage {
     pub default_build: String,
     /// What a plain install (no extra, no tag) lacks, if anything.
     pub plain_install_note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -39,7 +37,6 @@ pub struct FrameworkPackage {
 pub struct Build {
     /// The [`FrameworkPackage::name`].
     pub package: String,
-    /// The version.
     pub version: PackageVersion,
     /// `index` for the PyPI wheel, else a tag (`cu128`) or an extra (`cuda12`).
     pub build: String,
@@ -57,9 +54,7 @@ pub struct Build {
     pub triton: Option<String>,
     /// Python requirement.
     pub requires_python: Option<String>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -81,9 +76,7 @@ pub struct Coverage {
     pub ptx: Vec<ComputeCapability>,
     /// Minimum compute capability that the vendor supports, if no list is published.
     pub minimum: Option<ComputeCapability>,
-    /// What a person should know besides.
     pub note: Option<String>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -137,16 +130,15 @@ impl FrameworkFacts {
         let package = self.package("torch")?;
         let tag = build.cuda.map(|cuda| format!("cu{}{}", cuda.major, cuda.minor));
         let tag = tag.as_deref().unwrap_or(&package.default_build);
-        let found =
+        let torch_build =
             self.builds("torch").find(|torch| torch.version == *version && torch.build == tag);
-        Some(found.ok_or(version))
+        Some(torch_build.ok_or(version))
     }
 }
 
 /// GPU targets found for a build.
 #[derive(Debug, Clone, Copy)]
 pub struct CoverageMatch<'a> {
-    /// The record.
     pub coverage: &'a Coverage,
     /// Taken from an earlier version.
     pub assumed: bool,

@@ -35,7 +35,6 @@ pub struct Gpu {
     pub nvml_names: Vec<String>,
     /// PCI device ids below vendor `10de`, four lower-case hexadecimal digits.
     pub pci_device_ids: Vec<String>,
-    /// Of the values above.
     pub origin: Origin,
     /// First drivers that list it as supported.
     pub listed: Option<DriverListing>,
@@ -54,7 +53,6 @@ pub struct Gpu {
     /// Values of sources that we do not follow.
     #[serde(default)]
     pub disputed: Vec<Dispute>,
-    /// What a person should know besides.
     pub note: Option<String>,
 }
 
@@ -91,7 +89,6 @@ pub struct DriverListing {
     /// For each branch that started without the part, the first release that lists it; oldest
     /// branch first. Later branches list the part from their first release.
     pub drivers: Vec<DriverVersion>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -128,7 +125,6 @@ pub struct Memory {
     pub technology: String,
     /// Peak, decimal gigabytes a second.
     pub bandwidth_gb_per_s: f64,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -152,7 +148,6 @@ pub struct Compute {
     pub int8_tops: Option<f64>,
     /// FP4 on the tensor cores.
     pub fp4_tflops: Option<f64>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -166,7 +161,6 @@ pub struct Links {
     pub nvlink_gb_per_s: Option<f64>,
     /// `PCIe` generation.
     pub pcie_generation: Option<u32>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -179,7 +173,6 @@ pub struct Power {
     pub min_w: Option<f64>,
     /// Maximum power limit, if different from `default_w`.
     pub max_w: Option<f64>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -193,7 +186,6 @@ pub struct Mig {
     pub driver_min: Option<DriverVersion>,
     /// Maximum number of instances by profile name.
     pub profiles: std::collections::BTreeMap<String, u32>,
-    /// Of the values above.
     pub origin: Origin,
 }
 
@@ -204,7 +196,6 @@ pub struct Price {
     pub usd_per_gpu_hour: f64,
     /// Cloud instance that the price was taken from.
     pub instance: String,
-    /// Of the values above.
     pub origin: Origin,
 }
 

@@ -5,12 +5,12 @@
 //! results; the agent and the server call the same functions.
 //!
 //! ```text
-//! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies, notices
+//! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies
 //!                                    ├─> node::evaluate(set, node, on) NodeObservation -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
-//!                                    ├─> lint::lint(set, text)         settings without effect or harmful
-//!                                    ├─> diag::evaluate(test, outcome) test result -> pass, degraded, fail
-//!                                    └─> tune::plan(set, profile, …)   steps from current settings to a profile
+//!                                    ├─> lint::lint(set, text)         useless and harmful settings
+//!                                    ├─> diag::evaluate(test, outcome) pass, degraded or fail
+//!                                    └─> tune::plan(set, profile, …)   steps towards a profile
 //! ```
 
 pub mod advisory;

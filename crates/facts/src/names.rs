@@ -69,7 +69,6 @@ pub(crate) fn distance(left: &str, right: &str) -> usize {
 /// Result of a lookup by name.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuMatch<'a> {
-    /// The GPU.
     pub gpu: &'a Gpu,
     /// The name denotes a family; this member was chosen.
     pub assumed: bool,
@@ -98,9 +97,9 @@ impl GpuFacts {
             return exact(gpu);
         }
         self.alias.iter().find_map(|alias| {
-            let named = alias.names.iter().any(|name| folds_to(name, &key));
-            let assumed = !named && alias.family.iter().any(|name| folds_to(name, &key));
-            (named || assumed).then_some(())?;
+            let is_alias = alias.names.iter().any(|name| folds_to(name, &key));
+            let assumed = !is_alias && alias.family.iter().any(|name| folds_to(name, &key));
+            (is_alias || assumed).then_some(())?;
             let gpu = self.gpu.iter().find(|gpu| gpu.id == alias.gpu)?;
             Some(GpuMatch { gpu, assumed })
         })
@@ -143,10 +142,10 @@ mod tests {
 
     #[test]
     fn suggests_for_typos_but_not_for_other_words() {
-        let known = ["H100-SXM5-80GB", "A100-SXM4-80GB", "torch", "tensorflow"];
-        assert_eq!(nearest("tensroflow", known), ["tensorflow"]);
-        assert_eq!(nearest("toch", known), ["torch"]);
-        assert!(nearest("Z9000", known).is_empty());
-        assert_eq!(nearest("H100", known), ["H100-SXM5-80GB"]);
+        let names = ["H100-SXM5-80GB", "A100-SXM4-80GB", "torch", "tensorflow"];
+        assert_eq!(nearest("tensroflow", names), ["tensorflow"]);
+        assert_eq!(nearest("toch", names), ["torch"]);
+        assert!(nearest("Z9000", names).is_empty());
+        assert_eq!(nearest("H100", names), ["H100-SXM5-80GB"]);
     }
 }

@@ -109,7 +109,6 @@ pub enum SetError {
     /// Parses, but validation found inconsistencies.
     #[error("fact set `{name}` has {} problem(s), the first: {}", problems.len(), problems[0])]
     Content {
-        /// The set.
         name: String,
         /// All validation problems.
         problems: Vec<String>,

@@ -74,9 +74,9 @@ fn diag(set: &FactSet, problems: &mut Vec<String>) {
         if !unique.insert((architecture, share.test)) {
             problems.push(format!("{name}: duplicate"));
         }
-        let known =
+        let exists =
             |name: &str| set.gpus.architecture.iter().any(|architecture| architecture.name == name);
-        if architecture.is_some_and(|name| !known(name)) {
+        if architecture.is_some_and(|name| !exists(name)) {
             problems.push(format!("{name}: there is no such architecture"));
         }
         if !(share.least > 0.0 && share.least <= 1.0) {
@@ -265,13 +265,13 @@ fn cuda(set: &FactSet, problems: &mut Vec<String>) {
 
 fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
     let facts = &set.frameworks;
-    let known = |package: &str| facts.package.iter().any(|record| record.name == package);
+    let package_exists = |package: &str| facts.package.iter().any(|record| record.name == package);
     let torch_exists =
         |torch: &PackageVersion| facts.builds("torch").any(|build| build.version == *torch);
     let mut unique = BTreeSet::new();
     for build in &facts.build {
         let name = format!("{} {} {}", build.package, build.version, build.build);
-        if !known(&build.package) {
+        if !package_exists(&build.package) {
             problems.push(format!("build {name}: no such package"));
         }
         if build.cuda.is_some_and(|cuda| set.cuda.first_release(cuda).is_none()) {
@@ -293,7 +293,7 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
     let mut covered = BTreeSet::new();
     for coverage in &facts.coverage {
         let name = format!("coverage of {} with CUDA {}", coverage.package, coverage.cuda);
-        if !known(&coverage.package) {
+        if !package_exists(&coverage.package) {
             problems.push(format!("{name}: no such package"));
         }
         if set.cuda.first_release(coverage.cuda).is_none() {

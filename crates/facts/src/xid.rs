@@ -135,7 +135,6 @@ pub struct Xid {
     pub investigatory: Option<String>,
     #[serde(default)]
     pub gpud: Option<GpudView>,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -208,9 +207,7 @@ impl fmt::Display for Xid {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpudView {
-    /// Its severity.
     pub severity: Severity,
-    /// Its repair actions.
     pub repair: Vec<String>,
 }
 
@@ -237,7 +234,6 @@ pub struct Nvlink5Rule {
     pub certain: bool,
     /// Hardware, software or firmware, in the sheet's spelling.
     pub cause: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -266,7 +262,6 @@ pub struct NvlinkBits {
     #[serde(default)]
     pub replace_from: Option<u32>,
     pub meaning: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -282,7 +277,6 @@ pub struct RecoveryAction {
     pub severity: Severity,
     /// Our wording of the instruction.
     pub asks: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -295,7 +289,6 @@ pub struct Bucket {
     pub action: Action,
     /// Our wording of the instruction.
     pub asks: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -309,7 +302,6 @@ pub struct BusError {
     pub action: Action,
     /// Meaning and action, in a sentence or two.
     pub text: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 
@@ -382,7 +374,6 @@ pub struct Message {
     pub action: Action,
     /// Meaning and action, in a sentence or two.
     pub text: String,
-    /// Where it comes from.
     pub origin: Origin,
 }
 

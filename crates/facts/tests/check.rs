@@ -198,9 +198,9 @@ fn resolves_all_names_of_a_gpu() {
         "0x233010DE",
     ];
     for name in same {
-        let named = set.gpus.by_name(name).unwrap_or_else(|| panic!("{name}"));
-        assert_eq!(named.gpu.id, "H100-SXM5-80GB", "{name}");
-        assert!(!named.assumed, "{name}");
+        let found = set.gpus.by_name(name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(found.gpu.id, "H100-SXM5-80GB", "{name}");
+        assert!(!found.assumed, "{name}");
     }
     assert!(set.gpus.by_name("H100").unwrap().assumed);
     // Most A100 have 80 GB.

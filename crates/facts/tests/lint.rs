@@ -97,8 +97,11 @@ fn every_code_has_a_fixture() {
         let findings = lint(settings, language(&path, &text), &text);
         found.extend(findings.into_iter().map(|finding| finding.code));
     }
-    let missing: Vec<_> =
-        settings.codes().into_iter().filter(|code| !found.iter().any(|known| known == code)).collect();
+    let missing: Vec<_> = settings
+        .codes()
+        .into_iter()
+        .filter(|code| !found.iter().any(|known| known == code))
+        .collect();
     assert!(missing.is_empty(), "no fixture for {missing:?}");
 }
 

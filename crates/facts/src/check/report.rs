@@ -40,7 +40,6 @@ pub struct Reason {
     pub verdict: Verdict,
     /// In words.
     pub text: String,
-    /// Who says so.
     pub source: String,
 }
 
@@ -67,7 +66,6 @@ pub struct Notice {
     pub fixed: Option<DriverVersion>,
     /// In words.
     pub text: String,
-    /// Who says so.
     pub source: String,
 }
 
@@ -100,9 +98,7 @@ impl NoticeCode {
 /// The fact set behind a report.
 #[derive(Debug, Clone, Serialize)]
 pub struct DataId {
-    /// Its name.
     pub set: String,
-    /// Its date.
     pub date: jiff::civil::Date,
 }
 

@@ -72,8 +72,8 @@ fn unknown_xid(code: u32) -> Assessment {
 
 /// Xid 45 follows another Xid, which newer drivers name.
 fn cleanup(mut assessment: Assessment, device: &DeviceState, line: &XidLine<'_>) -> Assessment {
-    let named = parse::number_after(line.detail, "previous Xid ");
-    let cause = named.or(device.cause);
+    let previous = parse::number_after(line.detail, "previous Xid ");
+    let cause = previous.or(device.cause);
     assessment.text = match cause {
         Some(cause) => format!(
             "Channels were removed because of Xid {cause} of the same GPU: follow that one; \
@@ -114,12 +114,12 @@ fn recovery(
         .and_then(|(_, old)| old.split_once(')'))
         .map_or_else(|| "an unnamed one".to_owned(), |(old, _)| excerpt(old));
     let Some(record) = record else {
-        let named = name.map_or_else(
+        let action = name.map_or_else(
             || "one that it does not name".to_owned(),
             |name| format!("`{}`", excerpt(name)),
         );
         assessment.text = format!(
-            "The driver changed its recovery action for this GPU to {named}, which this fact set does \
+            "The driver changed its recovery action for this GPU to {action}, which this fact set does \
              not know: read it with `nvidia-smi -q` (GPU Recovery Action) before any new work."
         );
         return assessment;

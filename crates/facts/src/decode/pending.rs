@@ -115,12 +115,12 @@ impl Pending {
                         && error.class == waiting.class
                         && error.address.is_same_device(waiting.address)
                 });
-                let named = || {
+                let names_device = || {
                     parse::driver_message(line)
                         .and_then(PciAddress::find)
                         .is_some_and(|address| address.is_same_device(waiting.address))
                 };
-                if driver || !(*known || named()) {
+                if driver || !(*known || names_device()) {
                     Continuation::Superseded
                 } else {
                     Continuation::Unrelated(self.event)

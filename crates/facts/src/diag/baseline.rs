@@ -25,7 +25,6 @@ pub struct MeasuredBaseline {
     pub test: Test,
     /// In the unit of the test.
     pub value: f64,
-    /// Who says so.
     pub origin: Origin,
     /// Measurement method.
     pub note: Option<String>,
@@ -35,13 +34,11 @@ pub struct MeasuredBaseline {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeakShare {
-    /// The test.
     pub test: Test,
     /// `None` for all architectures without their own share.
     pub architecture: Option<String>,
     /// Between 0 and 1.
     pub least: f64,
-    /// Who says so.
     pub origin: Origin,
     /// Basis of the value.
     pub note: Option<String>,
@@ -97,7 +94,6 @@ pub struct GpuPlacement {
 pub struct Baseline {
     /// In the unit of the test.
     pub value: f64,
-    /// Where it comes from.
     pub from: String,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Outcome (test result)    ─┐
-//! Baseline (data/diag)     ─┼─> evaluate() ─> TestVerdict: pass, degraded, fail or not run, with a reason
+//! Baseline (data/diag)     ─┼─> evaluate() ─> TestVerdict: pass, degraded, fail or not run
 //! History (of this GPU)    ─┘
 //! ```
 //!

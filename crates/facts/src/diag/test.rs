@@ -237,8 +237,8 @@ impl FromStr for Test {
     type Err = UnknownTest;
 
     fn from_str(text: &str) -> Result<Self, UnknownTest> {
-        let found = Self::ALL.into_iter().find(|test| test.name() == text);
-        found.ok_or_else(|| UnknownTest { name: text.to_owned() })
+        let test = Self::ALL.into_iter().find(|test| test.name() == text);
+        test.ok_or_else(|| UnknownTest { name: text.to_owned() })
     }
 }
 

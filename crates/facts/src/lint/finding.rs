@@ -19,7 +19,6 @@ pub struct Finding {
     /// The facts.
     pub text: String,
     pub replacement: Option<String>,
-    /// Who says so.
     pub source: String,
     /// The part that no source confirms.
     pub unverified: Option<String>,

@@ -132,8 +132,8 @@ impl FromStr for Language {
     type Err = LanguageError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.into_iter().find(|language| language.name() == text);
-        named.ok_or_else(|| LanguageError(text.to_owned()))
+        let language = Self::ALL.into_iter().find(|language| language.name() == text);
+        language.ok_or_else(|| LanguageError(text.to_owned()))
     }
 }
 

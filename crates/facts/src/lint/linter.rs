@@ -139,11 +139,11 @@ impl<'a> Linter<'a> {
 
     fn check_namespace(&mut self, space: &'a Namespace, line: u32, name: &str) {
         let has_rule = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
-        let known = |names: &[String]| names.iter().any(|real| real == name);
+        let is_listed = |names: &[String]| names.iter().any(|real| real == name);
         if !name.starts_with(&space.prefix)
             || has_rule
-            || known(&space.names)
-            || known(&space.others)
+            || is_listed(&space.names)
+            || is_listed(&space.others)
         {
             return;
         }
@@ -175,7 +175,7 @@ impl<'a> Linter<'a> {
                 }
                 continue;
             };
-            let Some(known) = key_named(key) else {
+            let Some(rule) = key_named(key) else {
                 if list.open_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
                     continue;
                 }
@@ -185,13 +185,13 @@ impl<'a> Linter<'a> {
                 self.report(&list.unknown, line, MessageArgs { name: key, value, near });
                 continue;
             };
-            if !known.values.is_empty() && !known.values.iter().any(|real| real == value) {
+            if !rule.values.is_empty() && !rule.values.iter().any(|real| real == value) {
                 let ignoring_case =
-                    known.values.iter().find(|real| real.eq_ignore_ascii_case(value));
-                let near = ignoring_case.or(known.values.first()).map_or("", String::as_str);
+                    rule.values.iter().find(|real| real.eq_ignore_ascii_case(value));
+                let near = ignoring_case.or(rule.values.first()).map_or("", String::as_str);
                 self.report(&list.bad_value, line, MessageArgs { name: key, value, near });
             }
-            if is_too_small(known, value, text) {
+            if is_too_small(rule, value, text) {
                 self.report(&list.too_small, line, MessageArgs { name: key, value, near: "" });
             }
         }
@@ -205,9 +205,9 @@ impl<'a> Linter<'a> {
         let facts = self.facts;
         for rule in facts.command.iter().filter(|rule| rule.program == program) {
             for value in values_of(&rule.option, arguments) {
-                let known = |word: &str| rule.words.iter().any(|known| known == word);
+                let is_accepted = |word: &str| rule.words.iter().any(|accepted| accepted == word);
                 let unknown = value.split(',').map(str::trim).find(|word| {
-                    !word.is_empty() && !word.contains(['$', '{', '}']) && !known(word)
+                    !word.is_empty() && !word.contains(['$', '{', '}']) && !is_accepted(word)
                 });
                 if let Some(name) = unknown {
                     self.report(&rule.verdict, line, MessageArgs { name, value, near: "" });

@@ -90,8 +90,8 @@ impl<'a> NodeContext<'a> {
                 }
                 (name, Some(id)) => {
                     let by_id = format!("10de:{:04x}", id >> 16);
-                    let known = self.set.gpus.by_name(&by_id).is_some();
-                    names.push(name.filter(|_| !known).cloned().unwrap_or(by_id));
+                    let is_known = self.set.gpus.by_name(&by_id).is_some();
+                    names.push(name.filter(|_| !is_known).cloned().unwrap_or(by_id));
                 }
                 (Some(name), None) => names.push(name.clone()),
                 (None, None) => {}

@@ -3,8 +3,8 @@
 //! ```text
 //! NodeObservation (plain values, versioned) ─ evaluate ─> NodeReport
 //!                                               │           verdict: the worst of the items
-//!                                               └─ rules/*: each adds items and remedies; GPU, driver and
-//!                                                  frameworks are evaluated by the rules of `check`
+//!                                               └─ rules/*: each adds items and remedies;
+//!                                                  some call the rules of `check`
 //! ```
 
 mod context;

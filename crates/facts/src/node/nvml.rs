@@ -37,7 +37,6 @@ pub enum NvmlReading {
     },
     /// NVML was not queried.
     NotAsked {
-        /// Why.
         why: String,
     },
 }
@@ -77,7 +76,6 @@ pub struct Nvml {
     pub cuda_version: Reading<i32>,
     /// Number of devices.
     pub count: Reading<u32>,
-    /// The devices.
     pub devices: Vec<NvmlDevice>,
 }
 
@@ -90,13 +88,11 @@ pub struct NvmlDevice {
     /// Whether the device could be opened. If not, nothing below was queried.
     pub handle: Reading<()>,
     pub name: Reading<String>,
-    /// Its UUID.
     pub uuid: Reading<String>,
     /// `00000000:17:00.0`
     pub pci_address: Reading<String>,
     /// Device and vendor id: `0x233010de`.
     pub pci_device_id: Reading<u32>,
-    /// Its VBIOS.
     pub vbios: Reading<String>,
     /// The GSP firmware in use.
     pub gsp_firmware: Reading<String>,

@@ -150,7 +150,6 @@ pub struct ModuleOnDisk {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModuleInfo {
-    /// Its version.
     pub version: Option<String>,
     /// `NVIDIA` for the proprietary module, `Dual MIT/GPL` for the open one.
     pub license: Option<String>,
@@ -177,7 +176,6 @@ pub struct PackageObservation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Package {
-    /// Its name.
     pub name: String,
     /// Full dpkg version.
     pub version: String,

@@ -50,10 +50,7 @@ pub enum ReadError {
     TooManyEntries { limit: usize },
     /// A file that contains a NUL byte.
     #[error("`{path}` is not a text")]
-    NotText {
-        /// Which.
-        path: String,
-    },
+    NotText { path: String },
     /// The capture does not include it.
     #[error("not in the capture")]
     NotInCapture,
@@ -102,24 +99,15 @@ pub enum ReadError {
     NotANumber,
     /// Failed to read the state of one NVLink.
     #[error("{err}, link {link}")]
-    Link {
-        /// Which.
-        link: u32,
-        /// Why.
-        err: Box<ReadError>,
-    },
+    Link { link: u32, err: Box<ReadError> },
     /// Failed to read the number of `NVLink`s.
     #[error("the number of NVLinks cannot be read: {err}")]
-    LinkCount {
-        /// Why.
-        err: Box<ReadError>,
-    },
+    LinkCount { err: Box<ReadError> },
     /// Failed at a nested path or object.
     #[error("{place}: {err}")]
     At {
         /// Path or other name.
         place: Box<str>,
-        /// Why.
         err: Box<ReadError>,
     },
     /// Unexpected format.

@@ -34,11 +34,9 @@ pub struct CallRule {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArgumentTest {
-    /// The keyword.
     pub keyword: String,
     /// Index as a positional argument, from 0.
     pub position: Option<usize>,
-    /// What is wrong.
     pub wrong: BadArgument,
 }
 

@@ -45,7 +45,6 @@ pub struct PowerClaim {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerLimit {
-    /// The limit.
     pub limit_w: f64,
     /// Form factors, one of which the comment must name; empty if none is needed.
     #[serde(default)]

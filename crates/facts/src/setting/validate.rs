@@ -30,11 +30,11 @@ pub(crate) fn validate(facts: &SettingFacts, problems: &mut Vec<String>) {
     for (name, rule) in
         facts.variable.iter().flat_map(|rule| rule.names.iter().map(move |n| (n, rule)))
     {
-        let known = facts
+        let is_real = facts
             .namespace
             .iter()
             .any(|space| space.names.contains(name) || space.others.contains(name));
-        if known && rule.verdict.class == LintClass::Fake {
+        if is_real && rule.verdict.class == LintClass::Fake {
             problems
                 .push(format!("settings: `{name}` is both fake and a real name of a namespace"));
         }

@@ -26,7 +26,6 @@ pub struct LintVerdict {
     pub replacement: Option<String>,
     /// The part that no source confirms.
     pub unverified: Option<String>,
-    /// Who says so.
     pub origin: Origin,
 }
 

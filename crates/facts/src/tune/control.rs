@@ -51,7 +51,6 @@ pub enum Target {
     Gpu {
         /// The UUID, because the index can change.
         uuid: String,
-        /// Which.
         control: GpuControl,
     },
     /// A whole file.
@@ -65,10 +64,7 @@ pub enum Target {
         path: String,
     },
     /// `apt-mark hold` of a package.
-    Hold {
-        /// The package.
-        package: String,
-    },
+    Hold { package: String },
     /// A systemd service.
     Service {
         /// Unit name without `.service`.
@@ -106,7 +102,8 @@ impl Target {
     }
 }
 
-/// `/sys/devices/system/cpu/cpufreq/policy0/scaling_governor`, `/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor`
+/// `/sys/devices/system/cpu/cpufreq/policy0/scaling_governor`,
+/// `/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor`
 fn is_governor(path: &str) -> bool {
     let numbered = |word: &str, name: &str| {
         word.strip_prefix(name).is_some_and(|number| {

@@ -3,7 +3,7 @@
 //! ```text
 //! data/tune/*.toml ─ Profiles::embedded ─┐
 //! a user's own file ─────────────────────┴─> Profile ─ parse ─> [DesiredValue] ─┐
-//! farrier_hardware::tune ───────────────────────────────────> Readings ─────────┴─ plan ─> [Step], each with its Standing
+//! farrier_hardware::tune ───────────────────────────────────> Readings ─────────┴─ plan ─> [Step]
 //! ```
 //!
 //! This module changes nothing: a [`Step`] with a [`Change`] leaves the executor no decision.

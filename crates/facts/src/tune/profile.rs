@@ -13,7 +13,6 @@ use crate::origin::Origin;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Its name.
     pub name: String,
     /// Purpose.
     pub summary: String,
@@ -32,7 +31,6 @@ pub struct ProfileSetting {
     /// The variables of an environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<Variable>,
-    /// Why.
     pub reason: String,
     /// Optional in users' own profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,13 +44,9 @@ pub struct ProfileSetting {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
-    /// Its name.
     pub name: String,
-    /// Its value.
     pub value: String,
-    /// Why.
     pub reason: String,
-    /// Who says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
 }
@@ -72,40 +66,24 @@ pub enum ProfileError {
     /// An invalid setting.
     #[error("profile `{profile}`")]
     Setting {
-        /// The profile.
         profile: String,
-        /// What is wrong.
         #[source]
         err: SettingError,
     },
     /// Duplicate setting.
     #[error("profile `{profile}` has the setting `{name}` twice")]
-    Twice {
-        /// The profile.
-        profile: String,
-        /// The setting.
-        name: String,
-    },
+    Twice { profile: String, name: String },
     /// Missing or superfluous `want` or `variables`.
     #[error("profile `{profile}`: `{name}` takes {takes}")]
     Form {
-        /// The profile.
         profile: String,
-        /// The setting.
         name: String,
         /// Accepted values.
         takes: &'static str,
     },
     /// A variable that cannot be written to an environment file.
     #[error("profile `{profile}`: `{name}` of `{setting}` is not a variable with a one-line value")]
-    Variable {
-        /// The profile.
-        profile: String,
-        /// The setting.
-        setting: String,
-        /// The variable.
-        name: String,
-    },
+    Variable { profile: String, setting: String, name: String },
 }
 
 impl Profile {
@@ -145,13 +123,13 @@ impl Profile {
         for variable in &setting.variables {
             let name = &variable.name;
             let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-            let named = name.bytes().all(letters)
+            let is_valid_name = name.bytes().all(letters)
                 && name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
             let plain = |byte: u8| {
                 byte.is_ascii_graphic()
                     && !matches!(byte, b'"' | b'\'' | b'$' | b'`' | b'\\' | b'#')
             };
-            if !named || variable.value.is_empty() || !variable.value.bytes().all(plain) {
+            if !is_valid_name || variable.value.is_empty() || !variable.value.bytes().all(plain) {
                 return Err(ProfileError::Variable {
                     profile: self.name.clone(),
                     setting: setting.name.clone(),

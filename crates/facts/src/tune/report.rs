@@ -52,7 +52,6 @@ impl Outcome {
 /// One step and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// The step.
     pub step: Step,
     pub outcome: Outcome,
 }
@@ -62,7 +61,6 @@ pub struct Applied {
 pub struct ApplyReport {
     /// Always [`REPORT_VERSION`].
     pub v: u32,
-    /// The profile.
     pub profile: String,
     /// The reference profile for drift detection, if different from `profile`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -133,7 +133,6 @@ pub enum SettingError {
     /// Invalid value.
     #[error("`{name}` does not take `{want}`: it takes {takes}")]
     Value {
-        /// The setting.
         name: String,
         want: String,
         /// Accepted values.
@@ -162,8 +161,8 @@ impl SettingKind {
             return Ok(Self::Environment(framework.to_owned()));
         }
         let jobs = FRAMEWORKS.map(|framework| format!("jobs.{framework}"));
-        let known = PLAIN.iter().map(|(known, _)| *known).chain(jobs.iter().map(String::as_str));
-        let near = nearest(name, known).first().map(|name| (*name).to_owned());
+        let names = PLAIN.iter().map(|(known, _)| *known).chain(jobs.iter().map(String::as_str));
+        let near = nearest(name, names).first().map(|name| (*name).to_owned());
         Err(SettingError::Unknown { name: name.to_owned(), near })
     }
 

@@ -17,7 +17,6 @@ pub struct Sxid {
     pub stalls: bool,
     /// gpud's repair actions.
     pub gpud_repair: Vec<String>,
-    /// Where it comes from.
     pub origin: Origin,
 }
 

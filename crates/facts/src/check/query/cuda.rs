@@ -38,7 +38,7 @@ pub(super) fn parse_cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaRequest
     }
 }
 
-/// Error for a CUDA version that is not in the data, listing known ones.
+/// Error for a CUDA version that is not in the data, listing published ones.
 fn unknown_cuda(set: &FactSet, field: Field, text: &str) -> InputError {
     let releases = set.cuda.toolkit.iter().rev().map(|toolkit| toolkit.version);
     // Suggest releases of the same minor, else minors of the same major.
@@ -46,13 +46,13 @@ fn unknown_cuda(set: &FactSet, field: Field, text: &str) -> InputError {
     let major = text.split('.').next().and_then(|major| major.parse::<u32>().ok());
     let same_minor = releases.clone().filter(|release| Some(release.cuda) == minor);
     let same_major = set.cuda.minors().into_iter().rev().filter(|cuda| Some(cuda.major) == major);
-    let mut known: Vec<String> = same_minor.map(|release| release.to_string()).collect();
-    if known.is_empty() {
-        known = same_major.map(|cuda| cuda.to_string()).collect();
+    let mut published: Vec<String> = same_minor.map(|release| release.to_string()).collect();
+    if published.is_empty() {
+        published = same_major.map(|cuda| cuda.to_string()).collect();
     }
-    if !known.is_empty() {
+    if !published.is_empty() {
         let problem = format!("there is no CUDA {text}");
-        return InputError::new(field, problem, format!("published: {}", known.join(", ")));
+        return InputError::new(field, problem, format!("published: {}", published.join(", ")));
     }
     let range = match (releases.clone().next(), releases.clone().next_back()) {
         (Some(first), Some(last)) => format!("the data holds {} to {}", first.cuda, last.cuda),

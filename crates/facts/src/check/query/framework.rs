@@ -23,11 +23,11 @@ pub(super) fn parse_framework<'a>(
         None => (name.trim(), None),
     };
     let package = set.frameworks.package(name).ok_or_else(|| {
-        let known: Vec<&str> =
+        let names: Vec<&str> =
             set.frameworks.package.iter().map(|package| package.name.as_str()).collect();
-        let near = names::nearest(name, known.iter().copied());
+        let near = names::nearest(name, names.iter().copied());
         let expected = if near.is_empty() {
-            format!("one of {}", known.join(", "))
+            format!("one of {}", names.join(", "))
         } else {
             format!("did you mean {}?", quoted(near))
         };
@@ -120,11 +120,11 @@ fn find_build<'a>(
     if tag_cuda(tag).is_some_and(|cuda| set.cuda.first_release(cuda).is_some()) {
         return Ok(None);
     }
-    let known: Vec<&str> = builds().map(|build| build.build.as_str()).collect();
+    let names: Vec<&str> = builds().map(|build| build.build.as_str()).collect();
     Err(InputError::new(
         Field::Framework,
         format!("there is no build `{tag}` of {} {version}", package.name),
-        format!("the data holds {}", quoted(known)),
+        format!("the data holds {}", quoted(names)),
     ))
 }
 

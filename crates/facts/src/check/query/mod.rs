@@ -75,14 +75,11 @@ pub struct Request {
 /// A parsed and resolved combination.
 #[derive(Debug, Clone)]
 pub struct Query<'a> {
-    /// The GPU.
     pub gpu: &'a Gpu,
     /// The family name in the request, if a member was chosen for it.
     pub gpu_assumed_from: Option<String>,
-    /// The driver.
     pub driver: Driver<'a>,
     pub cuda: Option<CudaRequest<'a>>,
-    /// The framework.
     pub framework: Option<FrameworkRequest<'a>>,
     pub module: Option<Module>,
     /// Use of CUDA.
@@ -134,9 +131,7 @@ pub enum CudaRequest<'a> {
 /// The framework of a query.
 #[derive(Debug, Clone)]
 pub struct FrameworkRequest<'a> {
-    /// The package.
     pub package: &'a FrameworkPackage,
-    /// The version.
     pub version: PackageVersion,
     /// The version in the request, if `version` was chosen to match it.
     pub version_assumed_from: Option<PackageVersion>,
@@ -160,7 +155,7 @@ impl<'a> Query<'a> {
     /// Parses a request against a set. `on` is the day for which the result is valid.
     pub fn parse(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
         reject_unused_flags(request)?;
-        let named = find_gpu(set, request.gpu.trim())?;
+        let found = find_gpu(set, request.gpu.trim())?;
         let cuda = request.cuda.as_deref().map(|text| cuda::parse_cuda(set, text)).transpose()?;
         let framework = request
             .framework
@@ -175,8 +170,8 @@ impl<'a> Query<'a> {
         let fabric_manager =
             request.fabric_manager.as_deref().map(driver::parse_fabric_manager).transpose()?;
         Ok(Self {
-            gpu: named.gpu,
-            gpu_assumed_from: named.assumed.then(|| request.gpu.clone()),
+            gpu: found.gpu,
+            gpu_assumed_from: found.assumed.then(|| request.gpu.clone()),
             driver: driver::parse_driver(set, request.driver.trim())?,
             cuda,
             framework,

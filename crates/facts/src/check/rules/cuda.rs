@@ -34,7 +34,6 @@ pub(super) struct CudaRequirement<'a> {
     pub(super) cuda: Option<CudaVersion>,
     /// The driver that ships with it.
     pub(super) shipped: Option<&'a DriverVersion>,
-    /// Who says so.
     pub(super) origin: &'a Origin,
     /// Frameworks always run.
     pub(super) usage: Usage,
@@ -251,10 +250,10 @@ fn advise_newer(
     });
     let Some(package) = package else { return };
     let bundled = set.drivers.branch.iter().find(|branch| branch.native_cuda == package.cuda);
-    let known = architecture
+    let supports_gpu = architecture
         .last_branch
         .is_none_or(|last| bundled.is_some_and(|branch| branch.branch <= last));
-    if query.forward_compat.is_none() && known && drives(set, query.gpu, branch) {
+    if query.forward_compat.is_none() && supports_gpu && drives(set, query.gpu, branch) {
         findings.remedy(
             &format!("for {}", need.subject),
             format!("or keep {branch} and add {}, a newer user-space driver", package.name()),

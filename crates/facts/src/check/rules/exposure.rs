@@ -155,8 +155,8 @@ fn regressions<'a>(
         };
         here && modules && regression.drivers.iter().any(|range| range.contains(driver))
     };
-    let found: Vec<&Regression> = set.advisories.regression.iter().filter(applies).collect();
-    for regression in &found {
+    let affecting: Vec<&Regression> = set.advisories.regression.iter().filter(applies).collect();
+    for regression in &affecting {
         let status = match &regression.confirmed {
             Some(by) => format!("confirmed: {by}"),
             None => "reported by users".to_owned(),
@@ -175,5 +175,5 @@ fn regressions<'a>(
             source: regression.origin.line(),
         });
     }
-    found
+    affecting
 }

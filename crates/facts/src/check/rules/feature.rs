@@ -45,8 +45,8 @@ fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             format!("CDMM is documented for {gpu}; it is off until a module option turns it on");
         (Verdict::Ok, "cdmm-supported", text)
     } else {
-        let known = cdmm.documented_gpus.join(", ");
-        let text = format!("NVIDIA documents CDMM for {known}; for {gpu} it is unverified");
+        let gpus = cdmm.documented_gpus.join(", ");
+        let text = format!("NVIDIA documents CDMM for {gpus}; for {gpu} it is unverified");
         (Verdict::Caveat, "cdmm-undocumented", text)
     };
     findings.reason(verdict, code, text, &cdmm.origin);

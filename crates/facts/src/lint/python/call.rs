@@ -33,13 +33,13 @@ fn is_path_or_child(path: &str, rule_paths: &[String]) -> bool {
 }
 
 /// Applies the call rules to one name.
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
     let facts = linter.facts;
     for rule in
-        facts.call.iter().filter(|rule| rule.paths.iter().any(|path| matches_path(path, found)))
+        facts.call.iter().filter(|rule| rule.paths.iter().any(|path| matches_path(path, name_use)))
     {
-        let called = module.is(found.end, "(");
-        let is_use = called || rule.mention && found.parts > 1;
+        let called = module.is(name_use.end, "(");
+        let is_use = called || rule.mention && name_use.parts > 1;
         let imported =
             rule.imports.is_empty() || rule.imports.iter().any(|name| module.imports.has(name));
         let excused = || rule.unless_mentioned.iter().any(|name| module.mentions(name));
@@ -48,20 +48,20 @@ pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse
         }
         match &rule.argument {
             None => {
-                let args = MessageArgs { name: &found.path, ..MessageArgs::default() };
-                linter.report(&rule.verdict, found.line, args);
+                let args = MessageArgs { name: &name_use.path, ..MessageArgs::default() };
+                linter.report(&rule.verdict, name_use.line, args);
             }
-            Some(test) if called => argument(linter, module, rule, test, found.end),
+            Some(test) if called => argument(linter, module, rule, test, name_use.end),
             Some(_) => {}
         }
     }
 }
 
 /// Whether a rule's path matches: exactly, or `*.name` for any method.
-fn matches_path(path: &str, found: &NameUse) -> bool {
+fn matches_path(path: &str, name_use: &NameUse) -> bool {
     match path.strip_prefix("*.") {
-        Some(method) => found.path.rsplit_once('.').is_some_and(|(_, last)| last == method),
-        None => found.path == path,
+        Some(method) => name_use.path.rsplit_once('.').is_some_and(|(_, last)| last == method),
+        None => name_use.path == path,
     }
 }
 

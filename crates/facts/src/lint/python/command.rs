@@ -19,11 +19,11 @@ const SHELLS: [&str; 9] = [
 ];
 
 /// Scans a string passed to a shell function.
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
-    if !SHELLS.contains(&found.path.as_str()) || !module.is(found.end, "(") {
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    if !SHELLS.contains(&name_use.path.as_str()) || !module.is(name_use.end, "(") {
         return;
     }
-    if let Some(token) = module.token(found.end + 1)
+    if let Some(token) = module.token(name_use.end + 1)
         && matches!(token.kind, TokenKind::Text | TokenKind::Template)
     {
         scan_text(linter, Language::Shell, token.text, token.line);
@@ -54,8 +54,8 @@ fn is_shell_argument(module: &Module<'_>, at: usize) -> bool {
     while start >= 2 && module.is(start - 1, ".") {
         start -= 2;
     }
-    let found = module.use_at(start, at);
-    SHELLS.contains(&found.path.as_str())
+    let name_use = module.use_at(start, at);
+    SHELLS.contains(&name_use.path.as_str())
 }
 
 /// `["nvidia-smi", "--query-gpu=..", ..]`
@@ -71,8 +71,8 @@ fn list(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
         .iter()
         .map(|item| {
             let token = &module.source.tokens[item.start];
-            let known = item.end == item.start + 1 && token.kind == TokenKind::Text;
-            (token.line, if known { token.text } else { "$" })
+            let is_literal = item.end == item.start + 1 && token.kind == TokenKind::Text;
+            (token.line, if is_literal { token.text } else { "$" })
         })
         .collect();
     // Report the line of the option that can be wrong.

@@ -9,20 +9,20 @@ use crate::setting::SettingSource;
 const ENVIRONMENTS: [&str; 6] = ["env", "environ", "environment", "env_vars", "extra_env", "envs"];
 
 /// Scans one name: `os.environ[..]`, `os.getenv(..)`, `env=..`.
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
-    let path = found.path.as_str();
-    if path == "os.environ" && module.is(found.end, "[") {
-        return subscript(linter, module, found);
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    let path = name_use.path.as_str();
+    if path == "os.environ" && module.is(name_use.end, "[") {
+        return subscript(linter, module, name_use);
     }
-    if path == "os.environ" && membership(module, found) {
-        let key = &module.source.tokens[membership_key(module, found)];
+    if path == "os.environ" && membership(module, name_use) {
+        let key = &module.source.tokens[membership_key(module, name_use)];
         return linter.variable(SettingSource::Python, key.line, key.text, None, Access::Read);
     }
-    if !module.is(found.end, "(") {
+    if !module.is(name_use.end, "(") {
         return;
     }
     let method = path.rsplit('.').next().unwrap_or(path);
-    let arguments = || module.arguments(found.end);
+    let arguments = || module.arguments(name_use.end);
     match (path, method) {
         ("os.environ.get" | "os.getenv" | "os.environ.__getitem__", _) => {
             first_name(linter, module, &arguments(), Access::Read);
@@ -96,11 +96,11 @@ fn inherits(module: &Module<'_>, open: usize) -> bool {
 }
 
 /// `os.environ["X"]`, read or set; `del os.environ["X"]` is neither.
-fn subscript(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
-    let open = found.end;
+fn subscript(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    let open = name_use.end;
     let close = module.close(open);
     let Some(key) = module.token(open + 1) else { return };
-    let deleted = found.start > 0 && module.source.tokens[found.start - 1].is_name("del");
+    let deleted = name_use.start > 0 && module.source.tokens[name_use.start - 1].is_name("del");
     if key.kind != TokenKind::Text || close != open + 2 || deleted {
         return;
     }
@@ -127,15 +127,15 @@ fn assigned_item(linter: &mut Linter<'_>, module: &Module<'_>, open: usize) {
 }
 
 /// `"X" in os.environ`, `"X" not in os.environ`
-fn membership(module: &Module<'_>, found: &NameUse) -> bool {
-    found.start >= 2
-        && module.source.tokens[found.start - 1].is_name("in")
-        && module.source.tokens[membership_key(module, found)].kind == TokenKind::Text
+fn membership(module: &Module<'_>, name_use: &NameUse) -> bool {
+    name_use.start >= 2
+        && module.source.tokens[name_use.start - 1].is_name("in")
+        && module.source.tokens[membership_key(module, name_use)].kind == TokenKind::Text
 }
 
-fn membership_key(module: &Module<'_>, found: &NameUse) -> usize {
-    let not = module.source.tokens[found.start - 2].is_name("not");
-    found.start.saturating_sub(if not { 3 } else { 2 })
+fn membership_key(module: &Module<'_>, name_use: &NameUse) -> usize {
+    let not = module.source.tokens[name_use.start - 2].is_name("not");
+    name_use.start.saturating_sub(if not { 3 } else { 2 })
 }
 
 fn first_name(

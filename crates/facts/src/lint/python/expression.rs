@@ -104,9 +104,9 @@ impl<'t> Module<'t> {
                 at += 1;
                 continue;
             }
-            let found = self.use_at(at, end);
-            at = found.end;
-            uses.push(found);
+            let name_use = self.use_at(at, end);
+            at = name_use.end;
+            uses.push(name_use);
         }
         uses
     }
@@ -177,9 +177,9 @@ impl<'t> Module<'t> {
                 ArgumentValue::Text(all.iter().map(|token| token.text).collect())
             }
             [first, ..] if first.kind == TokenKind::Name => {
-                let found = self.use_at(start, end);
-                if found.end == end {
-                    ArgumentValue::Word(found.path)
+                let name_use = self.use_at(start, end);
+                if name_use.end == end {
+                    ArgumentValue::Word(name_use.path)
                 } else {
                     ArgumentValue::Unknown
                 }

@@ -116,7 +116,7 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
     let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
     let words = module.line(around);
     let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
-    let named = words[..split].iter().any(|token| {
+    let is_retry = words[..split].iter().any(|token| {
         let word = token.text.to_ascii_lowercase();
         token.kind == TokenKind::Name
             && (word == "bs" || again.iter().any(|part| word.contains(part)))
@@ -124,7 +124,7 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
     let listed = words.get(split + 1).is_some_and(|token| token.is("["));
     let leaves =
         blocks.children(tried).any(|line| matches!(head(module, line), "break" | "return"));
-    !named && !listed && !leaves
+    !is_retry && !listed && !leaves
 }
 
 /// All tokens inside a block.
@@ -215,9 +215,9 @@ fn only_logs(module: &Module<'_>, line: usize) -> bool {
         return false;
     }
     // Calls inside the message only read values.
-    let found = module.use_at(line.start, line.end);
-    let method = found.path.rsplit('.').next().unwrap_or(&found.path);
-    module.is(found.end, "(") && HARMLESS.contains(&method)
+    let name_use = module.use_at(line.start, line.end);
+    let method = name_use.path.rsplit('.').next().unwrap_or(&name_use.path);
+    module.is(name_use.end, "(") && HARMLESS.contains(&method)
 }
 
 /// Line where the cache is emptied in every iteration of a training loop.
@@ -232,8 +232,8 @@ fn emptied_cache(
         return None;
     }
     let range = module.source.lines[line];
-    let found = module.use_at(range.start, range.end);
-    if found.path != "torch.cuda.empty_cache" || !module.is(found.end, "(") {
+    let name_use = module.use_at(range.start, range.end);
+    if name_use.path != "torch.cuda.empty_cache" || !module.is(name_use.end, "(") {
         return None;
     }
     let around = blocks

@@ -57,11 +57,11 @@ fn expressions(linter: &mut Linter<'_>, module: &Module<'_>, blocks: Option<&Blo
         if import::is_import(&module.source, *line) {
             continue;
         }
-        for found in module.uses(line.start, line.end) {
-            call::scan(linter, module, &found);
-            environment::scan(linter, module, &found);
-            command::scan(linter, module, &found);
-            version::scan(linter, module, &found);
+        for name_use in module.uses(line.start, line.end) {
+            call::scan(linter, module, &name_use);
+            environment::scan(linter, module, &name_use);
+            command::scan(linter, module, &name_use);
+            version::scan(linter, module, &name_use);
         }
         environment::line(linter, module, *line);
         version::line(linter, module, *line);

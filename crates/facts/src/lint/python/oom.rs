@@ -50,8 +50,8 @@ impl<'t> Names<'t> {
         Self(names)
     }
 
-    fn is_oom(&self, found: &NameUse) -> bool {
-        OUT_OF_MEMORY.contains(&found.path.as_str()) || self.0.contains(found.path.as_str())
+    fn is_oom(&self, name_use: &NameUse) -> bool {
+        OUT_OF_MEMORY.contains(&name_use.path.as_str()) || self.0.contains(name_use.path.as_str())
     }
 }
 
@@ -62,7 +62,7 @@ fn is_oom_error(module: &Module<'_>, value: &[Token<'_>], start: usize) -> bool 
         .all(|token| token.kind == TokenKind::Name || is_one_of(token, &[".", ",", "(", ")"]));
     let uses = module.uses(start, start + value.len());
     if plain {
-        return uses.iter().any(|found| OUT_OF_MEMORY.contains(&found.path.as_str()));
+        return uses.iter().any(|name_use| OUT_OF_MEMORY.contains(&name_use.path.as_str()));
     }
     let [function, owner, ..] = uses.as_slice() else { return false };
     let texts = || value.iter().filter(|token| token.kind == TokenKind::Text);
@@ -85,10 +85,10 @@ pub(super) fn handler(
 ) -> Option<Vec<usize>> {
     let line = module.source.lines[except];
     let uses = module.uses(line.start + 1, line.end);
-    if uses.iter().any(|found| names.is_oom(found)) {
+    if uses.iter().any(|name_use| names.is_oom(name_use)) {
         return non_empty(blocks.children(except).collect());
     }
-    if !uses.iter().any(|found| GENERAL.contains(&found.path.as_str())) {
+    if !uses.iter().any(|name_use| GENERAL.contains(&name_use.path.as_str())) {
         return None;
     }
     let body: Vec<usize> = blocks.children(except).collect();
@@ -121,8 +121,8 @@ fn tests_for_oom(module: &Module<'_>, names: &Names<'_>, line: usize) -> bool {
     let range = module.source.lines[line];
     let is_instance = || {
         let uses = module.uses(range.start + 1, range.end);
-        uses.iter().any(|found| found.path == "isinstance")
-            && uses.iter().any(|found| names.is_oom(found))
+        uses.iter().any(|name_use| name_use.path == "isinstance")
+            && uses.iter().any(|name_use| names.is_oom(name_use))
     };
     tokens.iter().any(names_oom) || is_instance()
 }

@@ -31,18 +31,18 @@ const LONGEST: usize = 64;
 /// Ordering operators.
 const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
 
-pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, found: &NameUse) {
-    if found.path == "float" && module.is(found.end, "(") {
-        let close = module.close(found.end);
-        let shown = float_of_version(module, found.end + 1, close);
-        let compared = order_near(module, found.start, close + 1);
+pub(super) fn scan(linter: &mut Linter<'_>, module: &Module<'_>, name_use: &NameUse) {
+    if name_use.path == "float" && module.is(name_use.end, "(") {
+        let close = module.close(name_use.end);
+        let shown = float_of_version(module, name_use.end + 1, close);
+        let compared = order_near(module, name_use.start, close + 1);
         if shown == Meaning::Strong || shown == Meaning::Weak && compared {
-            linter.report_pattern(CodePattern::VersionAsFloat, found.line);
+            linter.report_pattern(CodePattern::VersionAsFloat, name_use.line);
         }
         return;
     }
-    if plain_text_version(module, found) && compared_with_text(module, found) {
-        linter.report_pattern(CodePattern::VersionAsText, found.line);
+    if plain_text_version(module, name_use) && compared_with_text(module, name_use) {
+        linter.report_pattern(CodePattern::VersionAsText, name_use.line);
     }
 }
 
@@ -135,13 +135,13 @@ fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
 
 /// Whether a name is a version as a plain string. `torch.__version__` is not (it compares as a
 /// version), but a part of it is.
-fn plain_text_version(module: &Module<'_>, found: &NameUse) -> bool {
-    let path = found.path.as_str();
+fn plain_text_version(module: &Module<'_>, name_use: &NameUse) -> bool {
+    let path = name_use.path.as_str();
     if path == "torch.version.cuda" {
         return true;
     }
     if let Some(package) = path.strip_suffix(".__version__") {
-        let part = module.is(found.end, "[");
+        let part = module.is(name_use.end, "[");
         return package != "torch" && package != "*" || part;
     }
     if let Some(before) = path.strip_suffix(".split").or_else(|| path.strip_suffix(".rsplit")) {
@@ -151,7 +151,7 @@ fn plain_text_version(module: &Module<'_>, found: &NameUse) -> bool {
 }
 
 /// Whether the name, after subscripts and calls, is compared by order with a quoted version.
-fn compared_with_text(module: &Module<'_>, found: &NameUse) -> bool {
+fn compared_with_text(module: &Module<'_>, name_use: &NameUse) -> bool {
     let tokens = &module.source.tokens;
     let quoted = |at: usize| {
         tokens
@@ -160,12 +160,12 @@ fn compared_with_text(module: &Module<'_>, found: &NameUse) -> bool {
     };
     let is_order =
         |at: usize| tokens.get(at).is_some_and(|token| ORDER.iter().any(|order| token.is(order)));
-    let mut end = found.end;
+    let mut end = name_use.end;
     let mut steps = 0;
     while steps < 4 && (module.is(end, "[") || module.is(end, "(")) {
         end = module.close(end) + 1;
         steps += 1;
     }
-    let before = found.start >= 2 && is_order(found.start - 1) && quoted(found.start - 2);
+    let before = name_use.start >= 2 && is_order(name_use.start - 1) && quoted(name_use.start - 2);
     is_order(end) && quoted(end + 1) || before
 }

@@ -213,10 +213,10 @@ fn language_of(program: &str) -> Option<Language> {
 fn inner_code(linter: &mut Linter<'_>, program: &str, words: &[Word]) {
     // The program may be an argument of a launcher: `docker run image python -c ..`,
     // `srun bash -c ..`.
-    let found = std::iter::once(program)
+    let position = std::iter::once(program)
         .chain(words.iter().skip(1).map(|word| word.text.as_str()))
         .position(|word| language_of(word.rsplit('/').next().unwrap_or(word)).is_some());
-    let Some(at) = found else { return };
+    let Some(at) = position else { return };
     let name = words[at].text.rsplit('/').next().unwrap_or_default();
     let Some(language) = language_of(name) else { return };
     let flag = words[at + 1..].iter().position(|word| {

@@ -13,7 +13,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
     claims(linter, pipeline);
     // Computed once per pipeline, for all its `bc` and `awk` commands.
     let compared = OnceCell::new();
-    let named = OnceCell::new();
+    let mentions_version = OnceCell::new();
     for command in &pipeline.commands {
         let Some(first) = command.words.first() else { continue };
         let program = first.text.rsplit('/').next().unwrap_or(&first.text);
@@ -24,8 +24,8 @@ pub(super) fn scan(linter: &mut Linter<'_>, pipeline: &Pipeline) {
                 }
             }
             "awk" | "gawk" | "mawk" => {
-                let named = *named.get_or_init(|| names_a_version(pipeline));
-                if let Some(word) = awk_comparison(command).filter(|_| named) {
+                let mentions_version = *mentions_version.get_or_init(|| names_a_version(pipeline));
+                if let Some(word) = awk_comparison(command).filter(|_| mentions_version) {
                     linter.report_pattern(CodePattern::VersionAsFloat, word.line);
                 }
             }

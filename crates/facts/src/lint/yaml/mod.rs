@@ -140,8 +140,8 @@ impl SourceReader<'_, '_> {
         let by_key = self.above.last().and_then(|(_, key)| Language::by_name(key));
         let command = line.key.is_some_and(|key| COMMANDS.contains(&key));
         let by_content = || {
-            let known = Language::by_content(body.as_bytes());
-            known.filter(|_| command || body.starts_with("#!"))
+            let detected = Language::by_content(body.as_bytes());
+            detected.filter(|_| command || body.starts_with("#!"))
         };
         let as_shell = command.then_some(Language::Shell);
         if let Some(language) = by_key.or_else(by_content).or(as_shell) {
@@ -194,17 +194,17 @@ impl SourceReader<'_, '_> {
 
     /// `env: {A: b}`, `{name: A, value: b}`
     fn flow_map(&mut self, value: &str, number: u32) {
-        let mut named = EnvEntry::default();
+        let mut entry = EnvEntry::default();
         for item in flow_items(value) {
             let Some((key, value)) = item.split_once(':') else { continue };
             let (key, value) = (scalar(key), scalar(value));
             match key.as_str() {
-                "name" => named.name = Some((value, number)),
-                "value" => named.value = Some(value),
+                "name" => entry.name = Some((value, number)),
+                "value" => entry.value = Some(value),
                 _ => self.variable(&key, &value, number),
             }
         }
-        if let (Some((name, line)), value) = (named.name, named.value) {
+        if let (Some((name, line)), value) = (entry.name, entry.value) {
             self.set(&name, value.as_deref(), line);
         }
     }

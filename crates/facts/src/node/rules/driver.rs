@@ -99,14 +99,14 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     let mut unknown = |text: String| {
         findings.item(Verdict::Unknown, "library-unknown", SUBJECT, text, SOURCE);
     };
-    let found = match &node.observation.driver.libraries {
-        Reading::Value(found) => found.as_slice(),
+    let libraries = match &node.observation.driver.libraries {
+        Reading::Value(libraries) => libraries.as_slice(),
         Reading::Absent => &[],
         Reading::Unreadable(why) => {
             return unknown(format!("the driver's libraries cannot be listed: {why}"));
         }
     };
-    if found.is_empty() {
+    if libraries.is_empty() {
         findings.item(
             Verdict::Blocked,
             "library-missing",
@@ -121,20 +121,20 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         );
         return;
     }
-    let named = |library: &Library| {
+    let path_and_version = |library: &Library| {
         library.version.value().map(|version| (library.path.clone(), version.clone()))
     };
-    let known: Vec<(String, String)> = found.iter().filter_map(named).collect();
-    let known = if known.is_empty() { nvml_library_version(node) } else { known };
-    let why = found.iter().find_map(|library| library.version.why_unreadable());
-    if let Some(why) = why.filter(|_| known.is_empty()) {
+    let versions: Vec<(String, String)> = libraries.iter().filter_map(path_and_version).collect();
+    let versions = if versions.is_empty() { nvml_library_version(node) } else { versions };
+    let why = libraries.iter().find_map(|library| library.version.why_unreadable());
+    if let Some(why) = why.filter(|_| versions.is_empty()) {
         unknown(format!("a library's version cannot be read: {why}"));
     }
     let Some(loaded) = node.loaded() else { return };
     let differs: Vec<&(String, String)> =
-        known.iter().filter(|(_, version)| version != loaded).collect();
+        versions.iter().filter(|(_, version)| version != loaded).collect();
     let right = |list: &[(String, String)]| list.iter().any(|(_, version)| version == loaded);
-    let answers = right(&nvml_library_version(node)) && right(&known);
+    let answers = right(&nvml_library_version(node)) && right(&versions);
     if let Some((path, version)) = differs.first().filter(|_| answers) {
         findings.item(
             Verdict::Caveat,
@@ -164,7 +164,7 @@ fn libraries(node: &NodeContext<'_>, findings: &mut NodeFindings) {
             format!("{LOADED}; {SOURCE}"),
         );
         remedy_one_driver_version(findings);
-    } else if !known.is_empty() {
+    } else if !versions.is_empty() {
         findings.item(
             Verdict::Ok,
             "driver-library-equal",

@@ -138,13 +138,13 @@ fn next(node: &NodeContext<'_>, findings: &mut NodeFindings) {
         BootChoice::Newest => (Some(*newest), None),
         BootChoice::Named(name) => {
             // Debian's menu appends words to the release: `6.8.0-60-generic-advanced-…`.
-            let is = |kernel: &&&InstalledKernel| {
+            let matches_name = |kernel: &&&InstalledKernel| {
                 let rest = name.strip_prefix(&kernel.release);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
             };
             let longest = |kernel: &&&InstalledKernel| kernel.release.len();
-            let found = candidates.iter().filter(is).max_by_key(longest).copied();
-            (found, Some(format!("the boot loader names {name}, which is not installed")))
+            let named = candidates.iter().filter(matches_name).max_by_key(longest).copied();
+            (named, Some(format!("the boot loader names {name}, which is not installed")))
         }
         BootChoice::Unknown(why) => (None, Some(why.clone())),
     };

@@ -72,11 +72,11 @@ pub(crate) fn is_driver(package: &Package) -> bool {
 
 /// The driver version of a package.
 fn version(package: &Package) -> Option<DriverVersion> {
-    let named = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
-    let ours = named.iter().any(|start| package.name.starts_with(start))
+    let prefixes = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
+    let is_candidate = prefixes.iter().any(|start| package.name.starts_with(start))
         && !package.name.starts_with("nvidia-driver-pinning-")
         && !APART.contains(&package.name.as_str());
-    let version: DriverVersion = package.upstream().parse().ok().filter(|_| ours)?;
+    let version: DriverVersion = package.upstream().parse().ok().filter(|_| is_candidate)?;
     // Driver branches have three digits, unlike toolkit 1.17.8.
     (version.branch().0 >= 100).then_some(version)
 }

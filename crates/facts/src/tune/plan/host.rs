@@ -233,7 +233,7 @@ fn not_coherent(set: &FactSet, readings: &Readings) -> Option<Standing> {
     for gpu in gpus {
         match &gpu.name {
             Reading::Value(name) => match set.gpus.by_name(name) {
-                Some(named) if named.gpu.coherent => return None,
+                Some(found) if found.gpu.coherent => return None,
                 Some(_) => {}
                 None => unknown = Some(format!("`{name}` is not a GPU in the data")),
             },

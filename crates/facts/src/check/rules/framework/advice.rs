@@ -83,9 +83,9 @@ fn works(set: &FactSet, query: &Query<'_>, build: &Build) -> bool {
     let driver_ok =
         native.cuda.is_some_and(is_sufficient) && query.driver.version >= family.driver_min;
     let runs = |build: &Build| {
-        let known = set.frameworks.coverage(&build.package, &build.version, cuda);
-        known.is_some_and(|known| {
-            let coverage_kind = gpu_coverage(set, query, native, known.coverage, cuda);
+        let found = set.frameworks.coverage(&build.package, &build.version, cuda);
+        found.is_some_and(|found| {
+            let coverage_kind = gpu_coverage(set, query, native, found.coverage, cuda);
             matches!(
                 coverage_kind,
                 GpuCoverage::MachineCode | GpuCoverage::Support | GpuCoverage::Ptx
