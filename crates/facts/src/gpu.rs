@@ -164,6 +164,7 @@ pub struct Links {
     pub origin: Origin,
 }
 
+/// Board power limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
@@ -189,6 +190,7 @@ pub struct Mig {
     pub origin: Origin,
 }
 
+/// List price of a GPU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {

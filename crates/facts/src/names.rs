@@ -75,7 +75,7 @@ pub struct GpuMatch<'a> {
 }
 
 impl GpuFacts {
-    /// Finds a GPU by canonical id, alias, NVML name or PCI id, in any case.
+    /// Finds a GPU by canonical id, alias, NVML name or PCI id, ignoring case.
     pub fn by_name(&self, name: &str) -> Option<GpuMatch<'_>> {
         let exact = |gpu| Some(GpuMatch { gpu, assumed: false });
         // Drop MIG and time-slicing suffixes, as nvidia-smi and Kubernetes label them.

@@ -38,7 +38,6 @@ pub struct Reason {
     pub code: &'static str,
     /// Verdict of this reason alone.
     pub verdict: Verdict,
-    /// In words.
     pub text: String,
     pub source: String,
 }
@@ -46,7 +45,6 @@ pub struct Reason {
 /// A way to make it work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remedy {
-    /// In words.
     pub text: String,
     /// A command, if one is enough.
     pub command: Option<String>,
@@ -64,7 +62,6 @@ pub struct Notice {
     pub score: Option<f64>,
     /// The first driver of the same branch with the fix, for advisories.
     pub fixed: Option<DriverVersion>,
-    /// In words.
     pub text: String,
     pub source: String,
 }

@@ -14,7 +14,6 @@ pub struct Item {
     pub subject: String,
     /// Verdict of this item alone. If unknown, the text says what could not be read.
     pub verdict: Verdict,
-    /// In words.
     pub text: String,
     /// What was read, and the source of the rule if not obvious.
     pub source: String,

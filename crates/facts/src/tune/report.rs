@@ -19,7 +19,6 @@ pub enum Outcome {
     Otherwise(String),
     /// Not changed.
     Failed {
-        /// In words.
         why: String,
         /// Whether missing permission is the cause.
         permission: bool,
@@ -104,7 +103,6 @@ pub enum Given {
     Forgotten,
     /// Could not be reverted.
     Failed {
-        /// In words.
         why: String,
         /// Whether missing permission is the cause.
         permission: bool,

@@ -58,7 +58,7 @@ struct Exposure<'a> {
 
 /// The bulletin's fixed driver for the branch, from the data-centre rows, then from other products'
 /// rows.
-fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
+fn fixed_driver_for<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
     let branch = query.driver.version.branch();
     let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
     rows.into_iter().find(|fixed| fixed.branch == branch)

@@ -33,7 +33,7 @@ const HARMLESS: [&str; 18] = [
 ];
 
 /// Maximum nesting of handler blocks; deeper handlers are assumed to recover.
-const HANDLER_DEEPEST: u32 = 16;
+const MAX_HANDLER_NESTING: u32 = 16;
 
 /// Cached properties of loops and `try` blocks.
 #[derive(Default)]
@@ -94,7 +94,7 @@ fn dropped_batch(
     if !drops {
         return None;
     }
-    let line = skips_batch(module, blocks, &body, HANDLER_DEEPEST)?.marker.unwrap_or(except);
+    let line = skips_batch(module, blocks, &body, MAX_HANDLER_NESTING)?.marker.unwrap_or(except);
     Some(module.line(line)[0].line)
 }
 

@@ -20,7 +20,7 @@ use import::Imports;
 pub(super) use syntax::syntax_error;
 
 /// Maximum nesting of f-strings.
-const TEMPLATES_DEEPEST: u32 = 3;
+const MAX_TEMPLATE_NESTING: u32 = 3;
 
 /// Scans Python that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
@@ -36,7 +36,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     call::imports(linter, &module);
     expressions(linter, &module, Some(&blocks));
 
-    for _ in 0..TEMPLATES_DEEPEST {
+    for _ in 0..MAX_TEMPLATE_NESTING {
         let fields = std::mem::take(&mut module.source.fields);
         if fields.is_empty() {
             return;

@@ -22,7 +22,7 @@ pub(in crate::lint) fn syntax_error(text: &str) -> Option<(u32, String)> {
         return None;
     }
     let words = adjacent_words(&source);
-    [source.fault, words].into_iter().flatten().min_by_key(|(line, _)| *line)
+    [source.syntax_error, words].into_iter().flatten().min_by_key(|(line, _)| *line)
 }
 
 /// Finds two adjacent words without an operator, as in prose.

@@ -67,7 +67,7 @@ pub(super) struct Source<'t> {
     pub(super) comments: Vec<(u32, &'t str)>,
     pub(super) fields: Vec<TemplateField<'t>>,
     /// The first syntax error with its line.
-    pub(super) fault: Option<(u32, String)>,
+    pub(super) syntax_error: Option<(u32, String)>,
     /// An f-string in Python 3.12 syntax may have been misread, and what follows it.
     pub(super) uncertain: bool,
 }
@@ -110,7 +110,7 @@ pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
     let count = lexer.source.tokens.len();
     if let Some(&open) = lexer.open.first() {
         let Token { text, line, .. } = lexer.source.tokens[open];
-        lexer.fault(line, || format!("`{text}` is not closed"));
+        lexer.syntax_error(line, || format!("`{text}` is not closed"));
     }
     lexer.source.close.resize(count, count);
     super::block::split_heads(&mut lexer.source);
@@ -233,19 +233,23 @@ impl<'t> Lexer<'t> {
                 }
                 let opened = open.map_or("", |open| self.source.tokens[open].text);
                 if !matches!((opened, text), ("(", ")") | ("[", "]") | ("{", "}")) {
-                    self.fault(self.line, || format!("`{text}` closes nothing that is open"));
+                    self.syntax_error(self.line, || {
+                        format!("`{text}` closes nothing that is open")
+                    });
                 }
             }
-            "$" | "?" | "`" | "!" => self.fault(self.line, || format!("`{text}` is no Python")),
+            "$" | "?" | "`" | "!" => {
+                self.syntax_error(self.line, || format!("`{text}` is no Python"))
+            }
             _ => {}
         }
         self.at += length;
     }
 
     /// Records the first syntax error.
-    fn fault(&mut self, line: u32, what: impl FnOnce() -> String) {
-        if self.source.fault.is_none() {
-            self.source.fault = Some((line, what()));
+    fn syntax_error(&mut self, line: u32, what: impl FnOnce() -> String) {
+        if self.source.syntax_error.is_none() {
+            self.source.syntax_error = Some((line, what()));
         }
     }
 
@@ -260,7 +264,7 @@ impl<'t> Lexer<'t> {
         if after == end {
             // Unterminated. Since Python 3.12, f-string fields may span lines.
             self.source.uncertain |= template;
-            self.fault(first_line, || "a string is not closed".to_owned());
+            self.syntax_error(first_line, || "a string is not closed".to_owned());
         }
         let text = &self.text[from..end];
         let kind = if template { TokenKind::Template } else { TokenKind::Text };

@@ -28,7 +28,7 @@ const COMMANDS: [&str; 11] = [
 /// Scans a document that starts at line `first_line`.
 pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
     let mut reader =
-        SourceReader { linter, above: Vec::new(), entry: EnvEntry::default(), words: Vec::new() };
+        SourceReader { linter, parents: Vec::new(), entry: EnvEntry::default(), words: Vec::new() };
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
     while at < lines.len() {
@@ -42,7 +42,7 @@ pub(super) fn scan(linter: &mut Linter<'_>, text: &str, first_line: u32) {
         if line.key.is_none() && line.value.is_empty() && line.dash.is_none() {
             continue;
         }
-        reader.place(&line);
+        reader.update_parents(&line);
         if is_block(line.value) {
             let base = if line.key.is_some() { line.column } else { line.dash.unwrap_or(0) };
             let end = block_end(&lines, at, base);
@@ -93,7 +93,7 @@ struct EnvEntry {
 struct SourceReader<'j, 'f> {
     linter: &'j mut Linter<'f>,
     /// Parent keys of the current line with their columns.
-    above: Vec<(usize, String)>,
+    parents: Vec<(usize, String)>,
     entry: EnvEntry,
     /// Words of a command written as a list, with their lines.
     words: Vec<(String, u32)>,
@@ -101,13 +101,13 @@ struct SourceReader<'j, 'f> {
 
 impl SourceReader<'_, '_> {
     /// Updates the parent keys and closes finished entries.
-    fn place(&mut self, line: &YamlLine<'_>) {
+    fn update_parents(&mut self, line: &YamlLine<'_>) {
         let left = line.dash.unwrap_or(line.column);
-        while let Some((column, _)) = self.above.last()
+        while let Some((column, _)) = self.parents.last()
             // A list may have the same indentation as its key.
             && (*column > left || *column == left && line.dash.is_none())
         {
-            self.above.pop();
+            self.parents.pop();
         }
         if line.dash.is_some() || line.column < self.entry.column {
             self.end_entry();
@@ -119,12 +119,12 @@ impl SourceReader<'_, '_> {
             self.end_words();
         }
         if let Some(key) = line.key {
-            self.above.push((line.column, key.to_owned()));
+            self.parents.push((line.column, key.to_owned()));
         }
     }
 
     fn parent(&self) -> &str {
-        self.above.last().map_or("", |(_, key)| key.as_str())
+        self.parents.last().map_or("", |(_, key)| key.as_str())
     }
 
     fn in_words(&self) -> bool {
@@ -137,7 +137,7 @@ impl SourceReader<'_, '_> {
             self.words.push((body.to_owned(), number));
             return;
         }
-        let by_key = self.above.last().and_then(|(_, key)| Language::by_name(key));
+        let by_key = self.parents.last().and_then(|(_, key)| Language::by_name(key));
         let command = line.key.is_some_and(|key| COMMANDS.contains(&key));
         let by_content = || {
             let detected = Language::by_content(body.as_bytes());
