@@ -53,7 +53,7 @@ impl<'f> LineDecoder<'f> {
     /// Decodes a line. syslog and kmsg escape newlines inside a message as `#012`, `\n` or `\x0a`.
     pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(Event)) {
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-        let line = clean(String::from_utf8_lossy(bytes));
+        let line = sanitize(String::from_utf8_lossy(bytes));
         let mut rest: &str = &line;
         while let Some((at, length)) = newline_mark(rest) {
             self.segment(number, &rest[..at], emit);
