@@ -30,7 +30,7 @@ fn main() {
         for _ in 0..5 {
             let start = Instant::now();
             for _ in 0..rounds {
-                let query = Query::read(set, black_box(&request), date(2026, 11, 15));
+                let query = Query::parse(set, black_box(&request), date(2026, 11, 15));
                 let _ = black_box(check(set, &query.expect("the request is good")));
             }
             best = best.min(start.elapsed().as_secs_f64() * 1e6 / f64::from(rounds));
