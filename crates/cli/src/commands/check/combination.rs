@@ -1,7 +1,7 @@
 //! A combination that a person names.
 
 use farrier_facts::check::{
-    Feature, InputError, Module, Query, Reason, Report, Request, Usage, Verdict, check,
+    CheckReport, Feature, InputError, Module, Query, Reason, Request, Usage, Verdict, check,
 };
 
 use super::print::{self, INDENT};
@@ -63,7 +63,7 @@ fn refusal(err: InputError) -> anyhow::Error {
     Hinted::error(err.to_string(), err.expected)
 }
 
-fn print(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(report: &CheckReport, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
     let subject = &report.subject;
     printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
