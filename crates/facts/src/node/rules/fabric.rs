@@ -23,7 +23,7 @@ pub(crate) fn evaluate(node: &NodeContext<'_>, findings: &mut NodeFindings) {
     running(node, findings);
 }
 
-/// Whether the node has NVSwitches that fabric manager must program.
+/// Whether the node has `NVSwitch` devices that fabric manager must program.
 fn has_switches(node: &NodeContext<'_>) -> bool {
     let by_driver = node.observation.nvswitches.value().is_some_and(|count| *count > 0);
     let on_pci = node
