@@ -7,17 +7,17 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use crate::code::{Answer, Code};
+use crate::error_code::{ErrorCode, NvmlResult};
 
 /// A device's handle. Never followed: it is compared with the addresses that we gave out.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Device(pub(crate) *const c_void);
+pub(crate) struct DeviceHandle(pub(crate) *const c_void);
 
 /// The handle of an event set or of a sample: a number of ours in the shape of a pointer, never followed.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) *const c_void);
+pub(crate) struct OpaqueHandle(pub(crate) *const c_void);
 
 /// A C type that a caller has room for.
 pub(crate) trait CValue: Copy {
@@ -36,7 +36,18 @@ macro_rules! plain_values {
     ($($type:ty),*) => {$( impl CValue for $type {} )*};
 }
 
-plain_values!(u8, u32, i32, u64, i64, f64, *const c_char, *const c_void, Device, Token);
+plain_values!(
+    u8,
+    u32,
+    i32,
+    u64,
+    i64,
+    f64,
+    *const c_char,
+    *const c_void,
+    DeviceHandle,
+    OpaqueHandle
+);
 
 impl<T: CValue, const N: usize> CValue for [T; N] {
     unsafe fn write(self, at: *mut Self) {
@@ -50,16 +61,16 @@ impl<T: CValue, const N: usize> CValue for [T; N] {
 /// Where one value goes, or comes from and goes.
 #[repr(transparent)]
 #[derive(Debug)]
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct OutPtr<T>(*mut T);
 
-impl<T> Clone for Out<T> {
+impl<T> Clone for OutPtr<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Out<T> {}
+impl<T> Copy for OutPtr<T> {}
 
-impl<T: CValue> Out<T> {
+impl<T: CValue> OutPtr<T> {
     #[cfg(test)]
     pub(crate) fn to(value: &mut T) -> Self {
         Self(value)
@@ -70,9 +81,9 @@ impl<T: CValue> Out<T> {
     }
 
     /// Writes the value.
-    pub(crate) fn put(self, value: T) -> Answer {
+    pub(crate) fn put(self, value: T) -> NvmlResult {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so by the caller's contract valid for a write of `T`; no alignment is assumed.
         unsafe { CValue::write(value, self.0) };
@@ -80,24 +91,24 @@ impl<T: CValue> Out<T> {
     }
 
     /// Reads the value.
-    pub(crate) fn get(self) -> Result<T, Code> {
+    pub(crate) fn get(self) -> Result<T, ErrorCode> {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so by the caller's contract valid for a read of `T`, which is a plain C type.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
     /// Reads, changes and writes the value.
-    pub(crate) fn change(self, change: impl FnOnce(&mut T)) -> Answer {
+    pub(crate) fn change(self, change: impl FnOnce(&mut T)) -> NvmlResult {
         let mut value = self.get()?;
         change(&mut value);
         self.put(value)
     }
 
     /// The `version` that every versioned struct begins with.
-    pub(crate) fn version(self) -> Result<u32, Code> {
-        Out::<u32>(self.0.cast()).get()
+    pub(crate) fn version(self) -> Result<u32, ErrorCode> {
+        OutPtr::<u32>(self.0.cast()).get()
     }
 
     /// What follows the value in memory: the caller's struct goes on there.
@@ -106,22 +117,22 @@ impl<T: CValue> Out<T> {
     }
 
     /// The same place as that of a later version of the struct, which its `version` said it is.
-    pub(crate) fn extended<U>(self) -> Out<U> {
-        Out(self.0.cast())
+    pub(crate) fn extended<U>(self) -> OutPtr<U> {
+        OutPtr(self.0.cast())
     }
 
     /// Changes a struct whose `version` says that it is the one we know as number `version`.
-    pub(crate) fn change_version(self, version: u32, change: impl FnOnce(&mut T)) -> Answer {
-        if self.version()? == version_of::<T>(version) {
+    pub(crate) fn change_version(self, version: u32, change: impl FnOnce(&mut T)) -> NvmlResult {
+        if self.version()? == struct_version::<T>(version) {
             self.change(change)
         } else {
-            Err(Code::VERSION_MISMATCH)
+            Err(ErrorCode::VERSION_MISMATCH)
         }
     }
 }
 
 /// The number that a versioned struct begins with: its size, and its version in the highest byte.
-pub(crate) const fn version_of<T>(version: u32) -> u32 {
+pub(crate) const fn struct_version<T>(version: u32) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "structs are far smaller than 2^24 bytes")]
     let size = size_of::<T>() as u32;
     size | version << 24
@@ -156,7 +167,7 @@ impl<T: CValue> OutArray<T> {
     }
 
     /// Writes the values; the caller says through a count that there is room for them.
-    pub(crate) fn put(self, values: &[T]) -> Answer {
+    pub(crate) fn put(self, values: &[T]) -> NvmlResult {
         for (index, value) in values.iter().enumerate() {
             self.at(index)?.put(*value)?;
         }
@@ -164,21 +175,21 @@ impl<T: CValue> OutArray<T> {
     }
 
     /// The place of one value, which the caller says is there.
-    pub(crate) fn at(self, index: usize) -> Result<Out<T>, Code> {
+    pub(crate) fn at(self, index: usize) -> Result<OutPtr<T>, ErrorCode> {
         if self.0.is_null() {
-            Err(Code::INVALID_ARGUMENT)
+            Err(ErrorCode::INVALID_ARGUMENT)
         } else {
-            Ok(Out(self.0.wrapping_add(index)))
+            Ok(OutPtr(self.0.wrapping_add(index)))
         }
     }
 
     /// NVML's way of handing out lists: `count` says how many there is room for and is told how many there are.
-    pub(crate) fn fill(self, count: Out<u32>, values: &[T]) -> Answer {
+    pub(crate) fn fill(self, count: OutPtr<u32>, values: &[T]) -> NvmlResult {
         let room = count.get()?;
-        let needed = u32::try_from(values.len()).map_err(|_| Code::UNKNOWN)?;
+        let needed = u32::try_from(values.len()).map_err(|_| ErrorCode::UNKNOWN)?;
         count.put(needed)?;
         if room < needed {
-            return Err(Code::INSUFFICIENT_SIZE);
+            return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
         self.put(values)
     }
@@ -187,22 +198,22 @@ impl<T: CValue> OutArray<T> {
 /// Where text goes.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Buffer(*mut c_char);
+pub(crate) struct TextBuffer(*mut c_char);
 
-impl Buffer {
+impl TextBuffer {
     #[cfg(test)]
     pub(crate) fn to(bytes: &mut [c_char]) -> Self {
         Self(bytes.as_mut_ptr())
     }
 
     /// Writes the text and its end, for which there are `length` bytes.
-    pub(crate) fn put(self, length: u32, text: &str) -> Answer {
+    pub(crate) fn put(self, length: u32, text: &str) -> NvmlResult {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         let bytes = text.as_bytes();
         if bytes.len() >= length as usize {
-            return Err(Code::INSUFFICIENT_SIZE);
+            return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
         // SAFETY: not null, so by the caller's contract valid for `length` bytes, which are more than the
         // text has; the text is ours and cannot overlap.
@@ -214,21 +225,21 @@ impl Buffer {
     }
 }
 
-/// Text from the caller.
+/// TextArg from the caller.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Text(*const c_char);
+pub(crate) struct TextArg(*const c_char);
 
-impl Text {
+impl TextArg {
     #[cfg(test)]
-    pub(crate) fn of(text: &CStr) -> Self {
+    pub(crate) fn new(text: &CStr) -> Self {
         Self(text.as_ptr())
     }
 
     /// A copy of it; bytes that are no text make it match nothing.
-    pub(crate) fn get(self) -> Result<String, Code> {
+    pub(crate) fn get(self) -> Result<String, ErrorCode> {
         if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
+            return Err(ErrorCode::INVALID_ARGUMENT);
         }
         // SAFETY: not null, so by the caller's contract it ends in a nought and stays as it is during the call.
         let text = unsafe { CStr::from_ptr(self.0) };
@@ -236,8 +247,8 @@ impl Text {
     }
 }
 
-/// Text in a struct: cut to the room that there is, and ended.
-pub(crate) fn characters<const N: usize>(text: &str) -> [u8; N] {
+/// TextArg in a struct: cut to the room that there is, and ended.
+pub(crate) fn fixed_text<const N: usize>(text: &str) -> [u8; N] {
     let mut room = [0; N];
     for (place, byte) in room.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
         *place = byte;
@@ -265,7 +276,7 @@ mod tests {
             peer_type: 0,
             module: 1,
         };
-        Out(room.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
+        OutPtr(room.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
         assert_eq!(room[..4], [2, 0, 0, 0]);
         assert_eq!(room[36..], [0, 0, 1, 0, 1, 0xaa, 0xaa, 0xaa]);
     }

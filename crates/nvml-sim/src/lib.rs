@@ -19,9 +19,9 @@
 
 mod abi;
 mod calls;
-mod code;
+mod error_code;
 mod library;
-mod place;
+mod locate;
 mod structs;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::abi::{CValue, Device};
+use crate::abi::{CValue, DeviceHandle};
 
 macro_rules! c_structs {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
@@ -45,8 +45,8 @@ c_structs! {
     TemperatureV1 { version: u32, sensor: u32, temperature_c: i32 }
     ThermalSensor { controller: u32, min_c: i32, max_c: i32, current_c: i32, target: u32 }
     ThermalSettings { count: u32, sensors: [ThermalSensor; 3] }
-    EventDataV1 { device: Device, kind: u64, data: u64 }
-    EventData { device: Device, kind: u64, data: u64, gpu_instance: u32, compute_instance: u32 }
+    EventDataV1 { device: DeviceHandle, kind: u64, data: u64 }
+    EventData { device: DeviceHandle, kind: u64, data: u64, gpu_instance: u32, compute_instance: u32 }
     ProcessUtilizationSample { pid: u32, timestamp_us: u64, sm: u32, memory: u32, encoder: u32, decoder: u32 }
     ProcessUtilizationInfo { timestamp_us: u64, pid: u32, sm: u32, memory: u32, encoder: u32, decoder: u32, jpeg: u32, optical_flow: u32 }
     ProcessesUtilizationInfo { version: u32, count: u32, last_seen_us: u64, samples: crate::abi::OutArray<ProcessUtilizationInfo> }
@@ -71,7 +71,7 @@ c_structs! {
     C2cModeInfo { enabled: u32 }
     GpmMetric { id: u32, code: u32, value: f64, short_name: *const c_char, long_name: *const c_char, unit: *const c_char }
     /// `nvmlGpmMetricsGet_t` up to its metrics, whose number differs from header to header.
-    GpmMetricsHead { version: u32, count: u32, first: crate::abi::Token, second: crate::abi::Token }
+    GpmMetricsHead { version: u32, count: u32, first: crate::abi::OpaqueHandle, second: crate::abi::OpaqueHandle }
     GpmSupport { version: u32, supported: u32 }
     ConfComputeState { environment: u32, feature: u32, dev_tools: u32 }
     ConfComputeCaps { cpu: u32, gpus: u32 }

@@ -66,7 +66,7 @@ impl Node {
         match self.clock_unix_ms {
             Some(now) => now.saturating_sub(self.booted_unix_ms),
             None if self.restarted => 0,
-            None => crate::make::UPTIME_MS,
+            None => crate::builder::UPTIME_MS,
         }
     }
 

@@ -195,7 +195,7 @@ const OTHER: Sku = Sku {
 
 impl Sku {
     /// The values of a part, filled up from its facts.
-    pub(crate) fn of(gpu: &GpuFacts) -> Self {
+    pub(crate) fn for_gpu(gpu: &GpuFacts) -> Self {
         let known = match gpu.id.as_str() {
             "H200-SXM5-141GB" => Some(H200),
             "H100-SXM5-80GB" => Some(H100_SXM),

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
-use crate::tree::Record;
+use crate::rootfs::KernelRecord;
 
 /// A node, its host and its GPUs, and what the kernel is about to write.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct SimState {
     /// What the GPUs share.
     pub node: Node,
     /// What there is besides GPUs.
@@ -19,7 +19,7 @@ pub struct State {
     /// The number of the next record in the kernel log, if none is lost.
     pub next_sequence: u64,
     /// Records for the kernel log.
-    pub records: Vec<Record>,
+    pub records: Vec<KernelRecord>,
     /// Whether the log of an earlier start is forgotten.
-    pub log_begins_anew: bool,
+    pub resets_kernel_log: bool,
 }

@@ -89,7 +89,7 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
         measured.flood = Some(scenes::flood(size, sizes.flood)?);
     }
     if wants("steady") {
-        for report in ["heartbeat", "makeup"] {
+        for report in ["heartbeat", "inventory"] {
             measured.steady.push(scenes::steady(size, sizes.steady, report)?);
         }
     }

@@ -55,7 +55,7 @@ impl Rehearsal {
             words.extend(["--efa", "2"]);
         }
         let world = World::with(&words);
-        let node = NodeDir::at(world.path());
+        let node = NodeDir::new(world.path());
         let begun_unix_ms = node.node().unwrap().booted_unix_ms + 86_400_000;
         node.set_clock(begun_unix_ms, |_| Some(begun_unix_ms)).unwrap();
         let facts = FactSet::embedded();

@@ -4,7 +4,7 @@
 macro_rules! device_calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) |$gpu:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name(handle: crate::abi::Device, $($argument: $type),*) -> std::ffi::c_int {
+        pub(crate) extern "C" fn $name(handle: crate::abi::DeviceHandle, $($argument: $type),*) -> std::ffi::c_int {
             crate::library::on_device(stringify!($name), handle, |$gpu| $body)
         }
     )*};

@@ -7,7 +7,7 @@ macro_rules! unsupported {
     ($($name:ident),* $(,)?) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name() -> std::ffi::c_int {
-            crate::library::on_node(stringify!($name), |_| Err(crate::code::Code::NOT_SUPPORTED))
+            crate::library::on_node(stringify!($name), |_| Err(crate::error_code::ErrorCode::NOT_SUPPORTED))
         }
     )*};
 }
@@ -16,8 +16,8 @@ macro_rules! unsupported {
 macro_rules! unsupported_on_device {
     ($($name:ident),* $(,)?) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(device: crate::abi::Device) -> std::ffi::c_int {
-            crate::library::on_device(stringify!($name), device, |_| Err(crate::code::Code::NOT_SUPPORTED))
+        extern "C" fn $name(device: crate::abi::DeviceHandle) -> std::ffi::c_int {
+            crate::library::on_device(stringify!($name), device, |_| Err(crate::error_code::ErrorCode::NOT_SUPPORTED))
         }
     )*};
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Context;
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::ServerUrl;
 
-use crate::agent::{self, Report};
-use crate::board::{Ask, say_times};
-use crate::feed::Feed;
-use crate::{say, start};
+use crate::agent::{self, ReportMode};
+use crate::coordinator::{NodeCommand, print_latencies};
+use crate::feed::EventFeed;
+use crate::{print_metric, start};
 
 /// From one finding to the next.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_US_MORE: u64 = 7_000;
 
 /// A warning that takes no node out of service.
-pub(crate) fn warning() -> anyhow::Result<Trouble> {
-    Trouble::named("nic.flapping", "").context("the simulation knows a port that flaps")
+pub(crate) fn warning() -> anyhow::Result<NodeFault> {
+    NodeFault::by_code("nic.flapping", "").context("the simulation knows a port that flaps")
 }
 
 pub(crate) async fn run(
@@ -28,15 +28,15 @@ pub(crate) async fn run(
     nodes: usize,
     findings: usize,
 ) -> anyhow::Result<()> {
-    let board = start(url, nodes, Report::Heartbeat).await?;
-    let mut feed = Feed::open(url, token).await?;
-    let trouble = warning()?;
-    say("mark", "begin");
-    let sender = std::sync::Arc::clone(&board);
+    let coordinator = start(url, nodes, ReportMode::Heartbeat).await?;
+    let mut feed = EventFeed::open(url, token).await?;
+    let fault = warning()?;
+    print_metric("mark", "begin");
+    let sender = std::sync::Arc::clone(&coordinator);
     tokio::spawn(async move {
         for index in 0..findings {
             let node = index * 7919 % nodes;
-            sender.ask(node, Ask::Befall(trouble)).await;
+            sender.send_command(node, NodeCommand::InjectFault(fault)).await;
             let more_us = index as u64 * 104_729 % PAUSE_US_MORE;
             tokio::time::sleep(PAUSE + Duration::from_micros(more_us)).await;
         }
@@ -53,11 +53,11 @@ pub(crate) async fn run(
             }
         }
     }
-    say("mark", "end");
-    let times = board.sent().into_iter().filter_map(|sent| {
+    print_metric("mark", "end");
+    let times = coordinator.sent().into_iter().filter_map(|sent| {
         came.get(&(sent.node, sent.finding)).map(|at| at.saturating_duration_since(sent.at))
     });
-    say_times("finding_to_event", times.collect());
-    say_times("finding_to_acknowledgement", board.acknowledged());
+    print_latencies("finding_to_event", times.collect());
+    print_latencies("finding_to_acknowledgement", coordinator.take_latencies());
     Ok(())
 }

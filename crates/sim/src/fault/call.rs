@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::FaultError;
 
 /// Before the number of a field that fails alone, while the call that asks for it and others goes well.
-pub const FIELD: &str = "field:";
+pub const FIELD_PREFIX: &str = "field:";
 
 /// `NVML_ERROR_RESET_REQUIRED`
 const RESET_REQUIRED: u32 = 16;
@@ -15,16 +15,16 @@ const RESET_REQUIRED: u32 = 16;
 #[serde(deny_unknown_fields)]
 pub struct CallFault {
     /// NVML's name of the function. Without `_v2` and the like every version of it; `*` is all functions, and
-    /// [`FIELD`] and a number one field.
+    /// [`FIELD_PREFIX`] and a number one field.
     pub call: String,
     /// What the call does instead.
-    pub effect: Effect,
+    pub effect: CallEffect,
 }
 
 /// What a call does instead of answering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Effect {
+pub enum CallEffect {
     /// Returns this code of NVML's.
     Error(u32),
     /// Blocks for so long and then answers.
@@ -36,16 +36,16 @@ pub enum Effect {
 impl CallFault {
     /// Whether the call does not return in its time: what is wedged is so until the driver is started anew.
     pub fn hangs(&self) -> bool {
-        matches!(self.effect, Effect::HangMs(_) | Effect::HangForever)
+        matches!(self.effect, CallEffect::HangMs(_) | CallEffect::HangForever)
     }
 
     /// Whether the call says that the GPU must be reset.
-    pub(super) fn asks_for_reset(&self) -> bool {
-        self.effect == Effect::Error(RESET_REQUIRED)
+    pub(super) fn requires_reset(&self) -> bool {
+        self.effect == CallEffect::Error(RESET_REQUIRED)
     }
 
     /// Whether `call` is meant.
-    pub fn is_about(&self, call: &str) -> bool {
+    pub fn matches_call(&self, call: &str) -> bool {
         self.call == "*" || self.call == call || self.call == without_version(call)
     }
 }
@@ -53,11 +53,11 @@ impl CallFault {
 impl std::fmt::Display for CallFault {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.effect {
-            Effect::Error(code) => write!(out, "{} returns {code}", self.call),
-            Effect::HangMs(milliseconds) => {
+            CallEffect::Error(code) => write!(out, "{} returns {code}", self.call),
+            CallEffect::HangMs(milliseconds) => {
                 write!(out, "{} hangs for {milliseconds} ms", self.call)
             }
-            Effect::HangForever => write!(out, "{} hangs for ever", self.call),
+            CallEffect::HangForever => write!(out, "{} hangs for ever", self.call),
         }
     }
 }
@@ -71,12 +71,12 @@ fn without_version(call: &str) -> &str {
 }
 
 /// Whether a fault may name this function.
-pub fn check_call(call: &str) -> Result<(), FaultError> {
+pub fn validate_call(call: &str) -> Result<(), FaultError> {
     let named = call
         .strip_prefix("nvml")
         .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()));
     let plain = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    let field = call.strip_prefix(FIELD).is_some_and(|number| number.parse::<u32>().is_ok());
+    let field = call.strip_prefix(FIELD_PREFIX).is_some_and(|number| number.parse::<u32>().is_ok());
     if call == "*" || field || (named && plain) {
         Ok(())
     } else {
@@ -85,8 +85,8 @@ pub fn check_call(call: &str) -> Result<(), FaultError> {
 }
 
 /// Whether a call is about the node and not about one of its GPUs, so that a fault of it belongs there.
-pub fn is_of_node(call: &str) -> bool {
-    let of_gpu = ["nvmlDevice", "nvmlGpm", FIELD];
+pub fn is_node_scoped(call: &str) -> bool {
+    let of_gpu = ["nvmlDevice", "nvmlGpm", FIELD_PREFIX];
     !of_gpu.iter().any(|prefix| call.starts_with(prefix)) && call != "*"
         || without_version(call) == "nvmlDeviceGetCount"
         || matches!(call, "nvmlGpmSampleAlloc" | "nvmlGpmSampleFree" | "nvmlGpmMetricsGet")
@@ -94,16 +94,18 @@ pub fn is_of_node(call: &str) -> bool {
 
 /// The number of a return code of NVML's, given as such or by its name without `NVML_ERROR_`.
 pub fn error_code(name: &str) -> Option<u32> {
-    let wanted = name.to_ascii_uppercase().replace('-', "_");
-    let wanted = wanted.strip_prefix("NVML_ERROR_").unwrap_or(&wanted);
-    match wanted.parse() {
-        Ok(number) => ERRORS.iter().any(|(known, _)| *known == number).then_some(number),
-        Err(_) => ERRORS.iter().find(|(_, name)| *name == wanted).map(|(number, _)| *number),
+    let normalized = name.to_ascii_uppercase().replace('-', "_");
+    let normalized = normalized.strip_prefix("NVML_ERROR_").unwrap_or(&normalized);
+    match normalized.parse() {
+        Ok(number) => NVML_ERRORS.iter().any(|(code, _)| *code == number).then_some(number),
+        Err(_) => {
+            NVML_ERRORS.iter().find(|(_, name)| *name == normalized).map(|(number, _)| *number)
+        }
     }
 }
 
 /// NVML's return codes.
-pub const ERRORS: [(u32, &str); 31] = [
+pub const NVML_ERRORS: [(u32, &str); 31] = [
     (1, "UNINITIALIZED"),
     (2, "INVALID_ARGUMENT"),
     (3, "NOT_SUPPORTED"),
@@ -147,18 +149,21 @@ mod tests {
         assert_eq!(error_code("NVML_ERROR_UNKNOWN"), Some(999));
         assert_eq!(error_code("18"), Some(18));
         assert_eq!(error_code("1000"), None);
-        assert!(is_of_node("nvmlInit_v2") && is_of_node("nvmlDeviceGetCount_v2"));
+        assert!(is_node_scoped("nvmlInit_v2") && is_node_scoped("nvmlDeviceGetCount_v2"));
         assert!(
-            !is_of_node("nvmlDeviceGetName") && !is_of_node("*") && !is_of_node("nvmlGpmSampleGet")
+            !is_node_scoped("nvmlDeviceGetName")
+                && !is_node_scoped("*")
+                && !is_node_scoped("nvmlGpmSampleGet")
         );
     }
 
     #[test]
     fn versions_of_a_call() {
-        let fault = |call: &str| CallFault { call: call.to_owned(), effect: Effect::HangForever };
-        assert!(fault("nvmlDeviceGetCount").is_about("nvmlDeviceGetCount_v2"));
-        assert!(!fault("nvmlDeviceGetCount_v2").is_about("nvmlDeviceGetCount"));
-        assert!(fault("*").is_about("nvmlInit_v2"));
-        assert!(!fault("nvmlDeviceGetGpuFabricInfo").is_about("nvmlDeviceGetGpuFabricInfoV"));
+        let fault =
+            |call: &str| CallFault { call: call.to_owned(), effect: CallEffect::HangForever };
+        assert!(fault("nvmlDeviceGetCount").matches_call("nvmlDeviceGetCount_v2"));
+        assert!(!fault("nvmlDeviceGetCount_v2").matches_call("nvmlDeviceGetCount"));
+        assert!(fault("*").matches_call("nvmlInit_v2"));
+        assert!(!fault("nvmlDeviceGetGpuFabricInfo").matches_call("nvmlDeviceGetGpuFabricInfoV"));
     }
 }

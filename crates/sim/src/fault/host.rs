@@ -2,18 +2,18 @@
 
 use crate::gpu::EccCounts;
 use crate::host::{FileHandles, Mount, Nic, PHYS_STATES, STATES, Task, TaskState};
-use crate::state::State;
-use crate::tree::Record;
+use crate::rootfs::KernelRecord;
+use crate::state::SimState;
 
-use super::{CallFault, FaultError, check_call};
+use super::{CallFault, FaultError, validate_call};
 
 /// Something that happens to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostFault {
     /// The kernel writes a record, so many times.
-    KernelLine {
+    KernelMessage {
         /// The record.
-        record: Record,
+        record: KernelRecord,
         /// How often.
         count: u32,
     },
@@ -109,7 +109,7 @@ pub enum HostFaultError {
         /// Asked for.
         name: String,
         /// There are.
-        known: Vec<String>,
+        available: Vec<String>,
     },
     /// There is no such port.
     #[error("`{name}` has no port {port}")]
@@ -127,7 +127,7 @@ pub enum HostFaultError {
         /// Asked for.
         name: String,
         /// There are.
-        known: Vec<String>,
+        available: Vec<String>,
     },
     /// Not a word of the kernel's.
     #[error("`{word}` is not a state of a port")]
@@ -135,7 +135,7 @@ pub enum HostFaultError {
         /// Asked for.
         word: String,
         /// There are.
-        known: Vec<String>,
+        available: Vec<String>,
     },
     /// Nothing is mounted there.
     #[error("nothing is mounted on `{path}`")]
@@ -143,7 +143,7 @@ pub enum HostFaultError {
         /// Asked for.
         path: String,
         /// There are.
-        known: Vec<String>,
+        available: Vec<String>,
     },
     /// No such service runs.
     #[error("no service `{unit}` runs")]
@@ -163,9 +163,13 @@ pub enum HostFaultError {
 }
 
 /// Lets the fault happen at `now`. What the kernel writes is added to the state's records.
-pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(), HostFaultError> {
+pub fn apply(
+    state: &mut SimState,
+    fault: &HostFault,
+    now_unix_ms: u64,
+) -> Result<(), HostFaultError> {
     match fault {
-        HostFault::KernelLine { record, count } => {
+        HostFault::KernelMessage { record, count } => {
             state.records.extend(std::iter::repeat_n(record.clone(), *count as usize));
         }
         HostFault::KernelGap(lost) => {
@@ -182,9 +186,9 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
             state.node.faults.retain(|fault| !fault.hangs());
             state.host.restart(now_unix_ms);
             for gpu in state.gpus.values_mut() {
-                super::restart(gpu, now_unix_ms);
+                super::apply_reboot(gpu, now_unix_ms);
             }
-            state.log_begins_anew = true;
+            state.resets_kernel_log = true;
         }
         HostFault::ServiceRestarted(unit) => {
             let task = state.host.service_mut(unit);
@@ -204,7 +208,7 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
         HostFault::Change(change) => change_host(state, change, now_unix_ms)?,
         HostFault::Acs(on) => state.host.acs = *on,
         HostFault::Call(call) => {
-            check_call(&call.call)?;
+            validate_call(&call.call)?;
             state.node.faults.retain(|other| other.call != call.call);
             state.node.faults.push(call.clone());
         }
@@ -219,7 +223,7 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
 }
 
 /// Loads the driver on disk: what was counted since the last load is forgotten, and rows that waited are remapped.
-fn load_driver(state: &mut State) {
+fn load_driver(state: &mut SimState) {
     state.node.driver_loaded = true;
     if let Some(version) = state.node.replaced_by.take() {
         state.node.driver = version;
@@ -231,17 +235,17 @@ fn load_driver(state: &mut State) {
 }
 
 /// The kernel's own spelling of a word, however it was written.
-fn spelled(known: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
-    let found = known.iter().find(|(_, known)| known.eq_ignore_ascii_case(word));
-    found.map(|(_, known)| (*known).to_owned()).ok_or_else(|| HostFaultError::PortState {
+fn canonical_state(available: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
+    let found = available.iter().find(|(_, available)| available.eq_ignore_ascii_case(word));
+    found.map(|(_, available)| (*available).to_owned()).ok_or_else(|| HostFaultError::PortState {
         word: word.to_owned(),
-        known: known.iter().map(|(_, known)| (*known).to_owned()).collect(),
+        available: available.iter().map(|(_, available)| (*available).to_owned()).collect(),
     })
 }
 
-fn change_nic(state: &mut State, change: &NicChange) -> Result<(), HostFaultError> {
-    let known = || state.host.nics.iter().map(|nic| nic.name.clone()).collect();
-    let unknown = HostFaultError::Nic { name: change.name.clone(), known: known() };
+fn change_nic(state: &mut SimState, change: &NicChange) -> Result<(), HostFaultError> {
+    let available = || state.host.nics.iter().map(|nic| nic.name.clone()).collect();
+    let unknown = HostFaultError::Nic { name: change.name.clone(), available: available() };
     let nics = &mut state.host.nics;
     let nic = nics.iter_mut().find(|nic| nic.name == change.name).ok_or(unknown)?;
     nic.gone = change.gone.unwrap_or(nic.gone);
@@ -250,7 +254,7 @@ fn change_nic(state: &mut State, change: &NicChange) -> Result<(), HostFaultErro
         let unknown = HostFaultError::Counter {
             nic: change.name.clone(),
             name: name.clone(),
-            known: nic.counter_names().into_iter().map(str::to_owned).collect(),
+            available: nic.counter_names().into_iter().map(str::to_owned).collect(),
         };
         let counter = nic.counter_mut(change.port, name).ok_or(unknown)?;
         *counter = counter.saturating_add(*more);
@@ -262,33 +266,33 @@ fn change_port(nic: &mut Nic, change: &NicChange) -> Result<(), HostFaultError> 
     let unknown = HostFaultError::Port { name: change.name.clone(), port: change.port };
     let port = nic.ports.iter_mut().find(|port| port.number == change.port).ok_or(unknown)?;
     if let Some(word) = &change.state {
-        port.state = spelled(&STATES, word)?;
+        port.state = canonical_state(&STATES, word)?;
         // A port that is down looks for its peer; one that is up has found it.
         let usual = if port.state == "DOWN" { "Polling" } else { "LinkUp" };
         usual.clone_into(&mut port.phys_state);
     }
     if let Some(word) = &change.phys_state {
-        port.phys_state = spelled(&PHYS_STATES, word)?;
+        port.phys_state = canonical_state(&PHYS_STATES, word)?;
     }
     port.rate_gbps = change.rate_gbps.unwrap_or(port.rate_gbps);
     Ok(())
 }
 
 fn change_host(
-    state: &mut State,
+    state: &mut SimState,
     change: &HostChange,
     now_unix_ms: u64,
 ) -> Result<(), HostFaultError> {
     for (path, read_only) in [(&change.read_only, true), (&change.read_write, false)] {
         if let Some(path) = path {
-            mount_of(state, path)?.read_only = read_only;
+            find_mount(state, path)?.read_only = read_only;
         }
     }
     if change.oom_kills > 0 {
         // The kernel says so of each; a flood adds nothing.
         let records = change.oom_kills.min(16);
         let words = "Out of memory: Killed process 4242 (python) total-vm:81264000kB, anon-rss:64000000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:130000kB oom_score_adj:0";
-        state.records.extend((0..records).map(|_| Record::error(words)));
+        state.records.extend((0..records).map(|_| KernelRecord::error(words)));
     }
     let host = &mut state.host;
     host.oom_kills = host.oom_kills.saturating_add(change.oom_kills);
@@ -308,17 +312,17 @@ fn change_host(
         host.tasks.retain(|task| !task.is_injected);
     }
     if let Some(thread) = &change.blocked_thread {
-        block(state, &thread.name, &thread.wait_channel, now_unix_ms);
+        add_blocked_task(state, &thread.name, &thread.wait_channel, now_unix_ms);
     }
     if let Some(silent) = change.nfs_stalled {
-        stall(state, silent, now_unix_ms);
+        set_nfs_stalled(state, silent, now_unix_ms);
     }
     Ok(())
 }
 
-fn mount_of<'a>(state: &'a mut State, path: &str) -> Result<&'a mut Mount, HostFaultError> {
-    let known = state.host.mounts.iter().map(|mount| mount.path.clone()).collect();
-    let unknown = HostFaultError::Mount { path: path.to_owned(), known };
+fn find_mount<'a>(state: &'a mut SimState, path: &str) -> Result<&'a mut Mount, HostFaultError> {
+    let available = state.host.mounts.iter().map(|mount| mount.path.clone()).collect();
+    let unknown = HostFaultError::Mount { path: path.to_owned(), available };
     state.host.mounts.iter_mut().find(|mount| mount.path == path).ok_or(unknown)
 }
 
@@ -326,7 +330,7 @@ fn mount_of<'a>(state: &'a mut State, path: &str) -> Result<&'a mut Mount, HostF
 const NFS_WAIT: &str = "rpc_wait_bit_killable";
 
 /// Adds a task that waits and cannot be interrupted.
-fn block(state: &mut State, name: &str, wait_channel: &str, now_unix_ms: u64) {
+fn add_blocked_task(state: &mut SimState, name: &str, wait_channel: &str, now_unix_ms: u64) {
     let tasks = &mut state.host.tasks;
     let thread = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let pid = tasks.iter().map(|task| task.pid).max().unwrap_or(0).max(9000) + 1;
@@ -346,7 +350,7 @@ fn block(state: &mut State, name: &str, wait_channel: &str, now_unix_ms: u64) {
 
 /// The server of the network file system falls silent or answers again: the kernel says so, and who reads from it
 /// waits or goes on.
-fn stall(state: &mut State, silent: bool, now_unix_ms: u64) {
+fn set_nfs_stalled(state: &mut SimState, silent: bool, now_unix_ms: u64) {
     let mut servers = Vec::new();
     for mount in state.host.mounts.iter_mut().filter(|mount| mount.kind.starts_with("nfs")) {
         mount.stalled = silent;
@@ -354,10 +358,10 @@ fn stall(state: &mut State, silent: bool, now_unix_ms: u64) {
     }
     for server in servers {
         let said = if silent { "not responding, still trying" } else { "OK" };
-        state.records.push(Record { level: 5, text: format!("nfs: server {server} {said}") });
+        state.records.push(KernelRecord { level: 5, text: format!("nfs: server {server} {said}") });
     }
     if silent {
-        block(state, "python", NFS_WAIT, now_unix_ms);
+        add_blocked_task(state, "python", NFS_WAIT, now_unix_ms);
     } else {
         state.host.tasks.retain(|task| task.wait_channel != NFS_WAIT);
     }
@@ -368,15 +372,22 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::host::{Adapters, Host};
-    use crate::make::{Spec, node};
+    use crate::builder::{NodeSpec, build_node};
+    use crate::host::{Host, NicConfig};
 
-    fn state() -> State {
+    fn state() -> SimState {
         let facts = farrier_facts::FactSet::embedded();
-        let (node, gpus) = node(facts, &Spec::of("H100-SXM5-80GB", 8)).unwrap();
-        let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
+        let (node, gpus) = build_node(facts, &NodeSpec::new("H100-SXM5-80GB", 8)).unwrap();
+        let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
         let gpus: BTreeMap<u32, _> = (0..).zip(gpus).collect();
-        State { node, host, gpus, next_sequence: 12, records: Vec::new(), log_begins_anew: false }
+        SimState {
+            node,
+            host,
+            gpus,
+            next_sequence: 12,
+            records: Vec::new(),
+            resets_kernel_log: false,
+        }
     }
 
     #[test]
@@ -418,15 +429,15 @@ mod tests {
             apply(&mut now, &fault, 5_000).unwrap();
         }
         assert_eq!(now.host.nics[0].ports[0].phys_state, "Polling");
-        assert!(now.host.wrong().len() >= 12, "{:?}", now.host.wrong());
+        assert!(now.host.describe_faults().len() >= 12, "{:?}", now.host.describe_faults());
         apply(&mut now, &HostFault::Clear, 6_000).unwrap();
         assert_eq!((&now.node, &now.host), (&before.node, &before.host));
-        assert!(now.host.wrong().is_empty(), "{:?}", now.host.wrong());
+        assert!(now.host.describe_faults().is_empty(), "{:?}", now.host.describe_faults());
     }
 
     #[test]
     fn a_restart_mends_what_a_restart_mends_and_no_more() {
-        use super::super::Effect;
+        use super::super::CallEffect;
 
         let mut now = state();
         let call = |call: &str, effect| CallFault { call: call.to_owned(), effect };
@@ -437,13 +448,14 @@ mod tests {
             ..HostChange::default()
         };
         apply(&mut now, &HostFault::Change(change), 5_000).unwrap();
-        apply(&mut now, &HostFault::Call(call("nvmlInit_v2", Effect::HangForever)), 5_000).unwrap();
-        let power = call("nvmlDeviceGetPowerUsage", Effect::Error(8));
+        apply(&mut now, &HostFault::Call(call("nvmlInit_v2", CallEffect::HangForever)), 5_000)
+            .unwrap();
+        let power = call("nvmlDeviceGetPowerUsage", CallEffect::Error(8));
         let gpu = now.gpus.get_mut(&3).unwrap();
-        gpu.faults = vec![call("*", Effect::HangForever), power.clone()];
+        gpu.faults = vec![call("*", CallEffect::HangForever), power.clone()];
         apply(&mut now, &HostFault::Reboot, 6_000).unwrap();
         assert_eq!((&now.node.faults, &now.gpus[&3].faults), (&Vec::new(), &vec![power]));
-        assert_eq!(now.host.wrong(), ["/mnt/data does not answer"]);
+        assert_eq!(now.host.describe_faults(), ["/mnt/data does not answer"]);
     }
 
     #[test]

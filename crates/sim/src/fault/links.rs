@@ -101,7 +101,7 @@ pub struct FabricFault {
     pub health_mask: Option<u32>,
 }
 
-pub(super) fn link_of(gpu: &mut Gpu, link: usize) -> Result<&mut Link, FaultError> {
+pub(super) fn find_link(gpu: &mut Gpu, link: usize) -> Result<&mut Link, FaultError> {
     let count = gpu.nvlink.links.len();
     gpu.nvlink.links.get_mut(link).ok_or(FaultError::Link { link, count })
 }
@@ -111,7 +111,7 @@ pub(super) fn link_errors(
     link: usize,
     errors: &LinkErrors,
 ) -> Result<(), FaultError> {
-    let link = link_of(gpu, link)?;
+    let link = find_link(gpu, link)?;
     add(&mut link.replay_errors, errors.replay);
     add(&mut link.recovery_errors, errors.recovery);
     add(&mut link.crc_data_errors, errors.crc);
@@ -166,13 +166,13 @@ pub(super) fn fabric(gpu: &mut Gpu, fault: &FabricFault) -> Result<(), FaultErro
 }
 
 /// All links as they were made.
-pub(super) fn renew(gpu: &mut Gpu) {
+pub(super) fn restore_defaults(gpu: &mut Gpu) {
     for link in &mut gpu.nvlink.links {
         // A link that never had a peer stays down.
         link.active = link.remote != Remote::Unknown;
         (link.replay_errors, link.recovery_errors) = (0, 0);
         (link.crc_flit_errors, link.crc_data_errors) = (0, 0);
-        link.fifth = crate::gpu::FifthGeneration::default();
+        link.fifth = crate::gpu::NvLink5Counters::default();
         link.speed_mb_per_s = None;
     }
     let pcie = &mut gpu.pcie;
@@ -181,6 +181,6 @@ pub(super) fn renew(gpu: &mut Gpu) {
     pcie.errors = crate::gpu::PcieErrors::default();
     if let Some(fabric) = gpu.fabric.as_mut() {
         (fabric.state, fabric.status) = (3, 0);
-        fabric.health_mask = crate::make::HEALTHY_FABRIC;
+        fabric.health_mask = crate::builder::HEALTHY_FABRIC;
     }
 }

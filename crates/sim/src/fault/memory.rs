@@ -30,9 +30,9 @@ pub struct RemapFault {
     pub pending: bool,
     /// A remap failed.
     pub failed: bool,
-    /// Banks that have few spare rows left.
+    /// RemapBanks that have few spare rows left.
     pub banks_low: u32,
-    /// Banks that have none left.
+    /// RemapBanks that have none left.
     pub banks_none: u32,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn retire(gpu: &mut Gpu, fault: &RetiredFault) -> Result<(), FaultErr
 }
 
 /// No row was ever remapped and no page retired.
-pub(super) fn renew(gpu: &mut Gpu) {
+pub(super) fn restore_defaults(gpu: &mut Gpu) {
     let banks = gpu.remap.banks;
     let all = [banks.max, banks.high, banks.partial, banks.low, banks.none];
     gpu.remap = Remap {
@@ -122,7 +122,7 @@ pub(super) fn renew(gpu: &mut Gpu) {
         uncorrected_rows: 0,
         pending: false,
         failed: false,
-        banks: crate::gpu::Banks { max: all.iter().sum(), ..Default::default() },
+        banks: crate::gpu::RemapBanks { max: all.iter().sum(), ..Default::default() },
     };
     if let Some(pages) = gpu.retired_pages.as_mut() {
         *pages = crate::gpu::RetiredPages::default();

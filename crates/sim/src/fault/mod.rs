@@ -11,17 +11,19 @@ mod memory;
 mod settings;
 mod xid;
 
-use crate::gpu::{Gpu, Process, Reason};
-use crate::tree::Record;
+use crate::gpu::{Gpu, Process, ThrottleReason};
+use crate::rootfs::KernelRecord;
 
 pub use activity::Activity;
-pub use call::{CallFault, ERRORS, Effect, FIELD, check_call, error_code, is_of_node};
+pub use call::{
+    CallEffect, CallFault, FIELD_PREFIX, NVML_ERRORS, error_code, is_node_scoped, validate_call,
+};
 pub use host::{
     BlockedThread, HostChange, HostFault, HostFaultError, NicChange, apply as apply_to_host,
 };
 pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
 pub use memory::{EccErrors, RemapFault, RetiredFault};
-pub use settings::Settings;
+pub use settings::SettingsChange;
 
 /// Something that happens to one GPU.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +55,7 @@ pub enum Fault {
     /// Memory in use besides that of the processes.
     MemoryUsed(u64),
     /// Clocks are held down from now on. No reasons: they no longer are.
-    Throttle(Vec<Reason>),
+    Throttle(Vec<ThrottleReason>),
     /// Clocks are what they are, and nobody says why.
     Clocks {
         /// Of the multiprocessors.
@@ -95,7 +97,7 @@ pub enum Fault {
     /// What an administrator allows it, in milliwatts.
     PowerLimit(u32),
     /// Somebody changed settings.
-    Settings(Settings),
+    Settings(SettingsChange),
     /// How busy it is, in per cent.
     Utilisation {
         /// Multiprocessors.
@@ -212,7 +214,11 @@ pub enum FaultError {
 }
 
 /// Lets the fault happen at `now`. Returns the records that the driver writes to the kernel log.
-pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Record>, FaultError> {
+pub fn apply(
+    gpu: &mut Gpu,
+    fault: &Fault,
+    now_unix_ms: u64,
+) -> Result<Vec<KernelRecord>, FaultError> {
     match fault {
         Fault::Xid { number, message } => return Ok(xid::xid(gpu, *number, message.as_deref())),
         Fault::Ecc(errors) => memory::ecc(gpu, errors),
@@ -236,12 +242,12 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         }
         Fault::LinkDown(link) => {
             // What the others carried up to now is theirs.
-            gpu.nvlink.settle(now_unix_ms);
-            links::link_of(gpu, *link)?.active = false;
+            gpu.nvlink.accumulate_traffic(now_unix_ms);
+            links::find_link(gpu, *link)?.active = false;
         }
         Fault::LinkUp(link) => {
-            gpu.nvlink.settle(now_unix_ms);
-            links::link_of(gpu, *link)?.active = true;
+            gpu.nvlink.accumulate_traffic(now_unix_ms);
+            links::find_link(gpu, *link)?.active = true;
         }
         Fault::LinkErrors { link, errors } => links::link_errors(gpu, *link, errors)?,
         Fault::Pcie(fault) => links::pcie(gpu, fault)?,
@@ -259,14 +265,14 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         Fault::Utilisation { gpu: busy, memory } => {
             activity::utilisation(gpu, *busy, *memory, now_unix_ms)?;
         }
-        Fault::Activity(wanted) => activity::activity(gpu, wanted, now_unix_ms)?,
+        Fault::Activity(activity) => activity::activity(gpu, activity, now_unix_ms)?,
         Fault::Process(process) => {
             gpu.processes.retain(|other| other.pid != process.pid);
             gpu.processes.push(Process { started_unix_ms: now_unix_ms, ..process.clone() });
         }
         Fault::ProcessEnds(pid) => gpu.processes.retain(|other| other.pid != *pid),
         Fault::Call(call) => {
-            check_call(&call.call)?;
+            validate_call(&call.call)?;
             gpu.faults.retain(|other| other.call != call.call);
             gpu.faults.push(call.clone());
         }
@@ -282,7 +288,7 @@ fn add(counter: &mut u64, more: u64) {
 
 /// What a restart of the node does to a GPU: it is on the bus again if it can be, nothing runs on it, and its driver does
 /// not hang. Calls that fail go on failing.
-fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
+fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.faults.retain(|fault| !fault.hangs());
     gpu.recovery_action = 0;
@@ -290,7 +296,7 @@ fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.events.clear();
     gpu.memory.used_bytes = 0;
     (gpu.pcie.replays, gpu.pcie.errors) = (0, crate::gpu::PcieErrors::default());
-    activity::rest(gpu, now_unix_ms);
+    activity::set_idle(gpu, now_unix_ms);
 }
 
 /// What a reset does: rows that waited are remapped, settings that waited take effect, what was counted since the driver was
@@ -304,7 +310,7 @@ fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     }
     gpu.resets = gpu.resets.saturating_add(1);
     gpu.recovery_action = 0;
-    gpu.faults.retain(|fault| !fault.asks_for_reset());
+    gpu.faults.retain(|fault| !fault.requires_reset());
     gpu.memory.used_bytes = 0;
     gpu.ecc.volatile = crate::gpu::EccCounts::default();
     gpu.ecc.enabled = gpu.ecc.pending;
@@ -316,7 +322,7 @@ fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     if let Some(mig) = gpu.mig.as_mut() {
         mig.enabled = mig.pending;
     }
-    activity::rest(gpu, now_unix_ms);
+    activity::set_idle(gpu, now_unix_ms);
     Ok(())
 }
 
@@ -331,20 +337,20 @@ fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.ecc.unrepairable_memory = false;
     gpu.ecc.sram_threshold_exceeded = false;
     (gpu.ecc.channel_repair_pending, gpu.ecc.tpc_repair_pending) = (false, false);
-    settings::renew(gpu);
-    memory::renew(gpu);
-    activity::rest(gpu, now_unix_ms);
-    links::renew(gpu);
+    settings::restore_defaults(gpu);
+    memory::restore_defaults(gpu);
+    activity::set_idle(gpu, now_unix_ms);
+    links::restore_defaults(gpu);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::make::{Spec, node};
+    use crate::builder::{NodeSpec, build_node};
 
     fn h100() -> Gpu {
         let facts = farrier_facts::FactSet::embedded();
-        node(facts, &Spec { now_unix_ms: 1_000, ..Spec::of("H100-SXM5-80GB", 8) })
+        build_node(facts, &NodeSpec { now_unix_ms: 1_000, ..NodeSpec::new("H100-SXM5-80GB", 8) })
             .unwrap()
             .1
             .remove(0)
@@ -402,7 +408,7 @@ mod tests {
             Fault::UnrepairableMemory,
             Fault::InforomInvalid,
             Fault::RepairPending { channel: true, tpc: true },
-            Fault::Settings(Settings {
+            Fault::Settings(SettingsChange {
                 persistence: Some(false),
                 compute: Some(3),
                 ecc: Some(false),
@@ -418,17 +424,17 @@ mod tests {
             Fault::Fabric(FabricFault { health_mask: Some(0x1a9), ..FabricFault::default() }),
             Fault::PowerLimit(400_000),
             Fault::Activity(Activity { fp64: Some(0.5), ..Activity::default() }),
-            Fault::Throttle(vec![Reason::HwThermal]),
+            Fault::Throttle(vec![ThrottleReason::HwThermal]),
             Fault::Call(CallFault {
                 call: "nvmlDeviceGetName".to_owned(),
-                effect: Effect::Error(999),
+                effect: CallEffect::Error(999),
             }),
         ] {
             apply(&mut gpu, &fault, 2_000).unwrap();
         }
         apply(&mut gpu, &Fault::Clear, 3_000).unwrap();
         assert_eq!(
-            gpu.clock_events.held_us.hw_thermal, 1_000_000,
+            gpu.clock_events.throttled_us.hw_thermal, 1_000_000,
             "time that was lost stays counted"
         );
         gpu.clock_events = before.clock_events.clone();
@@ -445,9 +451,10 @@ mod tests {
         for number in [48, 63, 154] {
             apply(&mut gpu, &Fault::Xid { number, message: None }, 0).unwrap();
         }
-        let reset_required = ERRORS.iter().find(|(_, name)| *name == "RESET_REQUIRED").unwrap().0;
+        let reset_required =
+            NVML_ERRORS.iter().find(|(_, name)| *name == "RESET_REQUIRED").unwrap().0;
         for (call, code) in [("*", reset_required), ("nvmlDeviceGetName", 999)] {
-            let call = CallFault { call: call.to_owned(), effect: Effect::Error(code) };
+            let call = CallFault { call: call.to_owned(), effect: CallEffect::Error(code) };
             apply(&mut gpu, &Fault::Call(call), 0).unwrap();
         }
         gpu.mig.as_mut().unwrap().pending = true;
@@ -491,7 +498,7 @@ mod tests {
             )
             .is_err()
         );
-        assert!(check_call("nvmlDeviceGetName").is_ok());
-        assert!(check_call("rm -rf").is_err());
+        assert!(validate_call("nvmlDeviceGetName").is_ok());
+        assert!(validate_call("rm -rf").is_err());
     }
 }

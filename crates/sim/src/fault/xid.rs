@@ -1,12 +1,12 @@
 //! Xids: the driver's reports of what went wrong.
 
 use crate::gpu::{EVENT_XID, Gpu};
-use crate::tree::Record;
+use crate::rootfs::KernelRecord;
 
 use super::{add, memory};
 
 /// The event, the counters that go with it, and the driver's line.
-pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Record> {
+pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<KernelRecord> {
     gpu.push_event(EVENT_XID, u64::from(number));
     match number {
         48 => {
@@ -25,19 +25,19 @@ pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Reco
         _ => {}
     }
     let place = format!("PCI:{:04x}:{:02x}:{:02x}", gpu.pci.domain, gpu.pci.bus, gpu.pci.device);
-    let mut records = vec![Record::error(format!(
+    let mut records = vec![KernelRecord::error(format!(
         "NVRM: Xid ({place}): {number}, {}",
-        message.unwrap_or_else(|| usual_words(number))
+        message.unwrap_or_else(|| default_message(number))
     ))];
     if number == 79 {
         let words = format!("NVRM: GPU {}: GPU has fallen off the bus.", gpu.pci.address());
-        records.push(Record::error(words));
+        records.push(KernelRecord::error(words));
     }
     records
 }
 
 /// What the driver writes after the number, as seen in public reports of each Xid.
-fn usual_words(number: u32) -> &'static str {
+fn default_message(number: u32) -> &'static str {
     match number {
         13 => {
             "pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address"

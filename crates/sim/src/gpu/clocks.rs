@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Frequencies by domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rates {
+pub struct ClockRates {
     /// Graphics.
     pub graphics: u32,
     /// Multiprocessors.
@@ -19,7 +19,7 @@ pub struct Rates {
 /// Lowest and highest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Range {
+pub struct ClockRange {
     /// Lowest.
     pub min: u32,
     /// Highest.
@@ -31,9 +31,9 @@ pub struct Range {
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
     /// Now.
-    pub current_mhz: Rates,
+    pub current_mhz: ClockRates,
     /// The most that the part does.
-    pub max_mhz: Rates,
+    pub max_mhz: ClockRates,
     /// Graphics clock that applications asked for.
     pub application_graphics_mhz: u32,
     /// Memory clock that applications asked for.
@@ -50,10 +50,10 @@ pub struct Clocks {
     pub graphics_step_mhz: u32,
     /// Graphics clocks are held within.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locked_graphics_mhz: Option<Range>,
+    pub locked_graphics_mhz: Option<ClockRange>,
     /// Memory clocks are held within.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locked_memory_mhz: Option<Range>,
+    pub locked_memory_mhz: Option<ClockRange>,
     /// Performance state: 0 is the fastest.
     pub performance_state: u32,
 }
@@ -76,17 +76,18 @@ impl Clocks {
 #[serde(deny_unknown_fields)]
 pub struct ClockEvents {
     /// Reasons that hold now.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<ThrottleReason>,
     /// Since when they hold, milliseconds of the Unix clock.
     pub since_unix_ms: u64,
     /// Time up to then.
-    pub held_us: Held,
+    #[serde(rename = "held_us")]
+    pub throttled_us: ThrottledTime,
 }
 
 /// Time that each reason has held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Held {
+pub struct ThrottledTime {
     /// Software power cap.
     pub sw_power_cap: u64,
     /// Sync boost.
@@ -102,7 +103,7 @@ pub struct Held {
 /// A clock event reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reason {
+pub enum ThrottleReason {
     /// Nothing runs.
     GpuIdle,
     /// Application clocks.
@@ -123,7 +124,7 @@ pub enum Reason {
     DisplayClocks,
 }
 
-impl Reason {
+impl ThrottleReason {
     /// Its name, as `inject throttle` takes it.
     pub fn name(self) -> &'static str {
         match self {
@@ -159,21 +160,21 @@ impl ClockEvents {
     /// NVML's mask. The hardware's own reasons set the common bit too, as on a card.
     pub fn mask(&self) -> u64 {
         let mask = self.reasons.iter().fold(0, |mask, reason| mask | reason.bit());
-        let hardware = Reason::HwThermal.bit() | Reason::HwPowerBrake.bit();
-        if mask & hardware == 0 { mask } else { mask | Reason::HwSlowdown.bit() }
+        let hardware = ThrottleReason::HwThermal.bit() | ThrottleReason::HwPowerBrake.bit();
+        if mask & hardware == 0 { mask } else { mask | ThrottleReason::HwSlowdown.bit() }
     }
 
     /// Time that each reason has held, at `now`.
-    pub fn held_at(&self, now_unix_ms: u64) -> Held {
+    pub fn throttled_at(&self, now_unix_ms: u64) -> ThrottledTime {
         let more_us = now_unix_ms.saturating_sub(self.since_unix_ms).saturating_mul(1000);
-        let mut held = self.held_us;
+        let mut held = self.throttled_us;
         for reason in &self.reasons {
             let counter = match reason {
-                Reason::SwPowerCap => &mut held.sw_power_cap,
-                Reason::SyncBoost => &mut held.sync_boost,
-                Reason::SwThermal => &mut held.sw_thermal,
-                Reason::HwThermal => &mut held.hw_thermal,
-                Reason::HwPowerBrake => &mut held.hw_power_brake,
+                ThrottleReason::SwPowerCap => &mut held.sw_power_cap,
+                ThrottleReason::SyncBoost => &mut held.sync_boost,
+                ThrottleReason::SwThermal => &mut held.sw_thermal,
+                ThrottleReason::HwThermal => &mut held.hw_thermal,
+                ThrottleReason::HwPowerBrake => &mut held.hw_power_brake,
                 _ => continue,
             };
             *counter = counter.saturating_add(more_us);
@@ -189,13 +190,13 @@ mod tests {
     #[test]
     fn held_time_counts_from_the_moment_on() {
         let events = ClockEvents {
-            reasons: vec![Reason::HwThermal],
+            reasons: vec![ThrottleReason::HwThermal],
             since_unix_ms: 1000,
-            held_us: Held { hw_thermal: 5, ..Held::default() },
+            throttled_us: ThrottledTime { hw_thermal: 5, ..ThrottledTime::default() },
         };
-        assert_eq!(events.held_at(3000).hw_thermal, 2_000_005);
-        assert_eq!(events.held_at(3000).sw_thermal, 0);
-        assert_eq!(events.held_at(0).hw_thermal, 5, "a clock that was set back adds nothing");
+        assert_eq!(events.throttled_at(3000).hw_thermal, 2_000_005);
+        assert_eq!(events.throttled_at(3000).sw_thermal, 0);
+        assert_eq!(events.throttled_at(0).hw_thermal, 5, "a clock that was set back adds nothing");
         assert_eq!(events.mask(), 0x48);
     }
 }

@@ -43,7 +43,7 @@ impl NvLink {
     }
 
     /// Counts the traffic up to `now`, before its rate or the links change.
-    pub(crate) fn settle(&mut self, now_unix_ms: u64) {
+    pub(crate) fn accumulate_traffic(&mut self, now_unix_ms: u64) {
         let counted: Vec<(u64, u64)> =
             self.links.iter().map(|link| self.traffic_kib_at(link, now_unix_ms)).collect();
         for (link, counted) in self.links.iter_mut().zip(counted) {
@@ -85,14 +85,14 @@ pub struct Link {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_mb_per_s: Option<u32>,
     /// What only links of the fifth generation count.
-    #[serde(default, skip_serializing_if = "FifthGeneration::is_clean")]
-    pub fifth: FifthGeneration,
+    #[serde(default, skip_serializing_if = "NvLink5Counters::is_clean")]
+    pub fifth: NvLink5Counters,
 }
 
 /// What only links of the fifth generation count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FifthGeneration {
+pub struct NvLink5Counters {
     /// Packets that came broken.
     pub receive_errors: u64,
     /// Packets of a wrong form.
@@ -120,7 +120,7 @@ pub struct FifthGeneration {
 /// 15e-255, which a link without errors says.
 const NO_ERRORS_BER: u64 = 0xfff;
 
-impl Default for FifthGeneration {
+impl Default for NvLink5Counters {
     fn default() -> Self {
         Self {
             receive_errors: 0,
@@ -138,7 +138,7 @@ impl Default for FifthGeneration {
     }
 }
 
-impl FifthGeneration {
+impl NvLink5Counters {
     fn is_clean(&self) -> bool {
         *self == Self::default()
     }

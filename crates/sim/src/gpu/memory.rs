@@ -93,14 +93,14 @@ pub struct Remap {
     pub pending: bool,
     /// A remap failed.
     pub failed: bool,
-    /// Banks by the spare rows that they have left.
-    pub banks: Banks,
+    /// RemapBanks by the spare rows that they have left.
+    pub banks: RemapBanks,
 }
 
-/// Banks by the spare rows that they have left.
+/// RemapBanks by the spare rows that they have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Banks {
+pub struct RemapBanks {
     /// All.
     pub max: u32,
     /// Most.

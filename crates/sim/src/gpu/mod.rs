@@ -5,21 +5,21 @@
 
 mod activity;
 mod clocks;
+mod faults;
 mod links;
 mod memory;
 mod modes;
 mod pci;
 mod power;
-mod wrong;
 
 use serde::{Deserialize, Serialize};
 
 use crate::fault::CallFault;
 
 pub use activity::{Process, ProcessKind, Utilisation};
-pub use clocks::{ClockEvents, Clocks, Held, Range, Rates, Reason};
-pub use links::{Fabric, FifthGeneration, Link, NvLink, Remote};
-pub use memory::{Banks, Ecc, EccCounts, Memory, Remap, RetiredPages};
+pub use clocks::{ClockEvents, ClockRange, ClockRates, Clocks, ThrottleReason, ThrottledTime};
+pub use links::{Fabric, Link, NvLink, NvLink5Counters, Remote};
+pub use memory::{Ecc, EccCounts, Memory, Remap, RemapBanks, RetiredPages};
 pub use modes::{Mig, MigMemory, Modes};
 pub use pci::{Pci, Pcie, PcieErrors};
 pub use power::{Power, Temperature};
@@ -39,7 +39,7 @@ pub struct Gpu {
     /// The number in `/dev/nvidiaN`.
     pub minor: u32,
     /// What was built.
-    pub board: Board,
+    pub board: BoardInfo,
     /// Where it sits.
     pub pci: Pci,
     /// Whether it has fallen off the bus.
@@ -52,7 +52,7 @@ pub struct Gpu {
     #[serde(default)]
     pub recovery_action: u32,
     /// How often it was reset since it was made.
-    #[serde(default, skip_serializing_if = "is_nought")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub resets: u32,
     /// Frame buffer.
     pub memory: Memory,
@@ -90,7 +90,7 @@ pub struct Gpu {
     pub processes: Vec<Process>,
     /// What happened to it, oldest first, for clients that wait for events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Event>,
+    pub events: Vec<GpuEvent>,
     /// Calls about this GPU that fail or hang.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<CallFault>,
@@ -100,14 +100,14 @@ pub struct Gpu {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
-fn is_nought(count: &u32) -> bool {
+fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
 /// What was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Board {
+pub struct BoardInfo {
     /// Such as `Hopper`.
     pub architecture: String,
     /// Major and minor number.
@@ -139,7 +139,7 @@ pub struct Board {
 /// What happened, for clients that wait for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
+pub struct GpuEvent {
     /// Grows by one with each event of the GPU.
     pub sequence: u64,
     /// NVML's bit of its type.
@@ -152,7 +152,7 @@ pub struct Event {
 pub const EVENT_XID: u64 = 0x8;
 
 /// Old events are dropped: a client that has not looked for so long has missed them on a real node too.
-const EVENTS_KEPT: usize = 128;
+const EVENTS_MAX: usize = 128;
 
 impl Gpu {
     /// Memory in use by the processes and besides.
@@ -170,8 +170,8 @@ impl Gpu {
     /// Adds an event after those that are there.
     pub fn push_event(&mut self, kind: u64, data: u64) {
         let sequence = self.events.last().map_or(1, |event| event.sequence.saturating_add(1));
-        self.events.push(Event { sequence, kind, data });
-        let extra = self.events.len().saturating_sub(EVENTS_KEPT);
+        self.events.push(GpuEvent { sequence, kind, data });
+        let extra = self.events.len().saturating_sub(EVENTS_MAX);
         self.events.drain(..extra);
     }
 

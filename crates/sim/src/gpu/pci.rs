@@ -102,7 +102,7 @@ impl Pcie {
     }
 
     /// Counts the traffic up to `now`, before its rate changes.
-    pub(crate) fn settle(&mut self, now_unix_ms: u64) {
+    pub(crate) fn accumulate_traffic(&mut self, now_unix_ms: u64) {
         (self.transmitted_bytes, self.received_bytes) = self.traffic_bytes_at(now_unix_ms);
         self.traffic_at_unix_ms = now_unix_ms;
     }

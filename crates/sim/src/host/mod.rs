@@ -8,7 +8,7 @@ mod task;
 use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
-use crate::random::Random;
+use crate::rng::SeededRng;
 
 pub use nic::{Nic, NicKind, PHYS_STATES, Port, STATES, phys_state_number, state_number};
 pub(crate) use task::{FABRIC_MANAGER_PID, PERSISTENCED_PID};
@@ -116,7 +116,7 @@ const GOVERNOR: &str = "performance";
 
 /// What adapters a host has.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Adapters {
+pub struct NicConfig {
     /// `InfiniBand` or `RoCE` ports.
     pub ports: u32,
     /// Whether those are Ethernet.
@@ -127,7 +127,7 @@ pub struct Adapters {
 
 impl Host {
     /// A host on which all is well.
-    pub fn of(node: &Node, adapters: Adapters) -> Self {
+    pub fn new(node: &Node, adapters: NicConfig) -> Self {
         let mut nics: Vec<Nic> = (0..adapters.ports.min(nic::PORTS_MAX))
             .map(|number| Nic::mellanox(number, adapters.ethernet))
             .collect();
@@ -141,10 +141,10 @@ impl Host {
         };
         Self {
             format: crate::FORMAT,
-            boot_id: Random::of(node.seed, "boot").uuid(),
+            boot_id: SeededRng::new(node.seed, "boot").uuid(),
             kernel_sequence: 0,
             nics,
-            tasks: task::ordinary(node),
+            tasks: task::default_tasks(node),
             mounts: vec![
                 mount("/dev/nvme0n1p2", "/", "ext4"),
                 mount("/dev/nvme0n1p1", "/boot/efi", "vfat"),
@@ -191,12 +191,12 @@ impl Host {
     }
 
     /// Starts anew at `now`: another boot, counters and tasks from nothing, file systems mounted anew and the clock source
-    /// chosen anew. Adapters that are gone, servers that do not answer and settings stay so.
+    /// chosen anew. NicConfig that are gone, servers that do not answer and settings stay so.
     pub(crate) fn restart(&mut self, now_unix_ms: u64) {
-        self.boot_id = Random::of(now_unix_ms, &self.boot_id).uuid();
+        self.boot_id = SeededRng::new(now_unix_ms, &self.boot_id).uuid();
         self.kernel_sequence = 0;
         for nic in &mut self.nics {
-            nic.forget_counts();
+            nic.reset_counters();
         }
         self.tasks.retain(|task| !task.is_injected);
         for task in &mut self.tasks {
@@ -213,8 +213,8 @@ impl Host {
     }
 
     /// What is wrong, in words.
-    pub fn wrong(&self) -> Vec<String> {
-        let mut wrong: Vec<String> = self.nics.iter().flat_map(Nic::wrong).collect();
+    pub fn describe_faults(&self) -> Vec<String> {
+        let mut wrong: Vec<String> = self.nics.iter().flat_map(Nic::describe_faults).collect();
         for mount in &self.mounts {
             if mount.read_only {
                 wrong.push(format!("{} is read-only", mount.path));

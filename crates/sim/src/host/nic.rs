@@ -178,7 +178,7 @@ pub const PHYS_STATES: [(u32, &str); 7] = [
     (7, "Phy Test"),
 ];
 
-fn zeroes(names: &[&str]) -> BTreeMap<String, u64> {
+fn zeroed(names: &[&str]) -> BTreeMap<String, u64> {
     let value = |name: &str| if name == "lifespan" { LIFESPAN_MS } else { 0 };
     names.iter().map(|name| ((*name).to_owned(), value(name))).collect()
 }
@@ -192,7 +192,7 @@ impl Nic {
             bus: ADAPTER_BUSES[(number % PORTS_MAX) as usize],
             gone: false,
             hw_counters: BTreeMap::new(),
-            ports: vec![Port::up(400, zeroes(&PORT_COUNTERS), zeroes(&MLX5_COUNTERS))],
+            ports: vec![Port::active(400, zeroed(&PORT_COUNTERS), zeroed(&MLX5_COUNTERS))],
         }
     }
 
@@ -204,16 +204,16 @@ impl Nic {
             kind: NicKind::Efa,
             bus,
             gone: false,
-            hw_counters: zeroes(&EFA_COUNTERS),
-            ports: vec![Port::up(100, BTreeMap::new(), zeroes(&EFA_PORT_COUNTERS))],
+            hw_counters: zeroed(&EFA_COUNTERS),
+            ports: vec![Port::active(100, BTreeMap::new(), zeroed(&EFA_PORT_COUNTERS))],
         }
     }
 
     /// As it was made.
     pub(super) fn clear(&mut self) {
         self.gone = false;
-        self.forget_counts();
-        let rate_gbps = self.usual_rate_gbps();
+        self.reset_counters();
+        let rate_gbps = self.nominal_rate_gbps();
         for port in &mut self.ports {
             "ACTIVE".clone_into(&mut port.state);
             "LinkUp".clone_into(&mut port.phys_state);
@@ -222,7 +222,7 @@ impl Nic {
     }
 
     /// Counts from nothing.
-    pub(super) fn forget_counts(&mut self) {
+    pub(super) fn reset_counters(&mut self) {
         let zero = |counters: &mut BTreeMap<String, u64>| {
             for (name, value) in counters {
                 *value = if name == "lifespan" { LIFESPAN_MS } else { 0 };
@@ -235,7 +235,7 @@ impl Nic {
         }
     }
 
-    fn usual_rate_gbps(&self) -> u32 {
+    fn nominal_rate_gbps(&self) -> u32 {
         if self.kind == NicKind::Efa { 100 } else { 400 }
     }
 
@@ -245,7 +245,7 @@ impl Nic {
     }
 
     /// What is wrong, in words.
-    pub(super) fn wrong(&self) -> Vec<String> {
+    pub(super) fn describe_faults(&self) -> Vec<String> {
         if self.gone {
             return vec![format!("{} is gone", self.name)];
         }
@@ -255,7 +255,7 @@ impl Nic {
             if port.state != "ACTIVE" || port.phys_state != "LinkUp" {
                 wrong.push(format!("{place} is {}, {}", port.state, port.phys_state));
             }
-            if port.rate_gbps != self.usual_rate_gbps() {
+            if port.rate_gbps != self.nominal_rate_gbps() {
                 wrong.push(format!("{place} runs at {} Gb/s", port.rate_gbps));
             }
         }
@@ -293,7 +293,7 @@ impl Nic {
 }
 
 impl Port {
-    fn up(
+    fn active(
         rate_gbps: u32,
         counters: BTreeMap<String, u64>,
         hw_counters: BTreeMap<String, u64>,
@@ -309,16 +309,16 @@ impl Port {
     }
 }
 
-fn number_of(known: &[(u32, &str)], word: &str) -> u32 {
+fn find_number(known: &[(u32, &str)], word: &str) -> u32 {
     known.iter().find(|(_, known)| *known == word).map_or(0, |(number, _)| *number)
 }
 
 /// The kernel's number of a port's state.
 pub fn state_number(word: &str) -> u32 {
-    number_of(&STATES, word)
+    find_number(&STATES, word)
 }
 
 /// The kernel's number of a port's physical state.
 pub fn phys_state_number(word: &str) -> u32 {
-    number_of(&PHYS_STATES, word)
+    find_number(&PHYS_STATES, word)
 }

@@ -49,7 +49,7 @@ pub enum TaskState {
 
 impl TaskState {
     /// The letter and the word of `/proc`.
-    pub fn words(self) -> (char, &'static str) {
+    pub fn proc_state(self) -> (char, &'static str) {
         match self {
             Self::Running => ('R', "running"),
             Self::Sleeping => ('S', "sleeping"),
@@ -61,7 +61,7 @@ impl TaskState {
 }
 
 /// What runs on every host: some kernel threads and some services.
-pub(super) fn ordinary(node: &Node) -> Vec<Task> {
+pub(super) fn default_tasks(node: &Node) -> Vec<Task> {
     let thread = |pid: u32, name: &str, state: TaskState| Task {
         pid,
         parent: if pid == 2 { 0 } else { 2 },

@@ -2,7 +2,7 @@
 //!
 //! Readers never lock: a file is replaced as a whole. Writers hold `DIR/.lock`, so that none undoes another.
 
-mod root;
+mod rootfs;
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
-use crate::state::State;
-use crate::tree::{self, Tree};
+use crate::rootfs::{self, RootFs};
+use crate::state::SimState;
 
 /// Why a node's directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum StoreError {
     },
     /// A file is not what it should be.
     #[error("`{}` is not in the form of a simulated node", path.display())]
-    Form {
+    Json {
         /// Which.
         path: PathBuf,
         /// Why.
@@ -49,7 +49,7 @@ pub enum StoreError {
     },
     /// A file is of another version of the form.
     #[error("`{}` has format {found}, this build reads format {}", path.display(), crate::FORMAT)]
-    Format {
+    UnsupportedFormat {
         /// Which.
         path: PathBuf,
         /// What it says.
@@ -71,7 +71,7 @@ pub struct NodeDir {
 
 impl NodeDir {
     /// The node at `path`, which need not be there yet.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
@@ -129,7 +129,7 @@ impl NodeDir {
         if node.format == crate::FORMAT {
             Ok(node)
         } else {
-            Err(StoreError::Format { path, found: node.format })
+            Err(StoreError::UnsupportedFormat { path, found: node.format })
         }
     }
 
@@ -140,7 +140,7 @@ impl NodeDir {
         if gpu.format == crate::FORMAT {
             Ok(gpu)
         } else {
-            Err(StoreError::Format { path, found: gpu.format })
+            Err(StoreError::UnsupportedFormat { path, found: gpu.format })
         }
     }
 
@@ -168,7 +168,7 @@ impl NodeDir {
         if host.format == crate::FORMAT {
             Ok(host)
         } else {
-            Err(StoreError::Format { path, found: host.format })
+            Err(StoreError::UnsupportedFormat { path, found: host.format })
         }
     }
 
@@ -178,7 +178,7 @@ impl NodeDir {
     pub fn edit<T, E: From<StoreError>>(
         &self,
         real_unix_ms: u64,
-        change: impl FnOnce(&mut State, u64) -> Result<T, E>,
+        change: impl FnOnce(&mut SimState, u64) -> Result<T, E>,
     ) -> Result<T, E> {
         let _lock = self.lock()?;
         let before = self.state()?;
@@ -196,9 +196,9 @@ impl NodeDir {
         if state.node != before.node {
             write_json(&self.node_path(), &state.node)?;
         }
-        let (old, new) = Tree::around(&before, &state);
-        self.write_difference(&old, &new)?;
-        self.log(&state, now_unix_ms)?;
+        let (old, new) = RootFs::before_and_after(&before, &state);
+        self.write_changes(&old, &new)?;
+        self.append_kernel_log(&state, now_unix_ms)?;
         Ok(result)
     }
 
@@ -213,27 +213,27 @@ impl NodeDir {
         let mut node = self.node()?;
         node.clock_unix_ms = change(node.now_unix_ms(real_unix_ms));
         write_json(&self.node_path(), &node)?;
-        self.write_difference(&Tree::default(), &Tree::of_clock(&node))?;
+        self.write_changes(&RootFs::default(), &RootFs::clock_files(&node))?;
         Ok(node.clock_unix_ms)
     }
 
-    fn state(&self) -> Result<State, StoreError> {
+    fn state(&self) -> Result<SimState, StoreError> {
         let mut gpus = std::collections::BTreeMap::new();
         for number in self.gpu_numbers()? {
             gpus.insert(number, self.gpu(number)?);
         }
-        Ok(State {
+        Ok(SimState {
             node: self.node()?,
             host: self.host()?,
             gpus,
             next_sequence: self.next_sequence()?,
             records: Vec::new(),
-            log_begins_anew: false,
+            resets_kernel_log: false,
         })
     }
 
     /// Makes the directory. What is in the way is replaced only with `force`, and only what a simulated node
-    /// is made of.
+    /// is last_folder of.
     pub fn create(
         &self,
         node: &Node,
@@ -260,9 +260,9 @@ impl NodeDir {
         for part in ["gpus", "lib", "root/dev"] {
             fs::create_dir_all(self.path.join(part)).map_err(write)?;
         }
-        self.write_new(&Tree::of(node, host, gpus))?;
+        self.write_new(&RootFs::for_node(node, host, gpus))?;
         let log = self.kernel_log_path();
-        fs::write(&log, tree::boot_log(node, gpus))
+        fs::write(&log, rootfs::boot_log(node, gpus))
             .map_err(|err| StoreError::Write { path: log, err })?;
         for (number, gpu) in (0_u32..).zip(gpus) {
             write_json(&self.gpu_path(number), gpu)?;
@@ -272,7 +272,7 @@ impl NodeDir {
         write_json(&self.node_path(), node)
     }
 
-    /// Held until it is dropped.
+    /// ThrottledTime until it is dropped.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.join(".lock");
         let failed = |err| StoreError::Write { path: path.clone(), err };
@@ -284,14 +284,14 @@ impl NodeDir {
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
     let bytes = fs::read(path).map_err(|err| StoreError::Read { path: path.to_owned(), err })?;
-    serde_json::from_slice(&bytes).map_err(|err| StoreError::Form { path: path.to_owned(), err })
+    serde_json::from_slice(&bytes).map_err(|err| StoreError::Json { path: path.to_owned(), err })
 }
 
 /// Writes beside the file and then takes its place: a reader sees the old content or the new.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
     let failed = |err| StoreError::Write { path: path.to_owned(), err };
     let mut text = serde_json::to_string_pretty(value)
-        .map_err(|err| StoreError::Form { path: path.to_owned(), err })?;
+        .map_err(|err| StoreError::Json { path: path.to_owned(), err })?;
     text.push('\n');
     let beside = path.with_extension(format!("json.{}", std::process::id()));
     fs::write(&beside, text).map_err(failed)?;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_sim::host::Adapters;
-use farrier_sim::make::{self, MakeError, Spec};
+use farrier_sim::builder::{self, BuildError, NodeSpec};
+use farrier_sim::host::NicConfig;
 use farrier_sim::{Host, NodeDir, StoreError};
 
 use crate::failure::Hinted;
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let library = library()?;
-    let spec = Spec {
+    let spec = NodeSpec {
         sku: args.sku.clone(),
         gpus: args.gpus,
         driver: args.driver.clone(),
@@ -62,14 +62,15 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         kernel: args.kernel.clone(),
         now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (mut node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+    let (mut node, gpus) =
+        builder::build_node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
     node.clock_unix_ms = args.clock_unix_ms;
-    let adapters = Adapters { ports: args.adapters, ethernet: args.roce, efa: args.efa };
-    let host = Host::of(&node, adapters);
+    let adapters = NicConfig { ports: args.adapters, ethernet: args.roce, efa: args.efa };
+    let host = Host::new(&node, adapters);
     if args.force {
         refuse_stranger(&args.dir)?;
     }
-    let directory = NodeDir::at(&args.dir);
+    let directory = NodeDir::new(&args.dir);
     directory.create(&node, &host, &gpus, args.force).map_err(|err| match err {
         StoreError::NotEmpty { .. } => Hinted::error(
             err.to_string(),
@@ -144,16 +145,16 @@ fn library() -> anyhow::Result<PathBuf> {
     })
 }
 
-fn hinted(err: &MakeError) -> anyhow::Error {
+fn hinted(err: &BuildError) -> anyhow::Error {
     let hint = match err {
-        MakeError::UnknownSku { near, .. } if !near.is_empty() => {
-            let quoted: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
+        BuildError::UnknownSku { suggestions, .. } if !suggestions.is_empty() => {
+            let quoted: Vec<String> = suggestions.iter().map(|name| format!("`{name}`")).collect();
             format!("did you mean {}?", quoted.join(", "))
         }
-        MakeError::UnknownSku { .. } => "`farrier facts gpu` lists what there is".to_owned(),
-        MakeError::UnknownBranch { .. } => "`farrier facts driver` lists what there is".to_owned(),
-        MakeError::Driver { .. } => "a driver version is such as 580.95.05".to_owned(),
-        MakeError::Gpus { .. } => "eight is what baseboards have".to_owned(),
+        BuildError::UnknownSku { .. } => "`farrier facts gpu` lists what there is".to_owned(),
+        BuildError::UnknownBranch { .. } => "`farrier facts driver` lists what there is".to_owned(),
+        BuildError::InvalidDriver { .. } => "a driver version is such as 580.95.05".to_owned(),
+        BuildError::GpuCount { .. } => "eight is what baseboards have".to_owned(),
     };
     Hinted::error(err.to_string(), hint)
 }

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     if let Some(now) = node.clock_unix_ms {
         printer.line(&format!("the clock stands at {now} ms"))?;
     }
-    for words in wrong_with_node(&node).into_iter().chain(host.wrong()) {
+    for words in wrong_with_node(&node).into_iter().chain(host.describe_faults()) {
         printer.line(&printer.toned(Tone::Bad, &words))?;
     }
     printer.line("")?;
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory"], &rows)?;
     printer.line("")?;
     // Below the table, where nothing of it is folded.
-    if gpus.iter().all(|gpu| gpu.wrong().is_empty()) {
+    if gpus.iter().all(|gpu| gpu.describe_faults().is_empty()) {
         printer.line(&printer.toned(Tone::Good, "nothing is wrong with the GPUs"))?;
     }
     for (number, gpu) in gpus.iter().enumerate() {
-        for words in gpu.wrong() {
+        for words in gpu.describe_faults() {
             printer.line(&printer.toned(Tone::Bad, &format!("GPU {number}: {words}")))?;
         }
     }

@@ -4,21 +4,21 @@ use std::fs;
 use std::path::Path;
 
 use farrier_facts::names::nearest;
-use farrier_sim::fault::{CallFault, Effect, FIELD};
+use farrier_sim::fault::{CallEffect, CallFault, FIELD_PREFIX};
 
 use crate::failure::Hinted;
 
 /// Refuses a call that the library does not have: a fault of it would never happen.
 pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
     let call = fault.call.as_str();
-    if let Some(number) = call.strip_prefix(FIELD) {
+    if let Some(number) = call.strip_prefix(FIELD_PREFIX) {
         if number.parse::<u32>().is_err() {
             return Err(Hinted::error(
                 format!("`{call}` is not a field"),
-                format!("a field is such as `{FIELD}91`"),
+                format!("a field is such as `{FIELD_PREFIX}91`"),
             ));
         }
-        if !matches!(fault.effect, Effect::Error(_)) {
+        if !matches!(fault.effect, CallEffect::Error(_)) {
             return Err(Hinted::error(
                 "a field does not hang by itself",
                 "let nvmlDeviceGetFieldValues hang",
@@ -29,7 +29,7 @@ pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
     // Without its library nothing asks the node, and nothing is known.
     let Ok(library) = fs::read(dir.join("lib/libnvidia-ml.so.1")) else { return Ok(()) };
     let known = calls_of(&library);
-    if call == "*" || known.iter().any(|name| fault.is_about(name)) {
+    if call == "*" || known.iter().any(|name| fault.matches_call(name)) {
         return Ok(());
     }
     let hint = match nearest(call, known.iter().copied()).first() {

@@ -1,8 +1,8 @@
 //! What may happen to a GPU.
 
 use clap::{Subcommand, ValueEnum};
-use farrier_sim::fault::{self, CallFault, Effect, Fault};
-use farrier_sim::gpu::{Process, ProcessKind, Reason};
+use farrier_sim::fault::{self, CallEffect, CallFault, Fault};
+use farrier_sim::gpu::{Process, ProcessKind, ThrottleReason};
 
 use super::activity::ActivityArgs;
 use super::links::{FabricArgs, LinkArgs, PcieArgs};
@@ -207,7 +207,7 @@ impl GpuCommand {
             Self::Inforom { .. } => Fault::InforomInvalid,
             Self::Memory { used_bytes } => Fault::MemoryUsed(*used_bytes),
             Self::Throttle { reasons } => {
-                Fault::Throttle(reasons.iter().map(|name| Reason::from(*name)).collect())
+                Fault::Throttle(reasons.iter().map(|name| ThrottleReason::from(*name)).collect())
             }
             Self::Clocks { sm_mhz, memory_mhz } => {
                 Fault::Clocks { sm_mhz: *sm_mhz, memory_mhz: *memory_mhz }
@@ -220,9 +220,10 @@ impl GpuCommand {
             Self::Pcie(args) => Fault::Pcie(args.into()),
             Self::Fabric(args) => Fault::Fabric(args.into()),
             Self::Lost { gone } => Fault::Lost { gone: *gone },
-            Self::Error { call, code } => {
-                Fault::Call(CallFault { call: call.clone(), effect: Effect::Error(code_of(code)?) })
-            }
+            Self::Error { call, code } => Fault::Call(CallFault {
+                call: call.clone(),
+                effect: CallEffect::Error(code_of(code)?),
+            }),
             Self::Hang { call, seconds } => {
                 Fault::Call(CallFault { call: call.clone(), effect: hang_of(seconds)? })
             }
@@ -258,7 +259,7 @@ pub(super) enum ReasonName {
     HwSlowdown,
 }
 
-impl From<ReasonName> for Reason {
+impl From<ReasonName> for ThrottleReason {
     fn from(name: ReasonName) -> Self {
         match name {
             ReasonName::SwPowerCap => Self::SwPowerCap,
@@ -273,7 +274,7 @@ impl From<ReasonName> for Reason {
 
 fn code_of(code: &str) -> anyhow::Result<u32> {
     fault::error_code(code).ok_or_else(|| {
-        let names: Vec<&str> = fault::ERRORS.iter().map(|(_, name)| *name).collect();
+        let names: Vec<&str> = fault::NVML_ERRORS.iter().map(|(_, name)| *name).collect();
         let hint = match farrier_facts::names::nearest(code, names).first() {
             Some(near) => format!("did you mean {near}?"),
             None => "a code is such as GPU_IS_LOST or 15".to_owned(),
@@ -282,16 +283,16 @@ fn code_of(code: &str) -> anyhow::Result<u32> {
     })
 }
 
-fn hang_of(seconds: &str) -> anyhow::Result<Effect> {
+fn hang_of(seconds: &str) -> anyhow::Result<CallEffect> {
     if seconds == "forever" {
-        return Ok(Effect::HangForever);
+        return Ok(CallEffect::HangForever);
     }
     let duration = seconds
         .parse()
         .ok()
         .and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
     match duration.and_then(|duration| u64::try_from(duration.as_millis()).ok()) {
-        Some(milliseconds) => Ok(Effect::HangMs(milliseconds)),
+        Some(milliseconds) => Ok(CallEffect::HangMs(milliseconds)),
         None => Err(Hinted::error(
             format!("`{seconds}` is not a time"),
             "give seconds, such as 2.5, or `forever`",

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use farrier_sim::fault::{BlockedThread, HostChange, HostFault, NicChange};
 use farrier_sim::host::{FileHandles, HostMemory};
-use farrier_sim::tree::Record;
+use farrier_sim::rootfs::KernelRecord;
 
 /// What may happen to a node.
 #[derive(Debug, Subcommand)]
@@ -167,8 +167,8 @@ impl HostCommand {
     /// The fault that is meant.
     pub(super) fn fault(&self) -> HostFault {
         match self {
-            Self::KernelLine { text, count, level } => HostFault::KernelLine {
-                record: Record { level: *level, text: text.clone() },
+            Self::KernelLine { text, count, level } => HostFault::KernelMessage {
+                record: KernelRecord { level: *level, text: text.clone() },
                 count: *count,
             },
             Self::KernelGap { count } => HostFault::KernelGap(*count),

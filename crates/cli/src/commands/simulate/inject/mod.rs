@@ -14,7 +14,7 @@ use std::str::FromStr;
 use clap::Subcommand;
 use farrier_facts::names::nearest;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
-use farrier_sim::{State, StoreError};
+use farrier_sim::{SimState, StoreError};
 
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -81,7 +81,7 @@ impl Injection {
             FaultCommand::Host(command) => Self::Host(command.fault()),
             FaultCommand::Gpu(command) => match command.fault()? {
                 // Calls that are about no GPU in particular.
-                Fault::Call(call) if fault::is_of_node(&call.call) => {
+                Fault::Call(call) if fault::is_node_scoped(&call.call) => {
                     Self::Host(HostFault::Call(call))
                 }
                 fault => Self::Gpu(fault),
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
 
 /// Lets it happen. Returns what to tell.
 fn inject(
-    state: &mut State,
+    state: &mut SimState,
     injection: &Injection,
     which: Option<Which>,
     now_unix_ms: u64,
@@ -141,7 +141,7 @@ fn inject(
     Ok(told)
 }
 
-fn chosen(state: &State, which: Which) -> Result<Vec<u32>, InjectError> {
+fn chosen(state: &SimState, which: Which) -> Result<Vec<u32>, InjectError> {
     match which {
         Which::All => Ok(state.gpus.keys().copied().collect()),
         Which::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
@@ -176,14 +176,14 @@ fn hinted(err: InjectError) -> anyhow::Error {
             format!("the last one is {last}")
         }
         InjectError::Host(
-            HostFaultError::Nic { name, known }
-            | HostFaultError::Counter { name, known, .. }
-            | HostFaultError::PortState { word: name, known }
-            | HostFaultError::Mount { path: name, known },
-        ) => match nearest(name, known.iter().map(String::as_str)).first() {
+            HostFaultError::Nic { name, available }
+            | HostFaultError::Counter { name, available, .. }
+            | HostFaultError::PortState { word: name, available }
+            | HostFaultError::Mount { path: name, available },
+        ) => match nearest(name, available.iter().map(String::as_str)).first() {
             Some(near) => format!("did you mean `{near}`?"),
-            None if known.is_empty() => "the node has none".to_owned(),
-            None => format!("there are {}", known.join(", ")),
+            None if available.is_empty() => "the node has none".to_owned(),
+            None => format!("there are {}", available.join(", ")),
         },
         _ => return err.into(),
     };

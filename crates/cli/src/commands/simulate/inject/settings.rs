@@ -1,7 +1,7 @@
 //! Settings that somebody changed.
 
 use clap::ValueEnum;
-use farrier_sim::fault::Settings;
+use farrier_sim::fault::SettingsChange;
 
 /// Settings; what is not given stays.
 #[derive(Debug, clap::Args)]
@@ -31,7 +31,7 @@ enum Switch {
     Off,
 }
 
-impl From<&SettingsArgs> for Settings {
+impl From<&SettingsArgs> for SettingsChange {
     fn from(args: &SettingsArgs) -> Self {
         let on = |switch: Option<Switch>| switch.map(|switch| switch == Switch::On);
         Self {

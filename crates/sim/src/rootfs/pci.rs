@@ -4,55 +4,58 @@ use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
 
-use super::Tree;
+use super::RootFs;
 use super::driver::switches;
 
-pub(super) fn add(tree: &mut Tree, node: &Node, host: &Host, gpus: &[&Gpu]) {
+pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
     for gpu in gpus {
         if !node.virtual_machine {
-            bridge(tree, gpu, host.acs);
+            bridge(rootfs, gpu, host.acs);
         }
         if !gpu.gone {
-            device(tree, node, gpu);
+            device(rootfs, node, gpu);
         }
     }
     for address in switches(gpus) {
         let folder = format!("sys/bus/pci/devices/{address}");
-        tree.value(format!("{folder}/vendor"), "0x10de");
-        tree.value(format!("{folder}/device"), "0x22a3");
-        tree.value(format!("{folder}/class"), "0x068000");
+        rootfs.add_value(format!("{folder}/vendor"), "0x10de");
+        rootfs.add_value(format!("{folder}/device"), "0x22a3");
+        rootfs.add_value(format!("{folder}/class"), "0x068000");
         if node.driver_loaded {
-            tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia-nvswitch");
+            rootfs.add_symlink(
+                format!("{folder}/driver"),
+                "../../../bus/pci/drivers/nvidia-nvswitch",
+            );
         }
     }
 }
 
-fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
+fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
     let folder = format!("sys/bus/pci/devices/{}", gpu.pci.address());
-    tree.value(format!("{folder}/vendor"), "0x10de");
-    tree.value(format!("{folder}/device"), format!("0x{}", gpu.pci.device_id));
-    tree.value(format!("{folder}/subsystem_vendor"), "0x10de");
-    tree.value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
-    tree.value(format!("{folder}/class"), "0x030200");
+    rootfs.add_value(format!("{folder}/vendor"), "0x10de");
+    rootfs.add_value(format!("{folder}/device"), format!("0x{}", gpu.pci.device_id));
+    rootfs.add_value(format!("{folder}/subsystem_vendor"), "0x10de");
+    rootfs.add_value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
+    rootfs.add_value(format!("{folder}/class"), "0x030200");
     // A device that does not answer reads as ones, which is no speed and 63 lanes.
     let (speed, width) =
-        if gpu.lost { ("Unknown", 63) } else { (speed_words(gpu.pcie.generation), gpu.pcie.width) };
-    tree.value(format!("{folder}/current_link_speed"), speed);
-    tree.value(format!("{folder}/current_link_width"), width);
-    tree.value(format!("{folder}/max_link_speed"), speed_words(gpu.pcie.max_generation));
-    tree.value(format!("{folder}/max_link_width"), gpu.pcie.max_width);
-    tree.value(
+        if gpu.lost { ("Unknown", 63) } else { (link_speed(gpu.pcie.generation), gpu.pcie.width) };
+    rootfs.add_value(format!("{folder}/current_link_speed"), speed);
+    rootfs.add_value(format!("{folder}/current_link_width"), width);
+    rootfs.add_value(format!("{folder}/max_link_speed"), link_speed(gpu.pcie.max_generation));
+    rootfs.add_value(format!("{folder}/max_link_width"), gpu.pcie.max_width);
+    rootfs.add_value(
         format!("{folder}/numa_node"),
         if node.virtual_machine { -1 } else { i64::from(gpu.pci.numa_node) },
     );
-    tree.value(format!("{folder}/local_cpulist"), &gpu.pci.cpus);
-    tree.value(format!("{folder}/irq"), gpu.pci.irq);
-    tree.value(format!("{folder}/enable"), 1);
+    rootfs.add_value(format!("{folder}/local_cpulist"), &gpu.pci.cpus);
+    rootfs.add_value(format!("{folder}/irq"), gpu.pci.irq);
+    rootfs.add_value(format!("{folder}/enable"), 1);
     let driver = if node.driver_loaded { "DRIVER=nvidia\n" } else { "" };
     if node.driver_loaded {
-        tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia");
+        rootfs.add_symlink(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia");
     }
-    tree.add(
+    rootfs.add_file(
         format!("{folder}/uevent"),
         format!(
             "{driver}PCI_CLASS=30200\nPCI_ID=10DE:{}\nPCI_SUBSYS_ID=10DE:{}\nPCI_SLOT_NAME={}\n",
@@ -67,11 +70,11 @@ fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
         let device = u16::from_str_radix(&gpu.pci.device_id, 16).unwrap_or(0);
         config(0x10de, device, 0x03_02_00, 0)
     };
-    tree.add(format!("{folder}/config"), config);
-    error_counters(tree, &folder, gpu);
+    rootfs.add_file(format!("{folder}/config"), config);
+    error_counters(rootfs, &folder, gpu);
 }
 
-fn speed_words(generation: u32) -> &'static str {
+fn link_speed(generation: u32) -> &'static str {
     match generation {
         1 => "2.5 GT/s PCIe",
         2 => "5.0 GT/s PCIe",
@@ -106,7 +109,7 @@ const CORRECTABLE: [&str; 8] =
     ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"];
 
 /// The kernel's counters of bus errors by severity and kind.
-fn error_counters(tree: &mut Tree, folder: &str, gpu: &Gpu) {
+fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
     let errors = &gpu.pcie.errors;
     let named = errors.bad_tlp.saturating_add(errors.bad_dllp).saturating_add(gpu.pcie.replays);
     let correctable = |kind: &str| match kind {
@@ -127,7 +130,7 @@ fn error_counters(tree: &mut Tree, folder: &str, gpu: &Gpu) {
                 text.push_str(&format!("{kind} {}\n", count(kind)));
             }
             text.push_str(&format!("{} {}\n", total.0, total.1));
-            tree.add(format!("{folder}/aer_dev_{name}"), text);
+            rootfs.add_file(format!("{folder}/aer_dev_{name}"), text);
         };
     write("correctable", &CORRECTABLE, ("TOTAL_ERR_COR", errors.correctable), &correctable);
     write("fatal", &UNCORRECTABLE, ("TOTAL_ERR_FATAL", errors.fatal), &fatal);
@@ -135,17 +138,17 @@ fn error_counters(tree: &mut Tree, folder: &str, gpu: &Gpu) {
 }
 
 /// The switch port above a GPU. GPUs of a second baseboard sit below the next device of the same bus.
-fn bridge(tree: &mut Tree, gpu: &Gpu, acs: bool) {
+fn bridge(rootfs: &mut RootFs, gpu: &Gpu, acs: bool) {
     let board = gpu.minor / 8;
     let bus = gpu.pci.bus.saturating_sub(1 + board);
     let folder = format!("sys/bus/pci/devices/0000:{bus:02x}:{board:02x}.0");
-    tree.value(format!("{folder}/vendor"), "0x1000");
-    tree.value(format!("{folder}/device"), "0xc030");
-    tree.value(format!("{folder}/class"), "0x060400");
-    tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/pcieport");
+    rootfs.add_value(format!("{folder}/vendor"), "0x1000");
+    rootfs.add_value(format!("{folder}/device"), "0xc030");
+    rootfs.add_value(format!("{folder}/class"), "0x060400");
+    rootfs.add_symlink(format!("{folder}/driver"), "../../../bus/pci/drivers/pcieport");
     let mut bytes = config(0x1000, 0xc030, 0x06_04_00, 6);
     access_control(&mut bytes, acs);
-    tree.add(format!("{folder}/config"), bytes);
+    rootfs.add_file(format!("{folder}/config"), bytes);
 }
 
 /// The first bytes of a device's configuration space with its PCI Express capability; `port` is its type there.

@@ -4,9 +4,9 @@ use std::ffi::{CStr, c_int};
 
 /// A return code other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Code(pub(crate) u32);
+pub(crate) struct ErrorCode(pub(crate) u32);
 
-impl Code {
+impl ErrorCode {
     pub(crate) const SUCCESS: c_int = 0;
     pub(crate) const UNINITIALISED: Self = Self(1);
     pub(crate) const INVALID_ARGUMENT: Self = Self(2);
@@ -33,10 +33,10 @@ impl Code {
 }
 
 /// What a call's body gives.
-pub(crate) type Answer = Result<(), Code>;
+pub(crate) type NvmlResult = Result<(), ErrorCode>;
 
 /// The driver's words for a code.
-pub(crate) fn words(code: c_int) -> &'static CStr {
+pub(crate) fn error_string(code: c_int) -> &'static CStr {
     match code {
         0 => c"Success",
         1 => c"Uninitialized",

@@ -1,16 +1,16 @@
-//! What befalls simulated nodes, and what mends it.
+//! What befalls simulated nodes, and what matches it.
 
 use farrier_fleet::health::finding::ActionBy;
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
 use jiff::Timestamp;
 
-use crate::random::Random;
+use crate::rng::SeededRng;
 
-/// What makes a trouble go away.
+/// What makes a fault go away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mend {
+pub enum Repair {
     /// It passes.
-    Itself {
+    SelfClearing {
         /// After this long.
         after_s: u32,
     },
@@ -19,12 +19,12 @@ pub enum Mend {
     /// A reboot.
     Reboot,
     /// Nothing but a person with a spare part.
-    Hands,
+    ReplacePart,
 }
 
-/// A kind of trouble. Codes and actions are those of the agent's rules.
+/// A kind of fault. Codes and actions are those of the agent's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trouble {
+pub struct NodeFault {
     /// The rule's code.
     pub code: &'static str,
     /// What tells it from others of the code.
@@ -36,107 +36,107 @@ pub struct Trouble {
     /// What the rule asks for.
     pub action: Action,
     /// What would really help, which the rule does not know.
-    pub mend: Mend,
+    pub repair: Repair,
     /// How often, against the others.
     weight: u64,
 }
 
 /// What a node may meet by itself. The shares follow Meta's Llama 3 run, where GPUs and their memory were about half of all interruptions
 /// (arXiv 2407.21783, table 5); they are the simulation's, and no forecast.
-const TROUBLES: [Trouble; 7] = [
-    Trouble {
+const NODE_FAULTS: [NodeFault; 7] = [
+    NodeFault {
         code: "gpu.xid",
         detail: "Xid 79",
         text: "the GPU has fallen off the bus",
         severity: Severity::Fatal,
         action: Action::RebootNode,
-        mend: Mend::Reboot,
+        repair: Repair::Reboot,
         weight: 20,
     },
-    Trouble {
+    NodeFault {
         code: "gpu.xid",
         detail: "Xid 48",
         text: "an error of memory that could not be corrected",
         severity: Severity::Fatal,
         action: Action::ResetGpu,
-        mend: Mend::Reset,
+        repair: Repair::Reset,
         weight: 30,
     },
-    Trouble {
+    NodeFault {
         code: "gpu.xid",
         detail: "Xid 119",
         text: "the GPU's own processor does not answer",
         severity: Severity::Fatal,
         action: Action::ResetGpu,
-        mend: Mend::Reboot,
+        repair: Repair::Reboot,
         weight: 15,
     },
-    Trouble {
+    NodeFault {
         code: "gpu.rows-failed",
         detail: "",
         text: "no spare row of memory is left",
         severity: Severity::Fatal,
         action: Action::DrainAndReplace,
-        mend: Mend::Hands,
+        repair: Repair::ReplacePart,
         weight: 5,
     },
-    Trouble {
+    NodeFault {
         code: "gpu.slowdown-thermal",
         detail: "",
         text: "the GPU is too hot and holds its clocks down",
         severity: Severity::Critical,
         action: Action::Investigate,
-        mend: Mend::Itself { after_s: 900 },
+        repair: Repair::SelfClearing { after_s: 900 },
         weight: 10,
     },
-    Trouble {
+    NodeFault {
         code: "nic.flapping",
         detail: "",
         text: "the port goes down and up again",
         severity: Severity::Warning,
         action: Action::Investigate,
-        mend: Mend::Itself { after_s: 600 },
+        repair: Repair::SelfClearing { after_s: 600 },
         weight: 15,
     },
-    Trouble {
+    NodeFault {
         code: "gpu.ecc-corrected-storm",
         detail: "",
         text: "errors of memory are corrected again and again",
         severity: Severity::Warning,
         action: Action::ResetGpu,
-        mend: Mend::Itself { after_s: 300 },
+        repair: Repair::SelfClearing { after_s: 300 },
         weight: 5,
     },
 ];
 
 /// What all nodes of a leaf switch meet when it fails.
-pub(super) const SWITCH: Trouble = Trouble {
+pub(super) const LEAF_SWITCH_FAILURE: NodeFault = NodeFault {
     code: "nic.down",
     detail: "",
     text: "the port is down",
     severity: Severity::Critical,
     action: Action::Investigate,
-    mend: Mend::Itself { after_s: 1800 },
+    repair: Repair::SelfClearing { after_s: 1800 },
     weight: 0,
 };
 
-impl Trouble {
+impl NodeFault {
     /// One of them.
-    pub(super) fn any(random: &mut Random) -> Self {
-        let mut left = random.below(TROUBLES.iter().map(|it| it.weight).sum());
-        for trouble in TROUBLES {
-            match left.checked_sub(trouble.weight) {
+    pub(super) fn random(rng: &mut SeededRng) -> Self {
+        let mut left = rng.below(NODE_FAULTS.iter().map(|fault| fault.weight).sum());
+        for fault in NODE_FAULTS {
+            match left.checked_sub(fault.weight) {
                 Some(rest) => left = rest,
-                None => return trouble,
+                None => return fault,
             }
         }
-        TROUBLES[0]
+        NODE_FAULTS[0]
     }
 
-    /// The trouble of a code and detail, for a story that is written beforehand.
-    pub fn named(code: &str, detail: &str) -> Option<Self> {
-        let mut all = TROUBLES.into_iter().chain([SWITCH]);
-        all.find(|it| it.code == code && it.detail == detail)
+    /// The fault of a code and detail, for a story that is written beforehand.
+    pub fn by_code(code: &str, detail: &str) -> Option<Self> {
+        let mut all = NODE_FAULTS.into_iter().chain([LEAF_SWITCH_FAILURE]);
+        all.find(|fault| fault.code == code && fault.detail == detail)
     }
 
     /// What the node's agent would say of it.
@@ -180,15 +180,15 @@ mod tests {
     #[test]
     fn every_trouble_is_one_that_a_rule_finds() {
         let rules = Rules::embedded().unwrap();
-        for trouble in TROUBLES.iter().chain([&SWITCH]) {
-            assert!(rules.iter().any(|rule| rule.code == trouble.code), "{}", trouble.code);
+        for fault in NODE_FAULTS.iter().chain([&LEAF_SWITCH_FAILURE]) {
+            assert!(rules.iter().any(|rule| rule.code == fault.code), "{}", fault.code);
         }
     }
 
     #[test]
     fn a_trouble_has_a_name_for_stories() {
-        let lost = Trouble::named("gpu.xid", "Xid 79").unwrap();
-        assert_eq!(lost.mend, Mend::Reboot);
-        assert_eq!(Trouble::named("gpu.xid", "Xid 80"), None);
+        let lost = NodeFault::by_code("gpu.xid", "Xid 79").unwrap();
+        assert_eq!(lost.repair, Repair::Reboot);
+        assert_eq!(NodeFault::by_code("gpu.xid", "Xid 80"), None);
     }
 }

@@ -1,11 +1,11 @@
 //! What is wrong with a GPU, in words for people.
 
-use super::{FifthGeneration, Gpu, Link, Reason, Remote};
-use crate::make::HEALTHY_FABRIC;
+use super::{Gpu, Link, NvLink5Counters, Remote, ThrottleReason};
+use crate::builder::HEALTHY_FABRIC;
 
 impl Gpu {
     /// What is wrong, in words.
-    pub fn wrong(&self) -> Vec<String> {
+    pub fn describe_faults(&self) -> Vec<String> {
         let mut wrong = self.states();
         wrong.extend(self.counts());
         wrong.extend(self.links());
@@ -41,7 +41,8 @@ impl Gpu {
                 count => format!("{count} events, the last {}", event.data),
             });
         }
-        let held = self.clock_events.reasons.iter().filter(|reason| **reason != Reason::GpuIdle);
+        let held =
+            self.clock_events.reasons.iter().filter(|reason| **reason != ThrottleReason::GpuIdle);
         wrong.extend(held.map(|reason| format!("clocks held: {}", reason.name())));
         wrong
     }
@@ -85,7 +86,7 @@ impl Gpu {
                 link.crc_flit_errors,
                 link.crc_data_errors,
             ];
-            counts.iter().any(|count| *count > 0) || link.fifth != FifthGeneration::default()
+            counts.iter().any(|count| *count > 0) || link.fifth != NvLink5Counters::default()
         });
         name("at another speed", &|link| link.speed_mb_per_s.is_some());
         let pcie = &self.pcie;
@@ -123,15 +124,15 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use crate::builder::{NodeSpec, build_node};
     use crate::fault::{Fault, LinkErrors, apply};
-    use crate::gpu::Reason;
-    use crate::make::{Spec, node};
+    use crate::gpu::ThrottleReason;
 
     #[test]
     fn what_is_injected_is_said() {
         let facts = farrier_facts::FactSet::embedded();
-        let mut gpu = node(facts, &Spec::of("H100-SXM5-80GB", 8)).unwrap().1.remove(0);
-        assert_eq!(gpu.wrong(), Vec::<String>::new());
+        let mut gpu = build_node(facts, &NodeSpec::new("H100-SXM5-80GB", 8)).unwrap().1.remove(0);
+        assert_eq!(gpu.describe_faults(), Vec::<String>::new());
         let errors = LinkErrors { crc: 1, ..LinkErrors::default() };
         for fault in [
             Fault::LinkErrors { link: 4, errors },
@@ -139,7 +140,7 @@ mod tests {
             Fault::PowerLimit(400_000),
             Fault::InforomInvalid,
             Fault::Xid { number: 31, message: None },
-            Fault::Throttle(vec![Reason::HwThermal]),
+            Fault::Throttle(vec![ThrottleReason::HwThermal]),
         ] {
             apply(&mut gpu, &fault, 0).unwrap();
         }
@@ -151,6 +152,6 @@ mod tests {
             "NVLink with errors: 4",
             "power limit 400 W",
         ];
-        assert_eq!(gpu.wrong(), said);
+        assert_eq!(gpu.describe_faults(), said);
     }
 }

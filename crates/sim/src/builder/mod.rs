@@ -7,11 +7,11 @@ use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
-    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Gpu, Held, Memory, Modes, Pci, Power, Rates,
-    Reason, Remap, RetiredPages, Temperature, Utilisation,
+    BoardInfo, ClockEvents, ClockRates, Clocks, Ecc, EccCounts, Gpu, Memory, Modes, Pci, Power,
+    Remap, RemapBanks, RetiredPages, Temperature, ThrottleReason, ThrottledTime, Utilisation,
 };
 use crate::node::Node;
-use crate::random::Random;
+use crate::rng::SeededRng;
 use crate::sku::Sku;
 
 /// How warm an idle GPU is.
@@ -40,7 +40,7 @@ const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
 
 /// The node that is wanted.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct NodeSpec {
     /// Any name of the GPU.
     pub sku: String,
     /// How many.
@@ -55,9 +55,9 @@ pub struct Spec {
     pub now_unix_ms: u64,
 }
 
-impl Spec {
+impl NodeSpec {
     /// A node with the defaults of everything but its GPUs.
-    pub fn of(sku: &str, gpus: u32) -> Self {
+    pub fn new(sku: &str, gpus: u32) -> Self {
         Self {
             sku: sku.to_owned(),
             gpus,
@@ -71,24 +71,24 @@ impl Spec {
 
 /// Why there is no such node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MakeError {
+pub enum BuildError {
     /// No GPU of this name.
     #[error("there is no gpu `{sku}` in the data")]
     UnknownSku {
         /// Asked for.
         sku: String,
         /// Names that may have been meant.
-        near: Vec<String>,
+        suggestions: Vec<String>,
     },
     /// None, or too many.
     #[error("a simulated node has 1 to {GPUS_MAX} GPUs, not {gpus}")]
-    Gpus {
+    GpuCount {
         /// Asked for.
         gpus: u32,
     },
     /// Not a driver version.
     #[error("`{driver}` is not a driver version")]
-    Driver {
+    InvalidDriver {
         /// Asked for.
         driver: String,
     },
@@ -101,25 +101,27 @@ pub enum MakeError {
 }
 
 /// The node and its GPUs.
-pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError> {
+pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), BuildError> {
     if spec.gpus == 0 || spec.gpus > GPUS_MAX {
-        return Err(MakeError::Gpus { gpus: spec.gpus });
+        return Err(BuildError::GpuCount { gpus: spec.gpus });
     }
     let Some(named) = facts.gpus.by_name(&spec.sku) else {
         let known = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
-        let near = farrier_facts::names::nearest(&spec.sku, known)
+        let suggestions = farrier_facts::names::nearest(&spec.sku, known)
             .into_iter()
             .map(str::to_owned)
             .collect();
-        return Err(MakeError::UnknownSku { sku: spec.sku.clone(), near });
+        return Err(BuildError::UnknownSku { sku: spec.sku.clone(), suggestions });
     };
-    let driver: DriverVersion =
-        spec.driver.parse().map_err(|_| MakeError::Driver { driver: spec.driver.clone() })?;
+    let driver: DriverVersion = spec
+        .driver
+        .parse()
+        .map_err(|_| BuildError::InvalidDriver { driver: spec.driver.clone() })?;
     let branch = facts
         .drivers
         .branch(driver.branch())
-        .ok_or(MakeError::UnknownBranch { branch: driver.branch().0 })?;
-    let hostname = format!("sim-{:04x}", Random::of(spec.seed, "hostname").below(0x1_0000));
+        .ok_or(BuildError::UnknownBranch { branch: driver.branch().0 })?;
+    let hostname = format!("sim-{:04x}", SeededRng::new(spec.seed, "hostname").below(0x1_0000));
     // A module for a baseboard that is alone was passed through to a virtual machine: it has no peers to link to.
     let virtual_machine = spec.gpus == 1 && named.gpu.form_factor == FormFactor::Sxm;
     let node = Node {
@@ -143,18 +145,18 @@ pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError>
     Ok((node, gpus))
 }
 
-fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu {
-    let sku = Sku::of(facts);
-    let mut random = Random::of(spec.seed, &format!("gpu {number}"));
+fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) -> Gpu {
+    let sku = Sku::for_gpu(facts);
+    let mut rng = SeededRng::new(spec.seed, &format!("gpu {number}"));
     let capability = facts.compute_capability;
     let remap = capability.major >= 8;
     Gpu {
         format: crate::FORMAT,
         name: facts.nvml_names.first().unwrap_or(&facts.id).clone(),
-        uuid: format!("GPU-{}", random.uuid()),
-        serial: format!("165{:010}", random.below(10_000_000_000)),
+        uuid: format!("GPU-{}", rng.uuid()),
+        serial: format!("165{:010}", rng.below(10_000_000_000)),
         minor: number,
-        board: board(facts, &sku, number, random.next()),
+        board: board(facts, &sku, number, rng.next()),
         pci: pci(facts, &sku, number, virtual_machine),
         lost: false,
         gone: false,
@@ -171,9 +173,9 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
         },
         clocks: clocks(&sku),
         clock_events: ClockEvents {
-            reasons: vec![Reason::GpuIdle],
+            reasons: vec![ThrottleReason::GpuIdle],
             since_unix_ms: spec.now_unix_ms,
-            held_us: Held::default(),
+            throttled_us: ThrottledTime::default(),
         },
         temperature: Temperature {
             gpu_c: IDLE_GPU_C,
@@ -220,7 +222,10 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
             uncorrected_rows: 0,
             pending: false,
             failed: false,
-            banks: Banks { max: if remap { sku.remap_banks } else { 0 }, ..Banks::default() },
+            banks: RemapBanks {
+                max: if remap { sku.remap_banks } else { 0 },
+                ..RemapBanks::default()
+            },
         },
         retired_pages: (!remap).then(RetiredPages::default),
         pcie: links::pcie(facts, spec.now_unix_ms),
@@ -235,9 +240,9 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
     }
 }
 
-fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> Board {
+fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
     let device_id = facts.pci_device_ids.first().map_or("0000", String::as_str).to_uppercase();
-    Board {
+    BoardInfo {
         architecture: facts.architecture.clone(),
         compute_capability: [facts.compute_capability.major, facts.compute_capability.minor],
         cores: sku.multiprocessors * sku.cores_per_multiprocessor,
@@ -279,13 +284,13 @@ fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
 fn clocks(sku: &Sku) -> Clocks {
     let memory = sku.memory_mhz.first().copied().unwrap_or(0);
     Clocks {
-        current_mhz: Rates {
+        current_mhz: ClockRates {
             graphics: sku.idle_graphics_mhz,
             sm: sku.idle_graphics_mhz,
             memory,
             video: sku.idle_video_mhz,
         },
-        max_mhz: Rates {
+        max_mhz: ClockRates {
             graphics: sku.max_graphics_mhz,
             sm: sku.max_graphics_mhz,
             memory,
@@ -357,7 +362,7 @@ mod tests {
     fn every_gpu_of_the_data_can_be_simulated() {
         let facts = FactSet::embedded();
         for gpu in &facts.gpus.gpu {
-            let (node, gpus) = super::node(facts, &Spec::of(&gpu.id, 2)).unwrap();
+            let (node, gpus) = build_node(facts, &NodeSpec::new(&gpu.id, 2)).unwrap();
             assert_eq!(node.sku, gpu.id);
             for made in &gpus {
                 assert!(made.memory.total_bytes > made.memory.reserved_bytes, "{}", gpu.id);
@@ -373,11 +378,11 @@ mod tests {
     #[test]
     fn the_seed_decides() {
         let facts = FactSet::embedded();
-        let spec = Spec::of("H100-SXM5-80GB", 8);
-        assert_eq!(node(facts, &spec), node(facts, &spec));
-        let other = node(facts, &Spec { seed: 2, ..spec.clone() }).unwrap();
-        assert_ne!(node(facts, &spec).unwrap().1[0].uuid, other.1[0].uuid);
-        let (_, gpus) = node(facts, &spec).unwrap();
+        let spec = NodeSpec::new("H100-SXM5-80GB", 8);
+        assert_eq!(build_node(facts, &spec), build_node(facts, &spec));
+        let other = build_node(facts, &NodeSpec { seed: 2, ..spec.clone() }).unwrap();
+        assert_ne!(build_node(facts, &spec).unwrap().1[0].uuid, other.1[0].uuid);
+        let (_, gpus) = build_node(facts, &spec).unwrap();
         let mut buses: Vec<u32> = gpus.iter().map(|gpu| gpu.pci.bus).collect();
         buses.dedup();
         assert_eq!(buses.len(), 8);
@@ -386,17 +391,23 @@ mod tests {
     #[test]
     fn refusals() {
         let facts = FactSet::embedded();
-        let unknown = node(facts, &Spec::of("H100-SXM5-81GB", 8)).unwrap_err();
-        assert!(matches!(unknown, MakeError::UnknownSku { near, .. } if !near.is_empty()));
+        let unknown = build_node(facts, &NodeSpec::new("H100-SXM5-81GB", 8)).unwrap_err();
+        assert!(
+            matches!(unknown, BuildError::UnknownSku { suggestions, .. } if !suggestions.is_empty())
+        );
         assert!(matches!(
-            node(facts, &Spec::of("H100-SXM5-80GB", 0)),
-            Err(MakeError::Gpus { gpus: 0 })
+            build_node(facts, &NodeSpec::new("H100-SXM5-80GB", 0)),
+            Err(BuildError::GpuCount { gpus: 0 })
         ));
-        let driver = |driver: &str| Spec { driver: driver.to_owned(), ..Spec::of("T4", 1) };
-        assert!(matches!(node(facts, &driver("latest")), Err(MakeError::Driver { .. })));
+        let driver =
+            |driver: &str| NodeSpec { driver: driver.to_owned(), ..NodeSpec::new("T4", 1) };
         assert!(matches!(
-            node(facts, &driver("12.34")),
-            Err(MakeError::UnknownBranch { branch: 12 })
+            build_node(facts, &driver("latest")),
+            Err(BuildError::InvalidDriver { .. })
+        ));
+        assert!(matches!(
+            build_node(facts, &driver("12.34")),
+            Err(BuildError::UnknownBranch { branch: 12 })
         ));
     }
 }

@@ -3,18 +3,18 @@
 use crate::gpu::Gpu;
 use crate::node::Node;
 
-use super::driver::{module_words, open_modules};
+use super::driver::{module_flavour, open_modules};
 
 /// A record that the kernel writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct KernelRecord {
     /// From 0, the worst, to 7; the driver's Xids are 3, errors.
     pub level: u8,
     /// What it says.
     pub text: String,
 }
 
-impl Record {
+impl KernelRecord {
     /// An error.
     pub fn error(text: impl Into<String>) -> Self {
         Self { level: 3, text: text.into() }
@@ -22,7 +22,7 @@ impl Record {
 }
 
 /// One line of `/dev/kmsg`. What is not printable is escaped, as the kernel does.
-pub fn format_record(record: &Record, sequence: u64, uptime_us: u64) -> String {
+pub fn format_record(record: &KernelRecord, sequence: u64, uptime_us: u64) -> String {
     let mut line = format!("{},{sequence},{uptime_us},-;", record.level);
     for character in record.text.chars() {
         match character {
@@ -39,7 +39,7 @@ pub fn format_record(record: &Record, sequence: u64, uptime_us: u64) -> String {
 
 /// What is in the log of a node that has just been made.
 pub fn boot_log(node: &Node, gpus: &[Gpu]) -> String {
-    let record = |level: u8, text: String| Record { level, text };
+    let record = |level: u8, text: String| KernelRecord { level, text };
     let mut records = vec![
         record(5, format!("Linux version {} (buildd@lcy02-amd64-026)", node.kernel)),
         record(4, "nvidia: loading out-of-tree module taints kernel.".to_owned()),
@@ -52,7 +52,7 @@ pub fn boot_log(node: &Node, gpus: &[Gpu]) -> String {
         let text = format!("nvidia {}: enabling device (0140 -> 0142)", gpu.pci.address());
         records.push(record(6, text));
     }
-    let kind = module_words(open_modules(node));
+    let kind = module_flavour(open_modules(node));
     let text = format!("NVRM: loading NVIDIA UNIX {kind}  {}  Release Build", node.driver);
     records.push(record(6, text));
     (0_u64..)
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_record_is_one_line() {
-        let record = Record { level: 4, text: "a\nb\\c".to_owned() };
+        let record = KernelRecord { level: 4, text: "a\nb\\c".to_owned() };
         assert_eq!(format_record(&record, 7, 12), "4,7,12,-;a\\x0ab\\x5cc\n");
     }
 }

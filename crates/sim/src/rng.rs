@@ -2,11 +2,11 @@
 
 /// A stream of numbers that its seed decides.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRng(u64);
 
-impl Random {
+impl SeededRng {
     /// The stream of one thing of one node; `name` keeps streams apart so that adding one changes no other.
-    pub(crate) fn of(seed: u64, name: &str) -> Self {
+    pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -42,10 +42,10 @@ mod tests {
 
     #[test]
     fn the_seed_and_the_name_decide() {
-        let first = Random::of(1, "gpu 0").uuid();
-        assert_eq!(first, Random::of(1, "gpu 0").uuid());
-        assert_ne!(first, Random::of(1, "gpu 1").uuid());
-        assert_ne!(first, Random::of(2, "gpu 0").uuid());
+        let first = SeededRng::new(1, "gpu 0").uuid();
+        assert_eq!(first, SeededRng::new(1, "gpu 0").uuid());
+        assert_ne!(first, SeededRng::new(1, "gpu 1").uuid());
+        assert_ne!(first, SeededRng::new(2, "gpu 0").uuid());
         assert_eq!(first.len(), 36);
     }
 }

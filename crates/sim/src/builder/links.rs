@@ -2,7 +2,7 @@
 
 use farrier_facts::gpu::Gpu as GpuFacts;
 
-use crate::gpu::{Fabric, FifthGeneration, Link, Mig, MigMemory, NvLink, Pcie, PcieErrors, Remote};
+use crate::gpu::{Fabric, Link, Mig, MigMemory, NvLink, NvLink5Counters, Pcie, PcieErrors, Remote};
 use crate::sku::Sku;
 
 use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
@@ -64,7 +64,7 @@ pub(super) fn nvlink(
             transmitted_kib: 0,
             received_kib: 0,
             speed_mb_per_s: None,
-            fifth: FifthGeneration::default(),
+            fifth: NvLink5Counters::default(),
         }
     };
     NvLink {

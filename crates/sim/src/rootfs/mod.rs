@@ -6,7 +6,7 @@
 mod driver;
 mod elf;
 mod host;
-mod log;
+mod kernel_log;
 mod network;
 mod packages;
 mod pci;
@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
-use crate::state::State;
+use crate::state::SimState;
 
-pub use log::{Record, boot_log, format_record};
+pub use kernel_log::{KernelRecord, boot_log, format_record};
 
 /// A part of the tree; no path is in two of them.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum Subtree {
     Driver,
     Pci,
     Host,
@@ -32,23 +32,29 @@ enum Part {
     Processes,
 }
 
-const PARTS: [Part; 6] =
-    [Part::Driver, Part::Pci, Part::Host, Part::Packages, Part::Network, Part::Processes];
+const SUBTREES: [Subtree; 6] = [
+    Subtree::Driver,
+    Subtree::Pci,
+    Subtree::Host,
+    Subtree::Packages,
+    Subtree::Network,
+    Subtree::Processes,
+];
 
-impl Part {
-    fn add(self, tree: &mut Tree, node: &Node, host: &Host, gpus: &[&Gpu]) {
+impl Subtree {
+    fn add(self, rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
         match self {
-            Self::Driver => driver::add(tree, node, gpus),
-            Self::Pci => pci::add(tree, node, host, gpus),
-            Self::Host => host::add(tree, node, host),
-            Self::Packages => packages::add(tree, node, gpus),
-            Self::Network => network::add(tree, host),
-            Self::Processes => proc::add(tree, node, host, gpus),
+            Self::Driver => driver::add(rootfs, node, gpus),
+            Self::Pci => pci::add(rootfs, node, host, gpus),
+            Self::Host => host::add(rootfs, node, host),
+            Self::Packages => packages::add(rootfs, node, gpus),
+            Self::Network => network::add(rootfs, host),
+            Self::Processes => proc::add(rootfs, node, host, gpus),
         }
     }
 
     /// Whether what it is made of has changed, so that the many files of the others need not be made to be compared.
-    fn may_differ(self, before: &State, after: &State) -> bool {
+    fn may_differ(self, before: &SimState, after: &SimState) -> bool {
         let host = before.host != after.host;
         let gpus = before.gpus != after.gpus;
         // The clock is in no file but that of the host's uptime.
@@ -66,89 +72,90 @@ impl Part {
 
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum FileContent {
     /// A file, all of it.
     File(Vec<u8>),
     /// A symbolic link to this.
-    Link(String),
+    Symlink(String),
 }
 
 /// Files by their path below `root/`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tree(BTreeMap<String, Content>);
+pub struct RootFs(BTreeMap<String, FileContent>);
 
-impl Tree {
+impl RootFs {
     /// The files of the node.
-    pub fn of<'a>(node: &Node, host: &Host, gpus: impl IntoIterator<Item = &'a Gpu>) -> Self {
+    pub fn for_node<'a>(node: &Node, host: &Host, gpus: impl IntoIterator<Item = &'a Gpu>) -> Self {
         let gpus: Vec<&Gpu> = gpus.into_iter().collect();
-        let mut tree = Self::default();
-        for part in PARTS {
-            part.add(&mut tree, node, host, &gpus);
+        let mut rootfs = Self::default();
+        for subtree in SUBTREES {
+            subtree.add(&mut rootfs, node, host, &gpus);
         }
-        tree
+        rootfs
     }
 
     /// The files that follow the clock.
-    pub(crate) fn of_clock(node: &Node) -> Self {
-        let mut tree = Self::default();
-        host::uptime(&mut tree, node);
-        tree
+    pub(crate) fn clock_files(node: &Node) -> Self {
+        let mut rootfs = Self::default();
+        host::uptime(&mut rootfs, node);
+        rootfs
     }
 
     /// The files before and after a change, of the parts that it may have touched.
-    pub(crate) fn around(before: &State, after: &State) -> (Self, Self) {
-        let touched: Vec<Part> =
-            PARTS.into_iter().filter(|part| part.may_differ(before, after)).collect();
-        let files = |state: &State| {
+    pub(crate) fn before_and_after(before: &SimState, after: &SimState) -> (Self, Self) {
+        let touched: Vec<Subtree> =
+            SUBTREES.into_iter().filter(|subtree| subtree.may_differ(before, after)).collect();
+        let files = |state: &SimState| {
             let gpus: Vec<&Gpu> = state.gpus.values().collect();
-            let mut tree = Self::default();
-            for part in &touched {
-                part.add(&mut tree, &state.node, &state.host, &gpus);
+            let mut rootfs = Self::default();
+            for subtree in &touched {
+                subtree.add(&mut rootfs, &state.node, &state.host, &gpus);
             }
-            tree
+            rootfs
         };
         (files(before), files(after))
     }
 
     /// All files.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Content)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &FileContent)> {
         self.0.iter().map(|(path, content)| (path.as_str(), content))
     }
 
     /// What is at a path.
-    pub fn get(&self, path: &str) -> Option<&Content> {
+    pub fn get(&self, path: &str) -> Option<&FileContent> {
         self.0.get(path)
     }
 
     /// A text.
-    fn add(&mut self, path: impl Into<String>, text: impl Into<Vec<u8>>) {
-        self.0.insert(path.into(), Content::File(text.into()));
+    fn add_file(&mut self, path: impl Into<String>, text: impl Into<Vec<u8>>) {
+        self.0.insert(path.into(), FileContent::File(text.into()));
     }
 
     /// A value of sysfs: one line.
-    fn value(&mut self, path: impl Into<String>, value: impl std::fmt::Display) {
-        self.add(path, format!("{value}\n"));
+    fn add_value(&mut self, path: impl Into<String>, value: impl std::fmt::Display) {
+        self.add_file(path, format!("{value}\n"));
     }
 
-    fn link(&mut self, path: impl Into<String>, target: impl Into<String>) {
-        self.0.insert(path.into(), Content::Link(target.into()));
+    fn add_symlink(&mut self, path: impl Into<String>, target: impl Into<String>) {
+        self.0.insert(path.into(), FileContent::Symlink(target.into()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Adapters;
-    use crate::make::{Spec, node};
+    use crate::builder::{NodeSpec, build_node};
+    use crate::host::NicConfig;
 
     #[test]
     fn the_tree_fits_the_node() {
         let (made, gpus) =
-            node(farrier_facts::FactSet::embedded(), &Spec::of("H100-SXM5-80GB", 8)).unwrap();
-        let host = Host::of(&made, Adapters { ports: 8, ethernet: false, efa: 2 });
-        let tree = Tree::of(&made, &host, &gpus);
-        let text = |path: &str| match tree.get(path) {
-            Some(Content::File(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            build_node(farrier_facts::FactSet::embedded(), &NodeSpec::new("H100-SXM5-80GB", 8))
+                .unwrap();
+        let host = Host::new(&made, NicConfig { ports: 8, ethernet: false, efa: 2 });
+        let rootfs = RootFs::for_node(&made, &host, &gpus);
+        let text = |path: &str| match rootfs.get(path) {
+            Some(FileContent::File(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             other => panic!("{path}: {other:?}"),
         };
         assert!(text("proc/driver/nvidia/version").contains("580.95.05"));
@@ -166,10 +173,11 @@ mod tests {
     #[test]
     fn an_unloaded_driver_leaves_no_trace() {
         let (mut made, gpus) =
-            node(farrier_facts::FactSet::embedded(), &Spec::of("H100-SXM5-80GB", 8)).unwrap();
-        let host = Host::of(&made, Adapters::default());
+            build_node(farrier_facts::FactSet::embedded(), &NodeSpec::new("H100-SXM5-80GB", 8))
+                .unwrap();
+        let host = Host::new(&made, NicConfig::default());
         made.driver_loaded = false;
-        let tree = Tree::of(&made, &host, &gpus);
+        let rootfs = RootFs::for_node(&made, &host, &gpus);
         let left: Vec<&str> = tree
             .iter()
             .map(|(path, _)| path)
@@ -178,6 +186,6 @@ mod tests {
             })
             .collect();
         assert!(left.is_empty(), "{left:?}");
-        assert!(tree.get("sys/bus/pci/devices/0000:1b:00.0/vendor").is_some());
+        assert!(rootfs.get("sys/bus/pci/devices/0000:1b:00.0/vendor").is_some());
     }
 }
