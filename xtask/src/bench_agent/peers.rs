@@ -80,7 +80,7 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
 mod tests {
     #[test]
     fn the_clients_are_those_of_the_tests() {
-        let tests = include_str!("../../../crates/cli/tests/simulate/world.rs");
+        let tests = include_str!("../../../crates/cli/tests/simulate/test_node.rs");
         for client in super::CLIENTS {
             assert!(tests.contains(client), "{client} is not what the tests install");
         }

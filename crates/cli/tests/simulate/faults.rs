@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
-use crate::world::{World, ended_within, python};
+use crate::test_node::{TestNode, python, wait_with_timeout};
 
 /// A client that holds a handle, and waits until a call with it returns what is wanted.
-const HOLD: &str = "
+const HOLD_HANDLE: &str = "
 held = gpu(0)
 print('held')
 def until(wanted):
@@ -18,11 +18,11 @@ def until(wanted):
 ";
 
 #[test]
-fn a_waiting_client_is_told_of_an_xid() {
+fn event_wait_returns_an_xid() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["xid", "31", "--gpu", "4"]);
-    let mut child = world.spawn(
+    let node = TestNode::eight_h100();
+    node.inject(&["xid", "31", "--gpu", "4"]);
+    let mut child = node.spawn(
         &python,
         "
 events = nvmlEventSetCreate()
@@ -39,27 +39,27 @@ nvmlEventSetFree(events)
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     assert_eq!(line(), "ready", "what happened before is not told");
-    world.inject(&["xid", "94", "--gpu", "2"]);
+    node.inject(&["xid", "94", "--gpu", "2"]);
     assert_eq!(line(), "2 8 94");
-    world.inject(&["xid", "79", "--gpu", "5"]);
+    node.inject(&["xid", "79", "--gpu", "5"]);
     assert_eq!(line(), "lost 8 79");
     assert_eq!(line(), "10", "then the wait ends with a timeout");
     assert!(child.wait().unwrap().success());
 }
 
 #[test]
-fn counters_and_states_are_seen() {
+fn injected_counters_are_visible_in_nvml() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
-    world.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
-    world.inject(&["nvlink-down", "7", "--gpu", "1"]);
-    world.inject(&["nvlink-errors", "6", "--crc", "9", "--gpu", "1"]);
-    world.inject(&["recovery-action", "1", "--gpu", "1"]);
-    world.inject(&["pcie", "--width", "8", "--replays", "40", "--gpu", "1"]);
-    world.inject(&["throttle", "hw-thermal", "--gpu", "1"]);
-    world.inject(&["power", "650", "--gpu", "1"]);
-    let seen = world.python(
+    let node = TestNode::eight_h100();
+    node.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    node.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
+    node.inject(&["nvlink-down", "7", "--gpu", "1"]);
+    node.inject(&["nvlink-errors", "6", "--crc", "9", "--gpu", "1"]);
+    node.inject(&["recovery-action", "1", "--gpu", "1"]);
+    node.inject(&["pcie", "--width", "8", "--replays", "40", "--gpu", "1"]);
+    node.inject(&["throttle", "hw-thermal", "--gpu", "1"]);
+    node.inject(&["power", "650", "--gpu", "1"]);
+    let output = node.python(
         &python,
         "
 one = gpu(1)
@@ -76,17 +76,17 @@ print(json.dumps([
 ",
     );
     let expected = "[17, 2, [0, 3, 1, 0], 3, [1, 0], 9, [1, 1, true, 40], 8, 72, 650000, 0]";
-    assert_eq!(seen.trim(), expected);
+    assert_eq!(output.trim(), expected);
 }
 
 #[test]
-fn a_lost_gpu_a_failing_call_and_a_hanging_one() {
+fn lost_gpu_failing_call_and_hanging_call() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.inject(&["lost", "--gpu", "6"]);
-    world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
-    world.inject(&["hang", "nvmlDeviceGetPowerUsage", "0.7", "--gpu", "3"]);
-    let seen = world.python(
+    let node = TestNode::eight_h100();
+    node.inject(&["lost", "--gpu", "6"]);
+    node.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
+    node.inject(&["hang", "nvmlDeviceGetPowerUsage", "0.7", "--gpu", "3"]);
+    let output = node.python(
         &python,
         "
 start = time.monotonic()
@@ -95,38 +95,38 @@ hung = time.monotonic() - start
 print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTemperature, gpu(2), 0), code(nvmlDeviceGetTemperature, gpu(1), 0), 0.6 < hung]))
 ",
     );
-    assert_eq!(seen.trim(), "[15, 16, 0, true]");
+    assert_eq!(output.trim(), "[15, 16, 0, true]");
 
     // A client that holds a handle finds out as well, and again when it is put right.
-    let mut child = world.spawn(&python, &format!("{HOLD}until(15)\nuntil(0)\n"));
+    let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}until(15)\nuntil(0)\n"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     assert_eq!(line(), "held");
-    world.inject(&["lost"]);
+    node.inject(&["lost"]);
     assert_eq!(line(), "15");
-    world.inject(&["clear"]);
+    node.inject(&["clear"]);
     assert_eq!(line(), "0");
     assert!(child.wait().unwrap().success());
 
-    world.inject(&["hang", "nvmlInit", "forever"]);
-    world.inject(&["hang", "nvmlInitWithFlags", "forever"]);
-    let mut stuck = world.spawn(&python, "print('initialised')");
-    assert!(ended_within(&mut stuck, Duration::from_secs(2)).is_none(), "it hangs");
+    node.inject(&["hang", "nvmlInit", "forever"]);
+    node.inject(&["hang", "nvmlInitWithFlags", "forever"]);
+    let mut stuck = node.spawn(&python, "print('initialised')");
+    assert!(wait_with_timeout(&mut stuck, Duration::from_secs(2)).is_none(), "it hangs");
     stuck.kill().unwrap();
     stuck.wait().unwrap();
-    world.inject(&["clear"]);
-    assert_eq!(world.python(&python, "print(nvmlDeviceGetCount())").trim(), "8");
+    node.inject(&["clear"]);
+    assert_eq!(node.python(&python, "print(nvmlDeviceGetCount())").trim(), "8");
 }
 
 #[test]
-fn settings_are_kept_and_need_the_right() {
+fn settings_persist_and_need_permission() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    world.edit("node.json", |node| node["as_root"] = false.into());
+    let node = TestNode::eight_h100();
+    node.edit("node.json", |node| node["as_root"] = false.into());
     let set = "print(code(nvmlDeviceSetPowerManagementLimit, gpu(0), 500000))";
-    assert_eq!(world.python(&python, set).trim(), "4", "without the right nothing is set");
-    world.edit("node.json", |node| node["as_root"] = true.into());
-    let seen = world.python(
+    assert_eq!(node.python(&python, set).trim(), "4", "without the right nothing is set");
+    node.edit("node.json", |node| node["as_root"] = true.into());
+    let output = node.python(
         &python,
         "
 one = gpu(0)
@@ -138,8 +138,8 @@ print(json.dumps([
 ]))
 ",
     );
-    assert_eq!(seen.trim(), "[2, 0, 2, 0, 0, 0, 0, 0, 0, 500000]");
-    let again = world.python(
+    assert_eq!(output.trim(), "[2, 0, 2, 0, 0, 0, 0, 0, 0, 500000]");
+    let again = node.python(
         &python,
         "
 one = gpu(0)
@@ -174,15 +174,15 @@ print(json.dumps([reads > 50, wrong[:5]]))
 ";
 
 #[test]
-fn edits_while_clients_read() {
+fn clients_survive_concurrent_edits() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
-    let stop = world.path().join("stop");
+    let node = TestNode::eight_h100();
+    let stop = node.path().join("stop");
     let mut children: Vec<_> = (0..2)
         .map(|_| {
             let source =
                 POLLER.replace("os.environ['STOP']", &format!("{:?}", stop.to_str().unwrap()));
-            world.spawn(&python, &source)
+            node.spawn(&python, &source)
         })
         .collect();
     let mut outputs: Vec<_> = children
@@ -192,9 +192,9 @@ fn edits_while_clients_read() {
     for output in &mut outputs {
         assert_eq!(output.next().unwrap().unwrap(), "ready");
     }
-    let path = world.path().join("gpus/3.json");
+    let path = node.path().join("gpus/3.json");
     for round in 0_usize..20 {
-        world.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
+        node.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
         // An editor that writes in place, and stops half-way.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() * round / 20]).unwrap();
@@ -209,9 +209,9 @@ fn edits_while_clients_read() {
 }
 
 #[test]
-fn faults_of_memory_links_and_settings_are_seen() {
+fn memory_link_and_setting_faults_are_visible_in_nvml() {
     let Some(python) = python() else { return };
-    let world = World::of("B200-SXM6-180GB", 2, "580.95.05");
+    let node = TestNode::new("B200-SXM6-180GB", 2, "580.95.05");
     for words in [
         vec![
             "nvlink-errors",
@@ -258,7 +258,7 @@ fn faults_of_memory_links_and_settings_are_seen() {
         vec!["repair-pending", "--channel"],
         vec!["xid", "154"],
     ] {
-        world.inject(&words);
+        node.inject(&words);
     }
     let source = "
 one = gpu(0)
@@ -275,43 +275,43 @@ print(json.dumps([
     nvmlDeviceGetFieldValues(one, [230])[0].value.uiVal,
 ]))
 ";
-    let seen = world.python(&python, source);
+    let output = node.python(&python, source);
     let expected = "[[4, 5, 3, 6, 1, 3, 524, 9, 4040, 11], 26000, [7, 2], [2, 425], 14, 1073741824, 1200, 2000, 1, 700000, 0, 3, [1, 0], 1]";
-    assert_eq!(seen.trim(), expected);
+    assert_eq!(output.trim(), expected);
 }
 
 #[test]
-fn retired_pages_of_parts_that_have_them() {
+fn retired_pages_are_visible_in_nvml() {
     let Some(python) = python() else { return };
-    let world = World::of("T4", 1, "580.95.05");
-    world.inject(&["retired", "--single", "3", "--double", "2", "--pending"]);
-    let seen = world.python(
+    let node = TestNode::new("T4", 1, "580.95.05");
+    node.inject(&["retired", "--single", "3", "--double", "2", "--pending"]);
+    let output = node.python(
         &python,
         "print(len(nvmlDeviceGetRetiredPages(gpu(0), 0)), len(nvmlDeviceGetRetiredPages(gpu(0), 1)), nvmlDeviceGetRetiredPagesPendingStatus(gpu(0)))",
     );
-    assert_eq!(seen.trim(), "3 2 1");
+    assert_eq!(output.trim(), "3 2 1");
 }
 
 #[test]
-fn an_unloaded_and_a_replaced_driver() {
+fn unloaded_and_replaced_driver() {
     let Some(python) = python() else { return };
-    let world = World::of_eight();
+    let node = TestNode::eight_h100();
     let then = "until(9)\nuntil(0)\nnvmlInit()\nprint('again')\n";
-    let mut child = world.spawn(&python, &format!("{HOLD}{then}"));
+    let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}{then}"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     assert_eq!(line(), "held");
-    world.inject(&["driver-unloaded"]);
+    node.inject(&["driver-unloaded"]);
     assert_eq!(line(), "9");
     let init = "from pynvml import *\ntry: nvmlInit()\nexcept NVMLError as err: print(err.value)";
     let started = || {
-        let output = world.client(&python, &["-c", init]).output().unwrap();
+        let output = node.client(&python, &["-c", init]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     assert_eq!(started(), "9");
-    world.inject(&["module-on-disk", "580.105.08"]);
-    world.inject(&["clear"]);
-    world.inject(&["module-on-disk", "580.105.08"]);
+    node.inject(&["module-on-disk", "580.105.08"]);
+    node.inject(&["clear"]);
+    node.inject(&["module-on-disk", "580.105.08"]);
     assert_eq!(line(), "0", "who has the old library goes on with it");
     assert_eq!(line(), "again");
     assert_eq!(started(), "18", "who starts now has the new one");

@@ -12,5 +12,5 @@ mod command;
 mod diag;
 mod faults;
 mod host;
+mod test_node;
 mod transcript;
-mod world;

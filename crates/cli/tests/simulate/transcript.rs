@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::world::{World, python};
+use crate::test_node::{TestNode, python};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/nvml")
@@ -58,8 +58,8 @@ const OTHER_FIELD: &[(u64, &str)] = &[
     (198, "a counter of the card's link"),
 ];
 
-fn excused<K: PartialEq>(list: &[(K, &str)], key: &K) -> bool {
-    list.iter().any(|(excused, _)| excused == key)
+fn is_exempt<K: PartialEq>(list: &[(K, &str)], key: &K) -> bool {
+    list.iter().any(|(exempt, _)| exempt == key)
 }
 
 fn calls(transcript: &Value, group: &str) -> Vec<Value> {
@@ -68,14 +68,14 @@ fn calls(transcript: &Value, group: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_simulated_h200_answers_as_a_real_one() {
+fn simulated_h200_matches_the_recorded_transcript() {
     let Some(python) = python() else { return };
     let real: Value = serde_json::from_slice(
         &fs::read(fixtures().join("h200_580.159.04_transcript.json")).unwrap(),
     )
     .unwrap();
-    let world = World::of("H200-SXM5-141GB", 1, "580.159.04");
-    let simulated = capture(&world, &python);
+    let node = TestNode::new("H200-SXM5-141GB", 1, "580.159.04");
+    let simulated = capture(&node, &python);
 
     assert_eq!(
         simulated["library"]["exported"], real["library"]["exported"],
@@ -97,10 +97,10 @@ fn the_simulated_h200_answers_as_a_real_one() {
 }
 
 /// Runs the capture against the node.
-fn capture(world: &World, python: &Path) -> Value {
+fn capture(node: &TestNode, python: &Path) -> Value {
     let (out, library) =
-        (world.path().join("capture.json"), world.path().join("lib/libnvidia-ml.so.1"));
-    let folder = world.python(python, "import pynvml; print(os.path.dirname(pynvml.__file__))");
+        (node.path().join("capture.json"), node.path().join("lib/libnvidia-ml.so.1"));
+    let folder = node.python(python, "import pynvml; print(os.path.dirname(pynvml.__file__))");
     let script = fixtures().join("capture.py");
     let words = [
         script.to_str().unwrap(),
@@ -110,7 +110,7 @@ fn capture(world: &World, python: &Path) -> Value {
         folder.trim(),
         out.to_str().unwrap(),
     ];
-    let output = world.client(python, &words).output().unwrap();
+    let output = node.client(python, &words).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&fs::read(out).unwrap()).unwrap()
 }
@@ -131,20 +131,20 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
     for key in ["missing", "failed", "text"] {
         differ(key, &real[key], &simulated[key]);
     }
-    if !excused(OTHER_CODE, &call) {
+    if !is_exempt(OTHER_CODE, &call) {
         differ("code", &real["rc"], &simulated["rc"]);
     }
     // The outputs of a call that failed are whatever was there before.
     let answered = matches!(real["rc"].as_i64(), Some(0 | 7));
-    if answered && real.get("out").is_some() && !excused(OTHER_VALUE, &call) {
+    if answered && real.get("out").is_some() && !is_exempt(OTHER_VALUE, &call) {
         differ("values", &real["out"], &simulated["out"]);
     } else if answered && real.get("out").is_some() {
         differ("shape", &shape(&real["out"]), &shape(&simulated["out"]));
     }
     for list in ["values", "metrics"] {
         let empty = Vec::new();
-        let of = |record: &Value| record[list].as_array().unwrap_or(&empty).clone();
-        for (real, simulated) in of(real).iter().zip(&of(simulated)) {
+        let entries = |record: &Value| record[list].as_array().unwrap_or(&empty).clone();
+        for (real, simulated) in entries(real).iter().zip(&entries(simulated)) {
             let (real, simulated) = (stable(real), stable(simulated));
             differ(list, &real, &simulated);
         }
@@ -153,15 +153,15 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
 
 /// What of a field or a metric does not depend on the moment.
 fn stable(entry: &Value) -> Value {
-    let mut kept = BTreeMap::new();
+    let mut fields = BTreeMap::new();
     for key in ["field", "scope", "rc", "type", "metric", "shortName", "longName", "unit"] {
-        kept.insert(key, entry[key].clone());
+        fields.insert(key, entry[key].clone());
     }
-    if let Some(field) = entry["field"].as_u64().filter(|field| !excused(OTHER_FIELD, field)) {
-        kept.insert("raw", entry["raw"].clone());
+    if let Some(field) = entry["field"].as_u64().filter(|field| !is_exempt(OTHER_FIELD, field)) {
+        fields.insert("raw", entry["raw"].clone());
         assert!(field < 1000);
     }
-    serde_json::to_value(kept).unwrap()
+    serde_json::to_value(fields).unwrap()
 }
 
 /// A value without its numbers and words: its type, and the names and number of its parts.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::{Value, json};
 
 use crate::support::farrier;
-use crate::support::wait::PATIENCE;
+use crate::support::wait::TEST_TIMEOUT;
 
 /// A lease is longer than any test waits.
 const LEASE_S: i64 = 900;
@@ -39,13 +39,13 @@ fn order_until(generation: u64, what: Value, boot: Option<&str>, lease_s: i64) -
 }
 
 /// A desk that runs, and does not outlive its test.
-pub(crate) struct Orders {
+pub(crate) struct OrdersProcess {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Value>,
 }
 
-impl Orders {
+impl OrdersProcess {
     pub(crate) fn start(config: &Path, log: &Path, crash: Option<&str>) -> Self {
         Self::start_with(config, log, crash, &[])
     }
@@ -87,7 +87,7 @@ impl Orders {
 
     /// The next line; none: it has ended.
     pub(crate) fn hear(&self) -> Option<Value> {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(line) => Some(line),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it says nothing"),
@@ -138,7 +138,7 @@ impl Orders {
     }
 }
 
-impl Drop for Orders {
+impl Drop for OrdersProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -14,7 +14,7 @@ use crate::support::wait::{wait_for, wait_until};
 use crate::support::{Ran, farrier, run};
 
 /// A server that does not outlive its test.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     child: Child,
     folder: PathBuf,
     log: PathBuf,
@@ -22,11 +22,11 @@ pub(crate) struct Server {
 
 /// Waits until something is so.
 #[track_caller]
-pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
-    wait_until(|| what.to_owned(), holds);
+pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
+    wait_until(|| what.to_owned(), condition);
 }
 
-impl Server {
+impl TestServer {
     /// Starts one in `folder`, with the name of what it logs.
     pub(crate) fn start(folder: &Path, listen: &str, log: &str) -> Self {
         Self::start_with(folder, listen, log, &[])
@@ -100,17 +100,17 @@ impl Server {
     }
 
     /// A person with a role logs in.
-    pub(crate) fn log_in(&self, name: &str, role: &str) -> Person {
+    pub(crate) fn log_in(&self, name: &str, role: &str) -> TestUser {
         let (url, fingerprint) = (self.url(), self.fingerprint());
         self.log_in_with(name, role, &["--server", &url, "--ca-fingerprint", &fingerprint])
     }
 
     /// Likewise, with these words of `farrier login`.
-    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> Person {
+    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> TestUser {
         let made = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
         assert_eq!(made.code, 0, "{}", made.stderr);
         let made: Value = serde_json::from_str(&made.stdout).unwrap();
-        let person = Person { config: self.folder.join(format!("config-{name}")) };
+        let person = TestUser { config: self.folder.join(format!("config-{name}")) };
         let token = made["token"].as_str().unwrap();
         person.fine(&[&["login"], words, &["--token", token]].concat());
         person
@@ -119,11 +119,11 @@ impl Server {
     /// The log on disk, as it is now.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let log = SqliteLog::open_to_read(&self.folder.join("server/log")).unwrap();
-        log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
+        log.read(0, usize::MAX).unwrap().iter().map(|row| row.entry().unwrap()).collect()
     }
 
-    pub(crate) fn has(&self, is: impl Fn(&Event) -> bool) -> bool {
-        self.entries().iter().any(|entry| is(&entry.event))
+    pub(crate) fn has(&self, matches: impl Fn(&Event) -> bool) -> bool {
+        self.entries().iter().any(|entry| matches(&entry.event))
     }
 
     pub(crate) fn kill(mut self) {
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -151,11 +151,11 @@ impl Drop for Server {
 }
 
 /// Somebody with a token, who has logged in.
-pub(crate) struct Person {
+pub(crate) struct TestUser {
     config: PathBuf,
 }
 
-impl Person {
+impl TestUser {
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
         let mut command = farrier(words);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");

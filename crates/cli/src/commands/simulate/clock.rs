@@ -27,7 +27,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let directory = super::existing(&args.dir)?;
+    let directory = super::open_node(&args.dir)?;
     let clock = directory.set_clock(super::now_unix_ms(), |now| {
         match (args.set_unix_ms, args.advance_s) {
             (Some(set), _) => Some(set),

@@ -42,7 +42,7 @@ pub(crate) fn run(command: &SimulateCommand, printer: &mut Printer) -> anyhow::R
 }
 
 /// The node in `path`, which must be there.
-fn existing(path: &Path) -> anyhow::Result<NodeDir> {
+fn open_node(path: &Path) -> anyhow::Result<NodeDir> {
     let directory = NodeDir::new(path);
     if !directory.node_path().exists() {
         return Err(Hinted::error(

@@ -13,7 +13,7 @@ use crate::printer::Printer;
 use crate::sets;
 
 /// The name of the library as it is built.
-const BUILT: &str = "libfarrier_nvml_sim.so";
+const LIBRARY_FILE: &str = "libfarrier_nvml_sim.so";
 
 /// The node to make.
 #[derive(Debug, clap::Args)]
@@ -63,12 +63,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
     let (mut node, gpus) =
-        builder::build_node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+        builder::build_node(&sets::active(), &spec).map_err(|err| with_hint(&err))?;
     node.clock_unix_ms = args.clock_unix_ms;
     let adapters = NicConfig { ports: args.adapters, ethernet: args.roce, efa: args.efa };
     let host = Host::new(&node, adapters);
     if args.force {
-        refuse_stranger(&args.dir)?;
+        require_simulated_node(&args.dir)?;
     }
     let directory = NodeDir::new(&args.dir);
     directory.create(&node, &host, &gpus, args.force).map_err(|err| match err {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Only a simulated node is replaced: a slip of the finger must not cost a home directory's `lib`.
-fn refuse_stranger(dir: &Path) -> anyhow::Result<()> {
+fn require_simulated_node(dir: &Path) -> anyhow::Result<()> {
     let occupied = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if occupied && !dir.join("node.json").is_file() {
         return Err(Hinted::error(
@@ -119,33 +119,37 @@ fn library() -> anyhow::Result<PathBuf> {
         }
         return Err(Hinted::error(
             format!("FARRIER_NVML_SIM names `{}`, and there is no file", named.display()),
-            format!("name the `{BUILT}` that `cargo build -p farrier-nvml-sim` makes, or unset it"),
+            format!(
+                "name the `{LIBRARY_FILE}` that `cargo build -p farrier-nvml-sim` makes, or unset it"
+            ),
         ));
     }
     // Where cargo leaves it when it builds this program; then where it lies when it was built or installed by itself.
-    let mut places = vec![
-        folder.join("deps").join(BUILT),
-        folder.join(BUILT),
-        folder.join("../lib/farrier").join(BUILT),
+    let mut candidates = vec![
+        folder.join("deps").join(LIBRARY_FILE),
+        folder.join(LIBRARY_FILE),
+        folder.join("../lib/farrier").join(LIBRARY_FILE),
     ];
     // `cargo install` moves the program away and leaves the library in the checkout.
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    places.extend(["release", "debug"].map(|it| checkout.join(it).join("deps").join(BUILT)));
-    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
-        let beside = folder.join(BUILT);
+    candidates.extend(
+        ["release", "debug"].map(|profile| checkout.join(profile).join("deps").join(LIBRARY_FILE)),
+    );
+    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let beside = folder.join(LIBRARY_FILE);
         Hinted::error(
             format!(
-                "simulated nodes need `{BUILT}`, a library that answers as NVML does, and it is not beside this program: `{}`",
+                "simulated nodes need `{LIBRARY_FILE}`, a library that answers as NVML does, and it is not beside this program: `{}`",
                 beside.display()
             ),
             format!(
-                "in a checkout `cargo build --release -p farrier-nvml-sim` makes it as `target/release/{BUILT}`: copy it there, or name it in FARRIER_NVML_SIM"
+                "in a checkout `cargo build --release -p farrier-nvml-sim` makes it as `target/release/{LIBRARY_FILE}`: copy it there, or name it in FARRIER_NVML_SIM"
             ),
         )
     })
 }
 
-fn hinted(err: &BuildError) -> anyhow::Error {
+fn with_hint(err: &BuildError) -> anyhow::Error {
     let hint = match err {
         BuildError::UnknownSku { suggestions, .. } if !suggestions.is_empty() => {
             let quoted: Vec<String> = suggestions.iter().map(|name| format!("`{name}`")).collect();

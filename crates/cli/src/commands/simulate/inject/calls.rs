@@ -26,13 +26,13 @@ pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    // Without its library nothing asks the node, and nothing is known.
+    // Without its library nothing asks the node, and nothing is exported.
     let Ok(library) = fs::read(dir.join("lib/libnvidia-ml.so.1")) else { return Ok(()) };
-    let known = calls_of(&library);
-    if call == "*" || known.iter().any(|name| fault.matches_call(name)) {
+    let exported = exported_calls(&library);
+    if call == "*" || exported.iter().any(|name| fault.matches_call(name)) {
         return Ok(());
     }
-    let hint = match nearest(call, known.iter().copied()).first() {
+    let hint = match nearest(call, exported.iter().copied()).first() {
         Some(near) => format!("did you mean `{near}`?"),
         None => "a call is such as `nvmlDeviceGetName`".to_owned(),
     };
@@ -40,7 +40,7 @@ pub(super) fn check(dir: &Path, fault: &CallFault) -> anyhow::Result<()> {
 }
 
 /// The names of a library's calls: its table of symbols holds them as C strings.
-fn calls_of(library: &[u8]) -> Vec<&str> {
+fn exported_calls(library: &[u8]) -> Vec<&str> {
     const START: &[u8] = b"\0nvml";
     let mut calls = Vec::new();
     for at in memchr::memmem::find_iter(library, START) {
@@ -65,6 +65,6 @@ mod tests {
     #[test]
     fn names_are_c_strings_of_the_library() {
         let library = b"\x7fELF\0nvmlInit_v2\0nvml: no name\0other\0nvmlShutdown\0nvmlInit_v2\0";
-        assert_eq!(calls_of(library), ["nvmlInit_v2", "nvmlShutdown"]);
+        assert_eq!(exported_calls(library), ["nvmlInit_v2", "nvmlShutdown"]);
     }
 }

@@ -222,10 +222,10 @@ impl GpuCommand {
             Self::Lost { gone } => Fault::Lost { gone: *gone },
             Self::Error { call, code } => Fault::Call(CallFault {
                 call: call.clone(),
-                effect: CallEffect::Error(code_of(code)?),
+                effect: CallEffect::Error(parse_error_code(code)?),
             }),
             Self::Hang { call, seconds } => {
-                Fault::Call(CallFault { call: call.clone(), effect: hang_of(seconds)? })
+                Fault::Call(CallFault { call: call.clone(), effect: parse_hang(seconds)? })
             }
             Self::RecoveryAction { action } => Fault::RecoveryAction(*action),
             Self::Temperature { degrees, memory } => {
@@ -272,7 +272,7 @@ impl From<ReasonName> for ThrottleReason {
     }
 }
 
-fn code_of(code: &str) -> anyhow::Result<u32> {
+fn parse_error_code(code: &str) -> anyhow::Result<u32> {
     fault::error_code(code).ok_or_else(|| {
         let names: Vec<&str> = fault::NVML_ERRORS.iter().map(|(_, name)| *name).collect();
         let hint = match farrier_facts::names::nearest(code, names).first() {
@@ -283,7 +283,7 @@ fn code_of(code: &str) -> anyhow::Result<u32> {
     })
 }
 
-fn hang_of(seconds: &str) -> anyhow::Result<CallEffect> {
+fn parse_hang(seconds: &str) -> anyhow::Result<CallEffect> {
     if seconds == "forever" {
         return Ok(CallEffect::HangForever);
     }

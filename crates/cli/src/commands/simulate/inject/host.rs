@@ -152,7 +152,7 @@ fn share(text: &str) -> Result<f64, String> {
     clippy::cast_sign_loss,
     reason = "a share of a number of forty bits"
 )]
-fn of_all_memory(share: f64) -> u64 {
+fn share_of_memory_kib(share: f64) -> u64 {
     (HostMemory::TOTAL_KIB as f64 * share) as u64
 }
 
@@ -204,7 +204,7 @@ impl HostArgs {
                 .map(|name| BlockedThread { name, wait_channel: self.wait_channel.clone() }),
             clock_source: self.clock_source.clone(),
             governor: self.governor.clone(),
-            memory_available_kib: self.memory_available_ratio.map(of_all_memory),
+            memory_available_kib: self.memory_available_ratio.map(share_of_memory_kib),
             large_blocks: self.large_blocks,
             edac_corrected: self.edac_corrected,
             edac_uncorrected: self.edac_uncorrected,

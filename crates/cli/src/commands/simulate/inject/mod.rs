@@ -27,19 +27,19 @@ pub(crate) struct Args {
     /// The GPU by its number, or `all`; without it the first one. Faults of the node (adapters, host, driver, reboot)
     /// take none; `clear` without it is for the whole node
     #[arg(long, value_name = "NUMBER", global = true)]
-    gpu: Option<Which>,
+    gpu: Option<GpuSelection>,
     #[command(subcommand)]
     fault: FaultCommand,
 }
 
 /// One GPU or all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum GpuSelection {
     All,
     One(u32),
 }
 
-impl FromStr for Which {
+impl FromStr for GpuSelection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -69,10 +69,10 @@ enum Injection {
 }
 
 impl Injection {
-    fn of(command: &FaultCommand, which: Option<Which>) -> anyhow::Result<Self> {
+    fn new(command: &FaultCommand, selection: Option<GpuSelection>) -> anyhow::Result<Self> {
         Ok(match command {
             FaultCommand::Clear => Self::Clear,
-            FaultCommand::Host(_) if which.is_some() => {
+            FaultCommand::Host(_) if selection.is_some() => {
                 return Err(Hinted::error(
                     "this happens to the node and not to a GPU",
                     "leave `--gpu` out",
@@ -91,15 +91,15 @@ impl Injection {
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let directory = super::existing(&args.dir)?;
-    let injection = Injection::of(&args.fault, args.gpu)?;
+    let directory = super::open_node(&args.dir)?;
+    let injection = Injection::new(&args.fault, args.gpu)?;
     if let Injection::Gpu(Fault::Call(call)) | Injection::Host(HostFault::Call(call)) = &injection {
         calls::check(&args.dir, call)?;
     }
-    let told = directory
+    let lines = directory
         .edit(super::now_unix_ms(), |state, now| inject(state, &injection, args.gpu, now))
-        .map_err(hinted)?;
-    for line in told {
+        .map_err(with_hint)?;
+    for line in lines {
         printer.line(&line)?;
     }
     Ok(())
@@ -109,43 +109,43 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
 fn inject(
     state: &mut SimState,
     injection: &Injection,
-    which: Option<Which>,
+    selection: Option<GpuSelection>,
     now_unix_ms: u64,
 ) -> Result<Vec<String>, InjectError> {
-    let mut told = Vec::new();
-    let (fault, usual) = match injection {
+    let mut lines = Vec::new();
+    let (fault, default) = match injection {
         Injection::Host(fault) => {
             fault::apply_to_host(state, fault, now_unix_ms)?;
-            told.push("injected into the node".to_owned());
+            lines.push("injected into the node".to_owned());
             if *fault == HostFault::Reboot {
-                told.push("  an agent on it is of the boot before: start it anew".to_owned());
+                lines.push("  an agent on it is of the boot before: start it anew".to_owned());
             }
-            return Ok(told);
+            return Ok(lines);
         }
-        Injection::Gpu(fault) => (fault, Which::One(0)),
+        Injection::Gpu(fault) => (fault, GpuSelection::One(0)),
         Injection::Clear => {
-            if which.is_none() {
+            if selection.is_none() {
                 fault::apply_to_host(state, &HostFault::Clear, now_unix_ms)?;
             }
-            (&Fault::Clear, Which::All)
+            (&Fault::Clear, GpuSelection::All)
         }
     };
-    for number in chosen(state, which.unwrap_or(usual))? {
+    for number in selected_gpus(state, selection.unwrap_or(default))? {
         let Some(gpu) = state.gpus.get_mut(&number) else { continue };
         let records = fault::apply(gpu, fault, now_unix_ms)
             .map_err(|err| InjectError::Gpu { number, err })?;
-        told.push(format!("injected into GPU {number}"));
-        told.extend(records.iter().map(|record| format!("  kernel log: {}", record.text)));
+        lines.push(format!("injected into GPU {number}"));
+        lines.extend(records.iter().map(|record| format!("  kernel log: {}", record.text)));
         state.records.extend(records);
     }
-    Ok(told)
+    Ok(lines)
 }
 
-fn chosen(state: &SimState, which: Which) -> Result<Vec<u32>, InjectError> {
+fn selected_gpus(state: &SimState, selection: GpuSelection) -> Result<Vec<u32>, InjectError> {
     match which {
-        Which::All => Ok(state.gpus.keys().copied().collect()),
-        Which::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
-        Which::One(number) => {
+        GpuSelection::All => Ok(state.gpus.keys().copied().collect()),
+        GpuSelection::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
+        GpuSelection::One(number) => {
             let last = state.gpus.keys().next_back().copied();
             Err(InjectError::NoGpu { number, last })
         }
@@ -169,7 +169,7 @@ enum InjectError {
     NoGpu { number: u32, last: Option<u32> },
 }
 
-fn hinted(err: InjectError) -> anyhow::Error {
+fn with_hint(err: InjectError) -> anyhow::Error {
     let hint = match &err {
         InjectError::NoGpu { last, .. } => {
             let last = last.map_or("none".to_owned(), |last| last.to_string());

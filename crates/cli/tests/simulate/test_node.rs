@@ -12,30 +12,30 @@ use crate::support::{Ran, run};
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
 /// A simulated node that goes away with the test.
-pub(crate) struct World {
+pub(crate) struct TestNode {
     folder: tempfile::TempDir,
 }
 
-impl World {
-    /// A node of these words.
-    pub(crate) fn with(words: &[&str]) -> Self {
-        let world = Self { folder: tempfile::tempdir().unwrap() };
-        let dir = world.dir();
-        let mut all = vec!["simulate", "node", &dir];
-        all.extend(words);
-        let made = run(&all);
-        assert_eq!(made.code, 0, "{}", made.stderr);
-        world
+impl TestNode {
+    /// A node of these args.
+    pub(crate) fn with_args(args: &[&str]) -> Self {
+        let node = Self { folder: tempfile::tempdir().unwrap() };
+        let dir = node.dir();
+        let mut command = vec!["simulate", "node", &dir];
+        command.extend(args);
+        let output = run(&command);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        node
     }
 
     /// A node with these GPUs.
-    pub(crate) fn of(sku: &str, gpus: u32, driver: &str) -> Self {
+    pub(crate) fn new(sku: &str, gpus: u32, driver: &str) -> Self {
         let count = gpus.to_string();
         Self::with(&["--sku", sku, "--gpus", &count, "--driver", driver])
     }
 
     /// Eight H100.
-    pub(crate) fn of_eight() -> Self {
+    pub(crate) fn eight_h100() -> Self {
         Self::of("H100-SXM5-80GB", 8, "580.95.05")
     }
 
@@ -48,13 +48,13 @@ impl World {
     }
 
     /// Injects, and expects that it worked.
-    pub(crate) fn inject(&self, words: &[&str]) -> Ran {
+    pub(crate) fn inject(&self, args: &[&str]) -> Ran {
         let dir = self.dir();
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
-        ran
+        let mut command = vec!["simulate", "inject", &dir];
+        command.extend(args);
+        let output = run(&command);
+        assert_eq!(output.code, 0, "{args:?}: {}", output.stderr);
+        output
     }
 
     /// Changes a JSON file of the node in place.
@@ -66,10 +66,10 @@ impl World {
     }
 
     /// A client that sees the node as its machine.
-    pub(crate) fn client(&self, python: &Path, words: &[&str]) -> Command {
+    pub(crate) fn client(&self, python: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(python);
         command
-            .args(words)
+            .args(args)
             .env("LD_LIBRARY_PATH", self.path().join("lib"))
             .env_remove("FARRIER_SIM_NODE")
             .env("NO_COLOR", "1")
@@ -89,17 +89,17 @@ impl World {
     }
 
     /// Starts Python source against the node.
-    pub(crate) fn spawn(&self, python: &Path, source: &str) -> Client {
+    pub(crate) fn spawn(&self, python: &Path, source: &str) -> PythonClient {
         let source = format!("{PRELUDE}\n{source}");
         let mut command = self.client(python, &["-u", "-c", &source]);
-        Client(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap())
+        PythonClient(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap())
     }
 }
 
 /// A client that does not outlive its test, however that ends.
-pub(crate) struct Client(Child);
+pub(crate) struct PythonClient(Child);
 
-impl Deref for Client {
+impl Deref for PythonClient {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -107,13 +107,13 @@ impl Deref for Client {
     }
 }
 
-impl DerefMut for Client {
+impl DerefMut for PythonClient {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Client {
+impl Drop for PythonClient {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -135,7 +135,10 @@ def code(call, *arguments):
 ";
 
 /// Waits for a child for so long; `None` when it still runs.
-pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+pub(crate) fn wait_with_timeout(
+    child: &mut Child,
+    limit: Duration,
+) -> Option<std::process::ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < limit {
         if let Some(status) = child.try_wait().unwrap() {
@@ -157,10 +160,10 @@ pub(crate) fn python() -> Option<PathBuf> {
     let folder = profile_folder().parent().unwrap().join("python-clients");
     match install(&folder) {
         Ok(()) => Some(folder.join("bin/python")),
-        Err(why) => {
+        Err(err) => {
             let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!on_ci, "the Python clients are needed on CI: {why}");
-            eprintln!("SKIPPED: the Python clients cannot be installed: {why}");
+            assert!(!on_ci, "the Python clients are needed on CI: {err}");
+            eprintln!("SKIPPED: the Python clients cannot be installed: {err}");
             None
         }
     }
@@ -170,8 +173,8 @@ fn install(folder: &Path) -> Result<(), String> {
     let lock = File::create(folder.with_extension("lock")).map_err(|err| err.to_string())?;
     lock.lock().map_err(|err| err.to_string())?;
     let marker = folder.join("installed");
-    let wanted = CLIENTS.join("\n");
-    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+    let required = CLIENTS.join("\n");
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == required) {
         return Ok(());
     }
     let step = |command: &mut Command| {
@@ -188,5 +191,5 @@ fn install(folder: &Path) -> Result<(), String> {
             .args(["-m", "pip", "install", "--quiet"])
             .args(CLIENTS),
     )?;
-    fs::write(&marker, wanted).map_err(|err| err.to_string())
+    fs::write(&marker, required).map_err(|err| err.to_string())
 }
