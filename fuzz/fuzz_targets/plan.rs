@@ -14,7 +14,7 @@ use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
 /// One of several, by any number.
-fn one<T: Copy>(all: &[T], number: u8) -> T {
+fn pick<T: Copy>(all: &[T], number: u8) -> T {
     all[usize::from(number) % all.len()]
 }
 
@@ -35,10 +35,10 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     }
     let model = match config::read(text) {
         Ok(read) => read.model,
-        Err(_) => one(&builtin::records().iter().collect::<Vec<_>>(), kinds[0]).model(),
+        Err(_) => pick(&builtin::records().iter().collect::<Vec<_>>(), kinds[0]).model(),
     };
     let [dp, tp, pp, vp, cp, ep, micro_batch, gpus] = numbers;
-    let again = [
+    let recompute_modes = [
         Recompute::None,
         Recompute::Attention,
         Recompute::Modules,
@@ -53,23 +53,23 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         vp: u32::from(vp),
         cp: u32::from(cp),
         ep: u32::from(ep),
-        sharding: one(&Sharding::ALL, kinds[2]),
-        recompute: one(&again, kinds[3]),
-        schedule: one(&Schedule::ALL, kinds[4]),
+        sharding: pick(&Sharding::ALL, kinds[2]),
+        recompute: pick(&recompute_modes, kinds[3]),
+        schedule: pick(&Schedule::ALL, kinds[4]),
         reduce_bytes: kinds[5],
         moment_bytes: kinds[6],
         ..Layout::copies(u32::from(dp), u32::from(micro_batch))
     };
-    let part = one(&plannable(facts), kinds[7]);
+    let part = pick(&plannable(facts), kinds[7]);
     let run = Run {
         model,
         gpu: Accelerator::named(facts, part).expect("a part of the facts"),
         seq_len,
         global_batch,
-        precision: one(&Precision::ALL, kinds[8]),
+        precision: pick(&Precision::ALL, kinds[8]),
         layout,
-        task: one(&[Task::Full, Task::Lora], kinds[9]),
-        stack: one(&Stack::ALL, kinds[9] / 2),
+        task: pick(&[Task::Full, Task::Lora], kinds[9]),
+        stack: pick(&Stack::ALL, kinds[9] / 2),
         fused_experts: false,
     };
     if check::check(&run).is_ok() {

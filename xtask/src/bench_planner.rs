@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::bench::{machine, today};
+use crate::bench_facts::{machine, today};
 use crate::bench_size::Size;
 use crate::python;
-use crate::shell::{command, root, say};
+use crate::shell::{command, print_status, root};
 
 /// The page that is kept in the repository.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
@@ -36,7 +36,7 @@ pub(crate) fn measure(size: Size) -> anyhow::Result<()> {
         Size::Full => write(&scoreboard(size)?)?,
         Size::Quick => compare(&fs::read_to_string(root().join(SCOREBOARD))?, size)?,
     }
-    beside(size)
+    compare_with_peer(size)
 }
 
 fn write(scoreboard: &str) -> anyhow::Result<()> {
@@ -44,8 +44,8 @@ fn write(scoreboard: &str) -> anyhow::Result<()> {
         .with_context(|| format!("failed to write `{SCOREBOARD}`"))?;
     let mut diff = command("git");
     diff.args(["diff", "--stat", "HEAD", "--", SCOREBOARD]);
-    let changed = printed(&mut diff, "git diff")?;
-    say(&match changed.trim() {
+    let changed = capture_stdout(&mut diff, "git diff")?;
+    print_status(&match changed.trim() {
         "" => format!("{SCOREBOARD} is what is committed"),
         changed => format!("{SCOREBOARD} is not what is committed:\n{changed}"),
     });
@@ -57,14 +57,14 @@ pub(crate) fn check() -> anyhow::Result<()> {
     build(Size::Full)?;
     let mut show = command("git");
     show.args(["show", &format!("HEAD:{SCOREBOARD}")]);
-    compare(&printed(&mut show, "git show")?, Size::Full)
+    compare(&capture_stdout(&mut show, "git show")?, Size::Full)
 }
 
-fn compare(kept: &str, size: Size) -> anyhow::Result<()> {
-    if kept != scoreboard(size)? {
+fn compare(committed: &str, size: Size) -> anyhow::Result<()> {
+    if committed != scoreboard(size)? {
         bail!("`{SCOREBOARD}` is out of date; `cargo xtask bench planner` writes it");
     }
-    say(&format!("{SCOREBOARD} is up to date"));
+    print_status(&format!("{SCOREBOARD} is up to date"));
     Ok(())
 }
 
@@ -73,11 +73,11 @@ fn build(size: Size) -> anyhow::Result<()> {
 }
 
 fn scoreboard(size: Size) -> anyhow::Result<String> {
-    printed(&mut command(size.example("scoreboard")), "scoreboard")
+    capture_stdout(&mut command(size.example("scoreboard")), "scoreboard")
 }
 
 /// What a command prints.
-fn printed(command: &mut Command, name: &str) -> anyhow::Result<String> {
+fn capture_stdout(command: &mut Command, name: &str) -> anyhow::Result<String> {
     let output = command
         .stderr(Stdio::inherit())
         .output()
@@ -90,9 +90,9 @@ fn printed(command: &mut Command, name: &str) -> anyhow::Result<String> {
 
 /// Numbers of one program by their names, one of each round.
 #[derive(Default)]
-struct Rounds(BTreeMap<String, Vec<f64>>);
+struct RoundTimings(BTreeMap<String, Vec<f64>>);
 
-impl Rounds {
+impl RoundTimings {
     /// Adds what a program printed: name and number on a line.
     fn add(&mut self, text: &str) -> anyhow::Result<()> {
         for line in text.lines() {
@@ -117,7 +117,7 @@ impl Rounds {
 }
 
 /// Asks both the same, by turns, and writes `bench/planner.md`.
-fn beside(size: Size) -> anyhow::Result<()> {
+fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     let (name, packages) =
         size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));
     let python = python::environment(name, packages)?;
@@ -125,15 +125,15 @@ fn beside(size: Size) -> anyhow::Result<()> {
     fs::create_dir_all(&folder)?;
     let questions = folder.join("planner_questions.json");
     let own = || command(size.example("beside"));
-    fs::write(&questions, printed(own().arg("questions"), "beside questions")?)?;
-    let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
+    fs::write(&questions, capture_stdout(own().arg("questions"), "beside questions")?)?;
+    let (mut ours, mut theirs) = (RoundTimings::default(), RoundTimings::default());
     let rounds = size.pick(ROUNDS, ROUNDS_QUICK);
     for round in 0..rounds {
-        say(&format!("--- round {} of {rounds}", round + 1));
-        ours.add(&printed(own().arg("time"), "beside time")?)?;
-        theirs.add(&printed(&mut peer(&python, "time", &questions), "llm-analysis")?)?;
+        print_status(&format!("--- round {} of {rounds}", round + 1));
+        ours.add(&capture_stdout(own().arg("time"), "beside time")?)?;
+        theirs.add(&capture_stdout(&mut peer(&python, "time", &questions), "llm-analysis")?)?;
     }
-    let errors = printed(&mut peer(&python, "table", &questions), "llm-analysis")?;
+    let errors = capture_stdout(&mut peer(&python, "table", &questions), "llm-analysis")?;
     size.publish("planner", &text(rounds, &ours, &theirs, &errors)?)?;
     let answer_us = ours.median("answer")?.max(ours.median("largest")?);
     let mut over = Vec::new();
@@ -152,7 +152,12 @@ fn peer(python: &Path, what: &str, questions: &Path) -> Command {
     peer
 }
 
-fn text(rounds: usize, ours: &Rounds, theirs: &Rounds, errors: &str) -> anyhow::Result<String> {
+fn text(
+    rounds: usize,
+    ours: &RoundTimings,
+    theirs: &RoundTimings,
+    errors: &str,
+) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# The planner beside llm-analysis\n")?;
     writeln!(text, "Made by `cargo xtask bench planner` on {}: {}.\n", today()?, machine()?)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use crate::python::target;
-use crate::shell::{cargo, root, say};
+use crate::shell::{cargo, print_status, root};
 
 /// How large a benchmark is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub(crate) enum Size {
 
 impl Size {
     /// Splits `--quick` from the other words.
-    pub(crate) fn parse<'a>(words: &[&'a str]) -> (Self, Vec<&'a str>) {
-        let size = if words.contains(&"--quick") { Self::Quick } else { Self::Full };
-        (size, words.iter().copied().filter(|word| *word != "--quick").collect())
+    pub(crate) fn parse<'a>(args: &[&'a str]) -> (Self, Vec<&'a str>) {
+        let size = if args.contains(&"--quick") { Self::Quick } else { Self::Full };
+        (size, args.iter().copied().filter(|arg| *arg != "--quick").collect())
     }
 
     pub(crate) fn pick<T>(self, full: T, quick: T) -> T {
@@ -76,8 +76,8 @@ impl Size {
         fs::create_dir_all(&folder)
             .and_then(|()| fs::write(&file, &report))
             .with_context(|| format!("failed to write `{}`", file.display()))?;
-        say(&report);
-        say(&format!("--- written to {}", file.display()));
+        print_status(&report);
+        print_status(&format!("--- written to {}", file.display()));
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Size {
     /// may be busy, so its figures are not judged.
     pub(crate) fn judge(self, over: &[String]) -> anyhow::Result<()> {
         match self {
-            Self::Quick => say("--- quick: budgets are not judged"),
+            Self::Quick => print_status("--- quick: budgets are not judged"),
             Self::Full if over.is_empty() => {}
             Self::Full => {
                 bail!("over budget: {}; is the machine busy with something else?", over.join(", "))
@@ -100,13 +100,13 @@ mod tests {
     use super::Size;
 
     #[test]
-    fn quick_is_taken_from_anywhere_among_the_words() {
+    fn quick_flag_is_accepted_anywhere() {
         assert_eq!(Size::parse(&["burst", "--quick"]), (Size::Quick, vec!["burst"]));
         assert_eq!(Size::parse(&["burst"]), (Size::Full, vec!["burst"]));
     }
 
     #[test]
-    fn only_a_full_run_is_judged_by_its_budgets() {
+    fn budgets_apply_only_to_full_runs() {
         let over = ["restart".to_owned()];
         assert!(Size::Quick.judge(&over).is_ok());
         assert!(Size::Full.judge(&over).is_err());

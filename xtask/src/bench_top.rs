@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::bench::{machine, today};
 use crate::bench_agent::peers;
+use crate::bench_facts::{machine, today};
 use crate::bench_size::Size;
-use crate::needs;
-use crate::process::{Memory, Spent};
+use crate::process::{CpuTime, MemoryUsage};
 use crate::python::target;
-use crate::shell::{command, run, say};
+use crate::requirements;
+use crate::shell::{command, print_status, run};
 
 /// How the servers of tmux begin that are ours alone.
 const SOCKET: &str = "farrier-bench-top";
 
 /// How often and how long.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct TopParams {
     rounds: usize,
     /// Of each program in each round.
     watch: Duration,
@@ -31,10 +31,10 @@ struct Sizes {
 }
 
 /// A minute of each program in all.
-const FULL: Sizes =
-    Sizes { rounds: 3, watch: Duration::from_secs(20), warm_up: Duration::from_secs(6) };
-const QUICK: Sizes =
-    Sizes { rounds: 1, watch: Duration::from_secs(3), warm_up: Duration::from_secs(3) };
+const FULL: TopParams =
+    TopParams { rounds: 3, watch: Duration::from_secs(20), warm_up: Duration::from_secs(6) };
+const QUICK: TopParams =
+    TopParams { rounds: 1, watch: Duration::from_secs(3), warm_up: Duration::from_secs(3) };
 
 /// Of one core, in milliseconds a second: one per cent.
 const BUDGET_MS_PER_S: f64 = 10.0;
@@ -49,25 +49,30 @@ struct Program {
 
 /// Measures and writes `bench/top.md`.
 pub(crate) fn run_all(size: Size) -> anyhow::Result<()> {
-    needs::tmux()?;
+    requirements::ensure_tmux()?;
     size.build(&["--quiet", "--package=farrier", "--package=farrier-nvml-sim"])?;
-    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
-    let node = make(&farrier)?;
+    let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
+    let node = create_node(&farrier)?;
     let mut programs = programs(&farrier, &node)?;
-    for round in 0..sizes.rounds {
+    for round in 0..params.rounds {
         for program in &mut programs {
-            say(&format!("--- round {} of {}: {}", round + 1, sizes.rounds, program.name));
-            measure(program, sizes)?;
+            print_status(&format!(
+                "--- round {} of {}: {}",
+                round + 1,
+                params.rounds,
+                program.name
+            ));
+            measure(program, params)?;
         }
     }
-    size.publish("top", &text(&programs, sizes)?)?;
+    size.publish("top", &text(&programs, params)?)?;
     let own = median(&programs[0].ms_per_s);
     let over = (own > BUDGET_MS_PER_S).then(|| format!("`farrier top` takes {own:.1} ms a second"));
     size.judge(&over.into_iter().collect::<Vec<_>>())
 }
 
 /// A node of eight H100 with a job on all of them.
-fn make(farrier: &Path) -> anyhow::Result<PathBuf> {
+fn create_node(farrier: &Path) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench/top");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -117,12 +122,12 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
             let line = format!("LD_LIBRARY_PATH={library} exec {nvtop} -d 10");
             programs.push(program(&version, line));
         }
-        Err(_) => say("warning: nvtop is not installed, and is left out"),
+        Err(_) => print_status("warning: nvtop is not installed, and is left out"),
     }
     Ok(programs)
 }
 
-fn measure(program: &mut Program, sizes: Sizes) -> anyhow::Result<()> {
+fn measure(program: &mut Program, params: TopParams) -> anyhow::Result<()> {
     // A server of tmux ends some time after its last session: each has its own.
     let socket = format!("{SOCKET}-{}-{}", program.name.replace(' ', "-"), program.ms_per_s.len());
     let tmux = || {
@@ -136,17 +141,17 @@ fn measure(program: &mut Program, sizes: Sizes) -> anyhow::Result<()> {
     if !start.status().context("tmux is needed: `apt-get install tmux`")?.success() {
         bail!("tmux did not start `{}`", program.line);
     }
-    std::thread::sleep(sizes.warm_up);
+    std::thread::sleep(params.warm_up);
     let output = tmux().args(["display-message", "-p", "-t", "bench", "#{pane_pid}"]).output()?;
     let pid: u32 = String::from_utf8_lossy(&output.stdout)
         .trim()
         .parse()
         .with_context(|| format!("`{}` has ended", program.name))?;
-    let before = Spent::by(pid, "child")?;
-    std::thread::sleep(sizes.watch);
-    let rates = Spent::by(pid, "child")?.rates_since(&before);
+    let before = CpuTime::measure(pid, "child")?;
+    std::thread::sleep(params.watch);
+    let rates = CpuTime::measure(pid, "child")?.rates_since(&before);
     program.ms_per_s.push(rates.values().sum());
-    program.rss_mb = program.rss_mb.max(Memory::of(pid)?.rss_mb());
+    program.rss_mb = program.rss_mb.max(MemoryUsage::of_process(pid)?.rss_mb());
     tmux().args(["kill-session", "-t", "bench"]).status()?;
     Ok(())
 }
@@ -157,15 +162,15 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn text(programs: &[Program], sizes: Sizes) -> anyhow::Result<String> {
+fn text(programs: &[Program], params: TopParams) -> anyhow::Result<String> {
     let mut text = String::from("# What `farrier top` costs\n\n");
     writeln!(text, "Made by `cargo xtask bench top` on {}: {}.", today()?, machine()?)?;
     writeln!(
         text,
         "A simulated node of eight H100 with a process on each; every program in a terminal of 80×24, once a second, {} rounds of {} s each, in \
          turns. Processor time and memory are of each program with its children, of which `farrier top` has one, the probe.\n",
-        sizes.rounds,
-        sizes.watch.as_secs()
+        params.rounds,
+        params.watch.as_secs()
     )?;
     writeln!(
         text,
@@ -173,20 +178,20 @@ fn text(programs: &[Program], sizes: Sizes) -> anyhow::Result<String> {
     )?;
     writeln!(text, "|---|---|---|---|---|---|")?;
     let own = median(&programs[0].ms_per_s);
-    for (place, program) in programs.iter().enumerate() {
-        let rounds: Vec<String> = program.ms_per_s.iter().map(|it| format!("{it:.2}")).collect();
-        let middle = median(&program.ms_per_s);
-        let budget = if place == 0 {
+    for (index, program) in programs.iter().enumerate() {
+        let rounds: Vec<String> = program.ms_per_s.iter().map(|ms| format!("{ms:.2}")).collect();
+        let median_ms = median(&program.ms_per_s);
+        let budget = if index == 0 {
             format!("{BUDGET_MS_PER_S:.0} (1 % of a core)")
         } else {
             String::new()
         };
         writeln!(
             text,
-            "| {} | {middle:.2} | {} | {:.2} | {:.1} | {budget} |",
+            "| {} | {median_ms:.2} | {} | {:.2} | {:.1} | {budget} |",
             program.name,
             rounds.join(", "),
-            middle / own,
+            median_ms / own,
             program.rss_mb
         )?;
     }

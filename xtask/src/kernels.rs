@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::shell::{command, root, run, say};
+use crate::shell::{command, print_status, root, run};
 
 /// A source, the oldest GPU that it is for, and the oldest PTX that knows that.
 const KERNELS: [(&str, &str, &str); 2] =
@@ -27,8 +27,8 @@ pub(crate) fn build() -> anyhow::Result<()> {
         clang.arg(&source).arg("-o").arg(&result);
         run(&mut clang, &format!("{CLANG} {name}.cu")).context("`apt-get install clang-14`")?;
         let text = fs::read_to_string(&result)?;
-        fs::write(&result, format!("{}\n{text}", mark(name)?))?;
-        say(&format!("{} is written", result.display()));
+        fs::write(&result, format!("{}\n{text}", source_hash_line(name)?))?;
+        print_status(&format!("{} is written", result.display()));
     }
     Ok(())
 }
@@ -38,11 +38,11 @@ fn file(name: &str, ending: &str) -> PathBuf {
 }
 
 /// The first line of a result: which sources it was made from (FNV-1a, 64 bits).
-fn mark(name: &str) -> anyhow::Result<String> {
-    let of = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+fn source_hash_line(name: &str) -> anyhow::Result<String> {
+    let fnv1a = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for source in [file("common", "h"), file(name, "cu")] {
-        hash = fs::read(source)?.iter().fold(hash, of);
+        hash = fs::read(source)?.iter().fold(hash, fnv1a);
     }
     Ok(format!("// source {hash:016x}"))
 }
@@ -52,13 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_of_the_sources_that_stand_beside_them() {
+    fn ptx_files_match_their_sources() {
         for (name, ..) in KERNELS {
             let result = fs::read_to_string(file(name, "ptx")).unwrap();
             let first = result.lines().next().unwrap();
             assert_eq!(
                 first,
-                mark(name).unwrap(),
+                source_hash_line(name).unwrap(),
                 "{name}.cu was changed: run `cargo xtask kernels`"
             );
         }

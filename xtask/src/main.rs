@@ -1,19 +1,19 @@
 //! The project's own commands: `cargo xtask test | audit | bench | kernels | picture`.
 
 mod audit;
-mod bench;
 mod bench_agent;
+mod bench_facts;
 mod bench_fleet;
 mod bench_log;
 mod bench_planner;
 mod bench_size;
 mod bench_top;
 mod kernels;
-mod needs;
 mod own_text;
 mod picture;
 mod process;
 mod python;
+mod requirements;
 mod shell;
 mod test;
 
@@ -49,8 +49,8 @@ usage: cargo xtask COMMAND
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let result = match words.as_slice() {
+    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
         ["test"] => test::run(),
         ["test", "python"] => test::python(),
         ["test", "frameworks"] => python::frameworks(),
@@ -62,14 +62,14 @@ fn main() -> ExitCode {
         ["picture", "top"] => picture::top(),
         ["kernels"] => kernels::build(),
         _ => {
-            shell::say(USAGE);
+            shell::print_status(USAGE);
             return ExitCode::from(2);
         }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
-            shell::say(&format!("error: {err:#}"));
+            shell::print_status(&format!("error: {err:#}"));
             ExitCode::from(1)
         }
     }
@@ -78,27 +78,27 @@ fn main() -> ExitCode {
 /// The benchmarks, shortest first.
 const BENCHES: [&str; 5] = ["planner", "facts", "top", "agent", "fleet"];
 
-fn bench(which: &str, words: &[&str]) -> anyhow::Result<()> {
-    let (size, more) = Size::parse(words);
+fn bench(which: &str, args: &[&str]) -> anyhow::Result<()> {
+    let (size, more) = Size::parse(args);
     match (which, more.as_slice()) {
-        ("facts", []) => bench::facts(size),
+        ("facts", []) => bench_facts::run(size),
         ("agent", []) => bench_agent::run(size),
         ("planner", []) => bench_planner::measure(size),
         ("top", []) => bench_top::run_all(size),
         ("fleet", parts) => bench_fleet::run(size, parts),
-        ("all", []) => bench_all(words),
+        ("all", []) => bench_all(args),
         _ => bail!("no benchmark is called `{which} {}`\n\n{USAGE}", more.join(" ")),
     }
 }
 
 /// Runs every benchmark, also after one that fails.
-fn bench_all(words: &[&str]) -> anyhow::Result<()> {
+fn bench_all(args: &[&str]) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for which in BENCHES {
         let begun = Instant::now();
-        shell::say(&format!("=== bench {which}"));
-        let result = bench(which, words);
-        shell::say(&format!("=== bench {which}: {:.0} s", begun.elapsed().as_secs_f64()));
+        shell::print_status(&format!("=== bench {which}"));
+        let result = bench(which, args);
+        shell::print_status(&format!("=== bench {which}: {:.0} s", begun.elapsed().as_secs_f64()));
         if let Err(err) = result {
             failed.push(format!("bench {which}: {err:#}"));
         }
@@ -106,6 +106,6 @@ fn bench_all(words: &[&str]) -> anyhow::Result<()> {
     if !failed.is_empty() {
         bail!("{} of {} benchmarks failed\n{}", failed.len(), BENCHES.len(), failed.join("\n"));
     }
-    shell::say(&format!("{} benchmarks ran to their end", BENCHES.len()));
+    shell::print_status(&format!("{} benchmarks ran to their end", BENCHES.len()));
     Ok(())
 }

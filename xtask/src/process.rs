@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 /// A process that does not outlive the measurement, however that ends.
-pub(crate) struct Running(pub(super) Child);
+pub(crate) struct ChildProcess(pub(super) Child);
 
-impl Running {
+impl ChildProcess {
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Fails when it has ended by itself.
-    pub(crate) fn must_run(&mut self, name: &str) -> anyhow::Result<()> {
+    pub(crate) fn ensure_running(&mut self, name: &str) -> anyhow::Result<()> {
         match self.0.try_wait()? {
             None => Ok(()),
             Some(status) => anyhow::bail!("{name} ended early ({status})"),
@@ -24,7 +24,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -32,13 +32,13 @@ impl Drop for Running {
 }
 
 /// Processor time up to a moment. Threads count in nanoseconds, children that have ended in ticks.
-pub(crate) struct Spent {
+pub(crate) struct CpuTime {
     when: Instant,
-    threads: BTreeMap<u32, Thread>,
+    threads: BTreeMap<u32, ThreadTime>,
     ended: Duration,
 }
 
-struct Thread {
+struct ThreadTime {
     part: String,
     time: Duration,
 }
@@ -46,13 +46,13 @@ struct Thread {
 /// The kernel counts time in hundredths of a second for programs, whatever it does itself.
 const TICK: Duration = Duration::from_millis(10);
 
-impl Spent {
+impl CpuTime {
     /// Of a process and its children. A thread's part is its name, a child's is `child`.
-    pub(crate) fn by(pid: u32, child: &str) -> anyhow::Result<Self> {
-        let mut spent =
+    pub(crate) fn measure(pid: u32, child: &str) -> anyhow::Result<Self> {
+        let mut cpu_time =
             Self { when: Instant::now(), threads: BTreeMap::new(), ended: Duration::ZERO };
-        for member in family(pid) {
-            spent.ended += ended_children(member).unwrap_or_default();
+        for member in process_tree(pid) {
+            cpu_time.ended += reaped_children_time(member).unwrap_or_default();
             for task in tasks(member) {
                 let read =
                     |file: &str| fs::read_to_string(format!("/proc/{member}/task/{task}/{file}"));
@@ -61,10 +61,10 @@ impl Spent {
                 let ns = stat.split(' ').next().and_then(|ns| ns.parse().ok());
                 let time = Duration::from_nanos(ns.context("no time in schedstat")?);
                 let part = if member == pid { name.trim() } else { child };
-                spent.threads.insert(task, Thread { part: part.to_owned(), time });
+                cpu_time.threads.insert(task, ThreadTime { part: part.to_owned(), time });
             }
         }
-        Ok(spent)
+        Ok(cpu_time)
     }
 
     /// Milliseconds of processor time a second since `before`, by part.
@@ -86,18 +86,18 @@ impl Spent {
     }
 }
 
-/// Memory in kibibytes.
+/// MemoryUsage in kibibytes.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUsage {
     pub(crate) rss_kib: u32,
     pub(crate) pss_kib: u32,
 }
 
-impl Memory {
+impl MemoryUsage {
     /// Of a process and its children.
-    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
+    pub(crate) fn of_process(pid: u32) -> anyhow::Result<Self> {
         let mut sum = Self::default();
-        for member in family(pid) {
+        for member in process_tree(pid) {
             let path = format!("/proc/{member}/smaps_rollup");
             let text =
                 fs::read_to_string(&path).with_context(|| format!("failed to read `{path}`"))?;
@@ -125,7 +125,7 @@ impl Memory {
 }
 
 /// A process and all below it.
-fn family(pid: u32) -> Vec<u32> {
+fn process_tree(pid: u32) -> Vec<u32> {
     let mut members = vec![pid];
     let mut next = 0;
     while let Some(&member) = members.get(next) {
@@ -145,16 +145,16 @@ fn tasks(pid: u32) -> Vec<u32> {
 }
 
 /// Time of a process itself, up to now: `utime` and `stime` of `proc_pid_stat(5)`.
-pub(crate) fn own_time(pid: u32) -> Option<Duration> {
-    times(pid, 11)
+pub(crate) fn process_cpu_time(pid: u32) -> Option<Duration> {
+    ticks_to_duration(pid, 11)
 }
 
 /// Time of the children that a process has waited for: `cutime` and `cstime`.
-fn ended_children(pid: u32) -> Option<Duration> {
-    times(pid, 13)
+fn reaped_children_time(pid: u32) -> Option<Duration> {
+    ticks_to_duration(pid, 13)
 }
 
-fn times(pid: u32, first: usize) -> Option<Duration> {
+fn ticks_to_duration(pid: u32, first: usize) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok();

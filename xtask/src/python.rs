@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::needs;
-use crate::shell::{command, root, run, say};
+use crate::requirements;
+use crate::shell::{command, print_status, root, run};
 
 /// What tests and lints need; nothing that they test.
 const TOOLS: &[&str] = &["pytest==9.2.0", "ruff==0.17.4"];
@@ -31,12 +31,12 @@ const FRAMEWORKS: &[&str] = &[
 const KERAS_BACKENDS: &[&str] = &["tensorflow", "jax", "torch"];
 
 /// Lints, and the tests that need no framework. With the binary, which must be built.
-pub(crate) fn plain() -> anyhow::Result<()> {
+pub(crate) fn without_frameworks() -> anyhow::Result<()> {
     let python = match environment("python-tests", TOOLS) {
         Ok(python) => python,
         Err(err) if std::env::var_os("CI").is_some() => return Err(err),
         Err(err) => {
-            say(&format!("warning: {err:#}; the tests of the Python package did not run"));
+            print_status(&format!("warning: {err:#}; the tests of the Python package did not run"));
             return Ok(());
         }
     };
@@ -48,7 +48,7 @@ pub(crate) fn plain() -> anyhow::Result<()> {
 
 /// Types, and the tests of every framework: all of them, or an error.
 pub(crate) fn frameworks() -> anyhow::Result<()> {
-    needs::python()?;
+    requirements::ensure_python()?;
     let python = environment("python-frameworks", FRAMEWORKS)?;
     lint(&python)?;
     run(module(&python, "mypy").arg("--strict"), "mypy --strict")?;
@@ -82,7 +82,7 @@ pub(crate) fn gpu() -> anyhow::Result<()> {
         probe.args(["-c", source]).stdout(Stdio::null()).stderr(Stdio::null());
         probe.status().is_ok_and(|status| status.success())
     };
-    let lacks = if !has("import torch") {
+    let missing = if !has("import torch") {
         "`python3` has no torch"
     } else if !has("import torch, sys; sys.exit(not torch.cuda.is_available())") {
         "torch sees no GPU"
@@ -91,7 +91,7 @@ pub(crate) fn gpu() -> anyhow::Result<()> {
     } else {
         return run(&mut pytest(python, &["tests/with_gpu"], "torch,gpu"), "pytest tests/with_gpu");
     };
-    bail!("the tests on a GPU did not run: {lacks}");
+    bail!("the tests on a GPU did not run: {missing}");
 }
 
 fn lint(python: &Path) -> anyhow::Result<()> {
@@ -126,22 +126,25 @@ pub(crate) fn environment(name: &str, packages: &[&str]) -> anyhow::Result<PathB
     fs::create_dir_all(target())?;
     let lock = File::create(folder.with_extension("lock"))?;
     lock.lock()?;
-    let (marker, wanted) = (folder.join("installed"), packages.join("\n"));
-    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+    let (marker, required) = (folder.join("installed"), packages.join("\n"));
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == required) {
         return Ok(python);
     }
-    say(&format!("--- installing {}", packages.join(" ")));
-    quietly(command("python3").args(["-m", "venv", "--clear"]).arg(&folder), "python3 -m venv")?;
+    print_status(&format!("--- installing {}", packages.join(" ")));
+    run_quietly(
+        command("python3").args(["-m", "venv", "--clear"]).arg(&folder),
+        "python3 -m venv",
+    )?;
     let mut pip = command(&python);
     // What is kept is the environment; a copy of each download beside it would be another 3 GB.
     pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]);
-    quietly(pip.args(packages), "pip install")?;
-    fs::write(&marker, wanted)?;
+    run_quietly(pip.args(packages), "pip install")?;
+    fs::write(&marker, required)?;
     Ok(python)
 }
 
 /// Runs a command whose words matter only when it fails.
-fn quietly(command: &mut Command, name: &str) -> anyhow::Result<()> {
+fn run_quietly(command: &mut Command, name: &str) -> anyhow::Result<()> {
     let output = command
         .stdin(Stdio::null())
         .output()

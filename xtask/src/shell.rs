@@ -1,4 +1,4 @@
-//! Running other programs.
+//! ChildProcess other programs.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 /// Says something to the person, on stderr.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_status(text: &str) {
     #[expect(clippy::print_stderr, reason = "xtask speaks to the person who runs it")]
     {
         eprintln!("{text}");
@@ -43,7 +43,7 @@ pub(crate) fn cargo(words: &[&str]) -> anyhow::Result<()> {
 
 /// Runs a command; a failure names it.
 pub(crate) fn run(command: &mut Command, name: &str) -> anyhow::Result<()> {
-    say(&format!("--- {name}"));
+    print_status(&format!("--- {name}"));
     let status = command.status().with_context(|| format!("failed to start `{name}`"))?;
     if !status.success() {
         bail!("`{name}` failed ({status})");

@@ -3,11 +3,11 @@
 use anyhow::bail;
 
 use crate::shell::{cargo, has_cargo_command, root};
-use crate::{needs, own_text, python as package};
+use crate::{own_text, python as package, requirements};
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    needs::python()?;
-    needs::slurm()?;
+    requirements::ensure_python()?;
+    requirements::ensure_slurm()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(&["test", "--workspace", "--doc", "--locked"])?;
@@ -21,9 +21,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 /// The Python package, without frameworks and with the binary.
 pub(crate) fn python() -> anyhow::Result<()> {
-    needs::python()?;
+    requirements::ensure_python()?;
     cargo(&["build", "--package", "farrier", "--locked"])?;
-    package::plain()
+    package::without_frameworks()
 }
 
 /// That no code reads our own sentences back; a test of this crate holds it too.

@@ -6,10 +6,10 @@ use std::process::Stdio;
 
 use anyhow::Context;
 
-use super::node::Node;
-use crate::needs;
-use crate::process::Running;
+use super::node::BenchNode;
+use crate::process::ChildProcess;
 use crate::python::target;
+use crate::requirements;
 use crate::shell::{command, run};
 
 /// As the tests of the simulated library pin them, and in the same folder.
@@ -26,13 +26,13 @@ const PEERS: [(&str, &str, &str); 2] = [
 ];
 
 /// A peer that runs.
-pub(super) struct Peer {
+pub(super) struct PeerProcess {
     pub(super) name: &'static str,
-    pub(super) process: Running,
+    pub(super) process: ChildProcess,
     rounds: PathBuf,
 }
 
-impl Peer {
+impl PeerProcess {
     /// How often it has looked so far.
     pub(super) fn rounds(&self) -> anyhow::Result<u32> {
         Ok(u32::try_from(fs::metadata(&self.rounds)?.len())?)
@@ -40,7 +40,7 @@ impl Peer {
 }
 
 /// Starts them all.
-pub(super) fn start(node: &Node) -> anyhow::Result<Vec<Peer>> {
+pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
     let python = install()?;
     let each = PEERS.iter().enumerate();
     each.map(|(number, (name, begin, look))| {
@@ -52,8 +52,8 @@ pub(super) fn start(node: &Node) -> anyhow::Result<Vec<Peer>> {
         let mut peer = command(&python);
         peer.args(["-c", &source]).env("LD_LIBRARY_PATH", node.at("node/lib"));
         let child = peer.stdin(Stdio::null()).stdout(File::create(&rounds)?).spawn();
-        let process = Running(child.with_context(|| format!("failed to start `{name}`"))?);
-        Ok(Peer { name, process, rounds })
+        let process = ChildProcess(child.with_context(|| format!("failed to start `{name}`"))?);
+        Ok(PeerProcess { name, process, rounds })
     })
     .collect()
 }
@@ -64,22 +64,22 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let python = folder.join("bin/python");
     let lock = File::create(folder.with_extension("lock"))?;
     lock.lock()?;
-    let (marker, wanted) = (folder.join("installed"), CLIENTS.join("\n"));
-    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+    let (marker, required) = (folder.join("installed"), CLIENTS.join("\n"));
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == required) {
         return Ok(python);
     }
-    needs::python()?;
+    requirements::ensure_python()?;
     run(command("python3").args(["-m", "venv"]).arg(&folder), "python3 -m venv")?;
     let mut pip = command(&python);
     run(pip.args(["-m", "pip", "install", "--quiet"]).args(CLIENTS), "pip install")?;
-    fs::write(&marker, wanted)?;
+    fs::write(&marker, required)?;
     Ok(python)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_clients_are_those_of_the_tests() {
+    fn clients_match_the_pinned_test_versions() {
         let tests = include_str!("../../../crates/cli/tests/simulate/test_node.rs");
         for client in super::CLIENTS {
             assert!(tests.contains(client), "{client} is not what the tests install");

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Cost, FLOOD_LINES_PER_S, Flood, LATENCY_MS_MAX, RSS_MB_MAX, SCRAPE, Sizes};
-use crate::bench::{Times, machine, today};
+use super::{
+    AgentParams, FLOOD_LINES_PER_S, FloodResult, LATENCY_MS_MAX, RSS_MB_MAX, SCRAPE, WatcherCost,
+};
+use crate::bench_facts::{Timings, machine, today};
 
 /// Why the peers' numbers are beside ours, and what the simulation adds.
 const NOTES: &str = "\
@@ -17,10 +19,10 @@ The kernel log of a simulated node is a file, for whose growth the reader waits 
 ";
 
 pub(super) fn text(
-    sizes: Sizes,
-    costs: &[Cost],
-    latency: &Times,
-    flood: &Flood,
+    params: AgentParams,
+    costs: &[WatcherCost],
+    latency: &Timings,
+    flood: &FloodResult,
 ) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# Cost and speed of the agent\n")?;
@@ -30,17 +32,21 @@ pub(super) fn text(
         "The node is simulated, with eight H100. The agent is enrolled with a server on this machine (TLS), tells it what it finds, and carries out \
          its orders. On a real GPU: [agent_h200.md](agent_h200.md).\n"
     )?;
-    write_costs(&mut text, costs, sizes)?;
+    write_costs(&mut text, costs, params)?;
     write_parts(&mut text, &costs[0])?;
     writeln!(text, "{NOTES}")?;
-    write_latency(&mut text, latency, sizes)?;
-    write_flood(&mut text, flood, sizes)?;
+    write_latency(&mut text, latency, params)?;
+    write_flood(&mut text, flood, params)?;
     Ok(text)
 }
 
-fn write_costs(text: &mut String, costs: &[Cost], sizes: Sizes) -> anyhow::Result<()> {
+fn write_costs(
+    text: &mut String,
+    costs: &[WatcherCost],
+    params: AgentParams,
+) -> anyhow::Result<()> {
     let agent = &costs[0];
-    let (watch_s, scrape_s) = (sizes.watch.as_secs(), SCRAPE.as_secs());
+    let (watch_s, scrape_s) = (params.watch.as_secs(), SCRAPE.as_secs());
     writeln!(
         text,
         "## Beside gpustat and nvitop\n\nAll at the same time for {watch_s} s; the agent is scraped every {scrape_s} s. \
@@ -73,7 +79,7 @@ fn write_costs(text: &mut String, costs: &[Cost], sizes: Sizes) -> anyhow::Resul
     Ok(())
 }
 
-fn write_parts(text: &mut String, agent: &Cost) -> anyhow::Result<()> {
+fn write_parts(text: &mut String, agent: &WatcherCost) -> anyhow::Result<()> {
     writeln!(text, "\n| part of the agent | CPU, ms a second |\n|---|---|")?;
     for (part, ms_per_s) in &agent.rates {
         let what = match part.as_str() {
@@ -95,25 +101,25 @@ fn write_parts(text: &mut String, agent: &Cost) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write_latency(text: &mut String, latency: &Times, sizes: Sizes) -> anyhow::Result<()> {
+fn write_latency(text: &mut String, latency: &Timings, params: AgentParams) -> anyhow::Result<()> {
     writeln!(
         text,
         "## From kernel line to finding\n\n{} Xid lines, each of another number, at random moments: from the write of \
          the line until its finding is in the sink's file, which comes after the journal's fsync.\n",
-        sizes.lines_timed
+        params.lines_timed
     )?;
     writeln!(text, "| median | 99 % | worst | budget of 99 % |\n|---|---|---|---|")?;
     writeln!(
         text,
         "| {:.1} ms | {:.1} ms | {:.1} ms | {LATENCY_MS_MAX:.0} ms |\n",
         latency.median_ms(),
-        latency.worst_of_ninety_nine_percent_ms(),
-        latency.worst_ms()
+        latency.p99_ms(),
+        latency.max_ms()
     )?;
     Ok(())
 }
 
-fn write_flood(text: &mut String, flood: &Flood, sizes: Sizes) -> anyhow::Result<()> {
+fn write_flood(text: &mut String, flood: &FloodResult, params: AgentParams) -> anyhow::Result<()> {
     writeln!(text, "## A flood of Xids\n\n| what | measured | budget |\n|---|---|---|")?;
     writeln!(
         text,
@@ -130,7 +136,7 @@ fn write_flood(text: &mut String, flood: &Flood, sizes: Sizes) -> anyhow::Result
     writeln!(
         text,
         "| RSS of agent and probe before, with {} open findings | {:.1} MB | |",
-        sizes.lines_timed,
+        params.lines_timed,
         flood.memory_before.rss_mb()
     )?;
     writeln!(

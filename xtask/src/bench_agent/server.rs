@@ -7,27 +7,27 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::node::PATIENCE;
-use crate::process::Running;
+use super::node::TIMEOUT;
+use crate::process::ChildProcess;
 use crate::shell::command;
 
 /// A server that runs.
-pub(super) struct Server {
+pub(super) struct ServerProcess {
     farrier: PathBuf,
     folder: PathBuf,
     url: String,
     fingerprint: String,
-    _process: Running,
+    _process: ChildProcess,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts one in `folder`.
     pub(super) fn start(farrier: &Path, folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join("server.log");
         let mut start = command(farrier);
         start.args(["server", "run", "--listen", "127.0.0.1:0", "--dir"]);
         start.arg(folder.join("server")).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let process = Running(start.spawn().context("failed to start the server")?);
+        let process = ChildProcess(start.spawn().context("failed to start the server")?);
         let begun = Instant::now();
         let (address, fingerprint) = loop {
             let text = fs::read_to_string(&log)?;
@@ -38,7 +38,7 @@ impl Server {
             if let (Some(address), Some(fingerprint)) = (field("address="), field("fingerprint=")) {
                 break (address, fingerprint);
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 bail!("the server does not serve; its log is {}", log.display());
             }
             std::thread::sleep(Duration::from_millis(20));

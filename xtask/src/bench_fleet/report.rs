@@ -1,12 +1,14 @@
-//! The figures beside their budgets, in words.
+//! The measurements beside their budgets, in words.
 
 use std::fmt::Write as _;
 
 use anyhow::bail;
 
-use super::Measured;
-use super::scenes::{Burst, Certified, Findings, Flood, Restart, Steady};
-use crate::bench::{machine, today};
+use super::FleetResults;
+use super::scenarios::{
+    BurstResult, CertifiedResult, FindingsResult, FloodResult, RestartResult, SteadyResult,
+};
+use crate::bench_facts::{machine, today};
 
 /// Budgets.
 const CORES_MAX: f64 = 1.0;
@@ -19,47 +21,48 @@ const RESTART_S_MAX: f64 = 5.0;
 
 /// What another system has published, as the reference.
 const REFERENCE: &str = "\
-NVSentinel's published figures, on its own machines and with Kubernetes and MongoDB beneath it, are no race on one machine: they say what a
+NVSentinel's published measurements, on its own machines and with Kubernetes and MongoDB beneath it, are no race on one machine: they say what a
 fleet of this size is known to cost. 57 events a second: 17.67 ms an event in its analyser, one at a time (ADR 056 of its repository). 163 s: the 90 % of
 the times from fault to cordon when 375 of 1,500 nodes fail (its fault-quarantine scale test of v0.4). 235 GB: the control plane's memory at
 100,000 nodes (its pull request 1789). Source: github.com/NVIDIA/NVSentinel, read in November 2026.
 ";
 
 /// What is over its budget.
-pub(super) fn over_budget(measured: &Measured) -> anyhow::Result<Vec<String>> {
+pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>> {
     let mut over = Vec::new();
-    for it in &measured.steady {
-        if it.cost.cores > CORES_MAX || it.cost.peak_rss_mb > MEMORY_MB_MAX {
-            over.push(format!("{} nodes that report ({})", it.nodes, it.report));
+    for result in &results.steady {
+        if result.cost.cores > CORES_MAX || result.cost.peak_rss_mb > MEMORY_MB_MAX {
+            over.push(format!("{} nodes that report ({})", result.nodes, result.report));
         }
     }
-    for it in &measured.bursts {
-        if it.figures.get("last_failure_to_last_decision_ms")? > DECISIONS_S_MAX * 1e3 {
-            over.push(format!("{} of {} nodes fail", it.failing, it.nodes));
+    for result in &results.bursts {
+        if result.measurements.get("last_failure_to_last_decision_ms")? > DECISIONS_S_MAX * 1e3 {
+            over.push(format!("{} of {} nodes fail", result.failing, result.nodes));
         }
     }
-    if let Some(it) = &measured.findings
-        && it.figures.get("finding_to_event_p99_ms")? > EVENT_MS_MAX
+    if let Some(result) = &results.findings
+        && result.measurements.get("finding_to_event_p99_ms")? > EVENT_MS_MAX
     {
         over.push("from finding to event".to_owned());
     }
-    if let Some(it) = &measured.flood
-        && it.figures.get("flooded_p99_ms")? - it.figures.get("quiet_p99_ms")? > FLOOD_DELAY_MS_MAX
+    if let Some(result) = &results.flood
+        && result.measurements.get("flooded_p99_ms")? - result.measurements.get("quiet_p99_ms")?
+            > FLOOD_DELAY_MS_MAX
     {
-        over.push(format!("a fatal finding beside {} nodes that flood", it.flooding));
+        over.push(format!("a fatal finding beside {} nodes that flood", result.flooding));
     }
-    for it in measured.restarts.iter().filter(|it| it.has_budget) {
-        if it.worst_s() > RESTART_S_MAX {
-            over.push(format!("restart {}", it.what));
+    for result in results.restarts.iter().filter(|result| result.has_budget) {
+        if result.worst_s() > RESTART_S_MAX {
+            over.push(format!("restart {}", result.what));
         }
     }
     Ok(over)
 }
 
 /// Fails when the log lost or doubled a finding. This is no budget: it counts at every size.
-pub(super) fn check_nothing_lost(measured: &Measured) -> anyhow::Result<()> {
-    let Some(it) = &measured.certified else { return Ok(()) };
-    let get = |name: &str| it.figures.get(name);
+pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
+    let Some(result) = &results.certified else { return Ok(()) };
+    let get = |name: &str| result.measurements.get(name);
     let lost = get("findings_sent")? - get("findings_logged")?;
     let doubled = get("records_doubled")?;
     if lost > 0.0 || doubled > 0.0 {
@@ -68,7 +71,7 @@ pub(super) fn check_nothing_lost(measured: &Measured) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn text(measured: &Measured) -> anyhow::Result<String> {
+pub(super) fn text(results: &FleetResults) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# Cost and speed of the server\n")?;
     writeln!(text, "Made by `cargo xtask bench fleet` on {}: {}.", today()?, machine()?)?;
@@ -78,28 +81,28 @@ pub(super) fn text(measured: &Measured) -> anyhow::Result<String> {
          `/proc`. The log is on disk, each commit brought there before it is acknowledged.\n"
     )?;
     writeln!(text, "{REFERENCE}")?;
-    if !measured.steady.is_empty() {
-        steady(&mut text, &measured.steady)?;
+    if !results.steady.is_empty() {
+        steady(&mut text, &results.steady)?;
     }
-    if !measured.bursts.is_empty() {
-        bursts(&mut text, &measured.bursts)?;
+    if !results.bursts.is_empty() {
+        bursts(&mut text, &results.bursts)?;
     }
-    if let Some(it) = &measured.findings {
-        findings(&mut text, it)?;
+    if let Some(result) = &results.findings {
+        findings(&mut text, result)?;
     }
-    if let Some(it) = &measured.flood {
-        flood(&mut text, it)?;
+    if let Some(result) = &results.flood {
+        flood(&mut text, result)?;
     }
-    if let Some(it) = &measured.certified {
-        certified(&mut text, it)?;
+    if let Some(result) = &results.certified {
+        certified(&mut text, result)?;
     }
-    if !measured.restarts.is_empty() {
-        restarts(&mut text, &measured.restarts)?;
+    if !results.restarts.is_empty() {
+        restarts(&mut text, &results.restarts)?;
     }
     Ok(text)
 }
 
-fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
+fn steady(text: &mut String, all: &[SteadyResult]) -> anyhow::Result<()> {
     writeln!(text, "## Nodes of eight GPUs that report every 10 s\n")?;
     writeln!(
         text,
@@ -114,20 +117,20 @@ fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
         "| reports | nodes | for | CPU, cores | of these deciding | peak RSS | PSS | PSS a node | change → ack 50 % | 99 % | worst |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|")?;
-    for it in all {
-        let Steady { report, nodes, seconds, cost, empty_mb, figures, .. } = it;
+    for result in all {
+        let SteadyResult { report, nodes, seconds, cost, empty_mb, measurements, .. } = result;
         #[expect(clippy::cast_precision_loss, reason = "some hundred thousand")]
         let each_kb = (cost.pss_mb - empty_mb) * 1e3 / *nodes as f64;
         writeln!(
             text,
             "| {report} | {nodes} | {seconds} s | {:.2} | {:.3} | {:.0} MB | {:.0} MB | {each_kb:.1} kB | {:.1} ms | {:.1} ms | {:.0} ms |",
             cost.cores,
-            cost.brain_cores,
+            cost.controller_cores,
             cost.peak_rss_mb,
             cost.pss_mb,
-            figures.get("change_to_acknowledgement_p50_ms")?,
-            figures.get("change_to_acknowledgement_p99_ms")?,
-            figures.get("change_to_acknowledgement_max_ms")?,
+            measurements.get("change_to_acknowledgement_p50_ms")?,
+            measurements.get("change_to_acknowledgement_p99_ms")?,
+            measurements.get("change_to_acknowledgement_max_ms")?,
         )?;
     }
     writeln!(
@@ -139,7 +142,7 @@ fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
 }
 
 /// How they came, and how the server comes back with as many.
-fn joined(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
+fn joined(text: &mut String, all: &[SteadyResult]) -> anyhow::Result<()> {
     writeln!(
         text,
         "Before that all of them join at once: each enrols, is seen, is asked for two proofs, passes them and is put in service.\n"
@@ -149,24 +152,24 @@ fn joined(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
         "| reports | all connected | all in service | events in the log | events a second | restart after kill -9, with all of them in the log |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|")?;
-    for it in all {
+    for result in all {
         let (entries, time_s) =
-            (it.figures.get("entries_joined")?, it.figures.get("in_service_s")?);
+            (result.measurements.get("entries_joined")?, result.measurements.get("in_service_s")?);
         writeln!(
             text,
             "| {} | {:.1} s | {time_s:.1} s | {entries} | {:.0} | {:.1} s (CPU {:.1} s) |",
-            it.report,
-            it.figures.get("connect_s")?,
+            result.report,
+            result.measurements.get("connect_s")?,
             entries / time_s,
-            it.restart.0.as_secs_f64(),
-            it.restart.1.as_secs_f64(),
+            result.restart.0.as_secs_f64(),
+            result.restart.1.as_secs_f64(),
         )?;
     }
     writeln!(text, "| NVSentinel | | | | 57 | |\n")?;
     Ok(())
 }
 
-fn bursts(text: &mut String, all: &[Burst]) -> anyhow::Result<()> {
+fn bursts(text: &mut String, all: &[BurstResult]) -> anyhow::Result<()> {
     writeln!(text, "## A quarter of a fleet fails within one second\n")?;
     writeln!(
         text,
@@ -179,13 +182,13 @@ fn bursts(text: &mut String, all: &[Burst]) -> anyhow::Result<()> {
         "| nodes | fail | taken out | held back | failure → decision 50 % | 99 % | worst | last failure → last decision |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|---|")?;
-    for it in all {
-        let get = |name: &str| it.figures.get(name);
+    for result in all {
+        let get = |name: &str| result.measurements.get(name);
         writeln!(
             text,
             "| {} | {} | {} | {} | {:.1} ms | {:.1} ms | {:.0} ms | {:.0} ms |",
-            it.nodes,
-            it.failing,
+            result.nodes,
+            result.failing,
             get("taken_out")?,
             get("held_back")?,
             get("failure_to_decision_p50_ms")?,
@@ -199,19 +202,19 @@ fn bursts(text: &mut String, all: &[Burst]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn flood(text: &mut String, it: &Flood) -> anyhow::Result<()> {
-    let get = |name: &str| it.figures.get(name);
+fn flood(text: &mut String, result: &FloodResult) -> anyhow::Result<()> {
+    let get = |name: &str| result.measurements.get(name);
     writeln!(text, "## A fatal finding while nodes flood the server\n")?;
     writeln!(
         text,
         "{} nodes, each on a connection of its own, send reports of 1 MB as fast as the server reads them. Meanwhile {} other nodes have \
          {} fatal findings, 20 a second: from the finding to its acknowledgement, which is after it is on disk. The load is on the same two cores. \
          The log grew to {:.0} MB, the server's peak RSS was {:.0} MB.\n",
-        it.flooding,
-        it.nodes,
+        result.flooding,
+        result.nodes,
         get("flooded_count")?,
-        it.log_mb,
-        it.peak_rss_mb
+        result.log_mb,
+        result.peak_rss_mb
     )?;
     writeln!(text, "| | 50 % | 99 % | worst |")?;
     writeln!(text, "|---|---|---|---|")?;
@@ -228,14 +231,14 @@ fn flood(text: &mut String, it: &Flood) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn findings(text: &mut String, it: &Findings) -> anyhow::Result<()> {
-    let get = |name: &str| it.figures.get(name);
+fn findings(text: &mut String, result: &FindingsResult) -> anyhow::Result<()> {
+    let get = |name: &str| result.measurements.get(name);
     writeln!(text, "## From a finding on a node to its event at a reader\n")?;
     writeln!(
         text,
         "{} findings, about 40 a second, on {} nodes that report; the reader follows `/api/v1/events/stream`.\n",
         get("finding_to_event_count")?,
-        it.nodes
+        result.nodes
     )?;
     writeln!(text, "| 50 % | 99 % | worst | budget of 99 % |")?;
     writeln!(text, "|---|---|---|---|")?;
@@ -249,14 +252,14 @@ fn findings(text: &mut String, it: &Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn certified(text: &mut String, it: &Certified) -> anyhow::Result<()> {
-    let get = |name: &str| it.figures.get(name);
+fn certified(text: &mut String, result: &CertifiedResult) -> anyhow::Result<()> {
+    let get = |name: &str| result.measurements.get(name);
     writeln!(text, "## A connection and a certificate each\n")?;
     writeln!(
         text,
         "{} nodes enrol with a token and connect by mutual TLS, each on a connection of its own. Then the server is killed (`kill -9`) while each \
          sends one more finding, and started again; every node tries again after 125 to 375 ms, far sooner than agents do.\n",
-        it.nodes
+        result.nodes
     )?;
     writeln!(text, "| what | measured |")?;
     writeln!(text, "|---|---|")?;
@@ -269,10 +272,10 @@ fn certified(text: &mut String, it: &Certified) -> anyhow::Result<()> {
     writeln!(
         text,
         "| memory a connection, with its node's state (PSS from {:.0} to {:.0} MB; peak RSS {:.0} MB) | {:.1} kB |",
-        it.pss_mb.0,
-        it.pss_mb.1,
-        it.peak_rss_mb,
-        it.bytes_each() / 1e3
+        result.pss_mb.0,
+        result.pss_mb.1,
+        result.peak_rss_mb,
+        result.bytes_each() / 1e3
     )?;
     writeln!(
         text,
@@ -289,7 +292,7 @@ fn certified(text: &mut String, it: &Certified) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn restarts(text: &mut String, all: &[Restart]) -> anyhow::Result<()> {
+fn restarts(text: &mut String, all: &[RestartResult]) -> anyhow::Result<()> {
     let Some(first) = all.first() else { return Ok(()) };
     writeln!(text, "## Restart with a long log\n")?;
     writeln!(
@@ -300,17 +303,18 @@ fn restarts(text: &mut String, all: &[Restart]) -> anyhow::Result<()> {
     )?;
     writeln!(text, "| start | each | worst | CPU, worst | budget |")?;
     writeln!(text, "|---|---|---|---|---|")?;
-    for it in all {
+    for result in all {
         let each: Vec<String> =
-            it.times.iter().map(|time| format!("{:.2} s", time.as_secs_f64())).collect();
-        let budget = if it.has_budget { format!("{RESTART_S_MAX:.0} s") } else { String::new() };
+            result.times.iter().map(|time| format!("{:.2} s", time.as_secs_f64())).collect();
+        let budget =
+            if result.has_budget { format!("{RESTART_S_MAX:.0} s") } else { String::new() };
         writeln!(
             text,
             "| {} | {} | {:.2} s | {:.2} s | {budget} |",
-            it.what,
+            result.what,
             each.join(", "),
-            it.worst_s(),
-            it.worst_cpu_s()
+            result.worst_s(),
+            result.worst_cpu_s()
         )?;
     }
     Ok(())

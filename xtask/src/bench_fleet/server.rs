@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::bench_size::Size;
-use crate::process::{Memory, Running, Spent, own_time};
+use crate::process::{ChildProcess, CpuTime, MemoryUsage, process_cpu_time};
 use crate::python::target;
 use crate::shell::command;
 
@@ -30,14 +30,14 @@ pub(super) fn folder(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum Transport {
     /// Loopback without TLS: whoever says a name is believed.
     Plain,
     Tls,
 }
 
-pub(super) struct Server {
-    pub(super) process: Running,
+pub(super) struct BenchServer {
+    pub(super) process: ChildProcess,
     pub(super) address: SocketAddr,
     /// From the start of the process until it answered.
     pub(super) ready_after: Duration,
@@ -45,37 +45,37 @@ pub(super) struct Server {
     pub(super) ready_cpu: Duration,
     farrier: PathBuf,
     folder: PathBuf,
-    door: Door,
+    transport: Transport,
 }
 
-impl Server {
+impl BenchServer {
     /// Starts one on a port that the kernel chooses.
-    pub(super) fn start(size: Size, folder: &Path, door: Door) -> anyhow::Result<Self> {
-        Self::start_at(size, folder, door, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    pub(super) fn start(size: Size, folder: &Path, transport: Transport) -> anyhow::Result<Self> {
+        Self::start_at(size, folder, transport, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
 
     pub(super) fn start_at(
         size: Size,
         folder: &Path,
-        door: Door,
+        transport: Transport,
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
         let (farrier, log) = (size.farrier(), folder.join("said"));
         let begun = Instant::now();
         let mut run = command(&farrier);
         run.args(["server", "run", "--listen", &listen.to_string(), "--dir"]).arg(folder);
-        if door == Door::Plain {
+        if transport == Transport::Plain {
             run.args(["--plain", "train"]);
         }
         let child = run.stdin(Stdio::null()).stderr(File::create(&log)?).spawn()?;
-        let mut process = Running(child);
+        let mut process = ChildProcess(child);
         let address = loop {
-            if let Some(address) = served_at(&log)
-                && (door == Door::Tls || is_healthy(address))
+            if let Some(address) = listen_address(&log)
+                && (transport == Transport::Tls || is_healthy(address))
             {
                 break address;
             }
-            let ended = process.must_run("the server");
+            let ended = process.ensure_running("the server");
             ended.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
             if begun.elapsed() > START_WAIT {
                 bail!("the server does not answer");
@@ -83,13 +83,13 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         };
         let ready_after = begun.elapsed();
-        let ready_cpu = own_time(process.pid()).context("the server runs")?;
+        let ready_cpu = process_cpu_time(process.pid()).context("the server runs")?;
         let folder = folder.to_owned();
-        Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, door })
+        Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, transport })
     }
 
     pub(super) fn url(&self) -> String {
-        let scheme = if self.door == Door::Plain { "http" } else { "https" };
+        let scheme = if self.transport == Transport::Plain { "http" } else { "https" };
         format!("{scheme}://{}", self.address)
     }
 
@@ -98,26 +98,27 @@ impl Server {
     }
 
     /// A token of a person who may do everything.
-    pub(super) fn person(&self) -> anyhow::Result<String> {
-        let said = self.asked(&["user", "add", "bench", "--role", "admin", "--expires", "1d"])?;
-        said.lines().next().map(str::to_owned).context("no token")
+    pub(super) fn admin_token(&self) -> anyhow::Result<String> {
+        let output =
+            self.run_command(&["user", "add", "bench", "--role", "admin", "--expires", "1d"])?;
+        output.lines().next().map(str::to_owned).context("no token")
     }
 
     /// A token that so many nodes may join with, and the authority's fingerprint.
-    pub(super) fn join(&self, nodes: usize) -> anyhow::Result<(String, String)> {
+    pub(super) fn join_token(&self, nodes: usize) -> anyhow::Result<(String, String)> {
         let uses = nodes.to_string();
-        let said = self.asked(&["token", "create", "--pool", "train", "--uses", &uses])?;
-        let mut words = said.split_whitespace();
+        let output = self.run_command(&["token", "create", "--pool", "train", "--uses", &uses])?;
+        let mut words = output.split_whitespace();
         let token = words.next().context("no token")?.to_owned();
         words.find(|word| *word == "--ca-fingerprint");
         Ok((token, words.next().context("no fingerprint")?.to_owned()))
     }
 
-    fn asked(&self, words: &[&str]) -> anyhow::Result<String> {
-        let mut ask = command(&self.farrier);
-        let output = ask.arg("server").args(words).arg("--dir").arg(&self.folder).output()?;
+    fn run_command(&self, args: &[&str]) -> anyhow::Result<String> {
+        let mut farrier = command(&self.farrier);
+        let output = farrier.arg("server").args(args).arg("--dir").arg(&self.folder).output()?;
         if !output.status.success() {
-            bail!("`{}` failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+            bail!("`{}` failed: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
         }
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -139,42 +140,42 @@ impl Server {
 }
 
 /// The address that the server's log names once it serves.
-fn served_at(log: &Path) -> Option<SocketAddr> {
+fn listen_address(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
     let line = text.lines().find(|line| line.contains("agents are served"))?;
     line.split("address=").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
 fn is_healthy(address: SocketAddr) -> bool {
-    let ask = || -> std::io::Result<bool> {
+    let request = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(START_WAIT))?;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.starts_with("HTTP/1.1 200"))
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        Ok(response.starts_with("HTTP/1.1 200"))
     };
-    ask().unwrap_or(false)
+    request().unwrap_or(false)
 }
 
 /// What a server costs between two moments.
 #[derive(Default, Clone)]
-pub(super) struct Cost {
+pub(super) struct ServerCost {
     /// Of one core.
     pub(super) cores: f64,
     /// Of these on the thread that decides.
-    pub(super) brain_cores: f64,
+    pub(super) controller_cores: f64,
     pub(super) pss_mb: f64,
     pub(super) peak_rss_mb: f64,
 }
 
-impl Cost {
-    pub(super) fn since(before: &Spent, pid: u32) -> anyhow::Result<Self> {
-        let rates = Spent::by(pid, "child")?.rates_since(before);
-        let memory = Memory::of(pid)?;
+impl ServerCost {
+    pub(super) fn since(before: &CpuTime, pid: u32) -> anyhow::Result<Self> {
+        let rates = CpuTime::measure(pid, "child")?.rates_since(before);
+        let memory = MemoryUsage::of_process(pid)?;
         Ok(Self {
             cores: rates.values().sum::<f64>() / 1e3,
-            brain_cores: rates.get("brain").copied().unwrap_or_default() / 1e3,
+            controller_cores: rates.get("brain").copied().unwrap_or_default() / 1e3,
             pss_mb: memory.pss_mb(),
             peak_rss_mb: peak_rss_mb(pid)?,
         })

@@ -2,17 +2,17 @@
 
 use super::*;
 
-fn found_in(sources: &[(&str, &str)]) -> Vec<String> {
+fn matches_in(sources: &[(&str, &str)]) -> Vec<String> {
     let sources = sources.iter().map(|(path, text)| ((*path).to_owned(), lexer::tokens(text)));
-    places_of(sources.collect()).into_iter().map(|it| it.what).collect()
+    find_matches(sources.collect()).into_iter().map(|text_match| text_match.what).collect()
 }
 
-fn found_here(source: &str) -> Vec<String> {
-    found_in(&[("crates/facts/src/a.rs", source)])
+fn matches_in_source(source: &str) -> Vec<String> {
+    matches_in(&[("crates/facts/src/a.rs", source)])
 }
 
 #[test]
-fn no_code_reads_our_own_sentences_back() {
+fn no_code_parses_our_own_messages() {
     let problems = problems(&crate::shell::root()).unwrap();
     assert!(
         problems.is_empty(),
@@ -23,7 +23,7 @@ fn no_code_reads_our_own_sentences_back() {
 
 /// As they once were in this repository.
 #[test]
-fn places_that_read_sentences_back_are_found() {
+fn known_bad_samples_are_reported() {
     let samples = [
         // Tenants were kept apart by the words of a sentence.
         r#"let (count, rest) = text.split_once(" of ")?;"#,
@@ -61,12 +61,12 @@ fn places_that_read_sentences_back_are_found() {
         "type Known = Box<dyn Fn() -> Result<(u8, Vec<u8>), String> + Send>;",
     ];
     for sample in samples {
-        assert_eq!(found_here(sample).len(), 1, "{sample}: {:?}", found_here(sample));
+        assert_eq!(matches_in_source(sample).len(), 1, "{sample}: {:?}", matches_in_source(sample));
     }
 }
 
 #[test]
-fn names_paths_tests_and_other_errors_are_left_alone() {
+fn names_paths_tests_and_typed_errors_are_ignored() {
     for sample in [
         r#"name.starts_with("linux-image-"); text.split(' '); words.join(" ");"#,
         r#"// why.contains("a b")"#,
@@ -80,11 +80,11 @@ fn names_paths_tests_and_other_errors_are_left_alone() {
         r#"#[cfg(test)] #[expect(x)] fn f() -> Result<(), String> { why.contains("a b") }"#,
         "why.map(str::len); err.kind() == other; self.text(1) == other; *why == lost; id.to_string() == name",
     ] {
-        assert_eq!(found_here(sample), [""; 0], "{sample}");
+        assert_eq!(matches_in_source(sample), [""; 0], "{sample}");
     }
     let in_a_file = r#"fn f() { why.contains("a b") }"#;
     let below = |path| {
-        found_in(&[("crates/x/src/lib.rs", "#[cfg(test)]\nmod live;"), (path, in_a_file)]).len()
+        matches_in(&[("crates/x/src/lib.rs", "#[cfg(test)]\nmod live;"), (path, in_a_file)]).len()
     };
     assert_eq!(below("crates/x/src/live.rs"), 0);
     assert_eq!(below("crates/x/src/live/deep.rs"), 0);
@@ -92,22 +92,22 @@ fn names_paths_tests_and_other_errors_are_left_alone() {
 }
 
 #[test]
-fn the_binary_may_print_an_error_as_it_is() {
+fn string_errors_are_allowed_in_the_binary() {
     let parser = "fn parse(text: &str) -> Result<u8, String> {}";
-    assert_eq!(found_in(&[("crates/cli/src/a.rs", parser)]), [""; 0]);
-    assert_eq!(found_in(&[("crates/wire/src/a.rs", parser)]), ["Result<_, String>"]);
+    assert_eq!(matches_in(&[("crates/cli/src/a.rs", parser)]), [""; 0]);
+    assert_eq!(matches_in(&[("crates/wire/src/a.rs", parser)]), ["Result<_, String>"]);
 }
 
 #[test]
-fn an_exception_has_a_reason_and_covers_what_it_names() {
+fn exceptions_need_a_reason_and_match_exactly() {
     assert!(allowed("crates/a.rs | contains(\"a b\")").is_err());
     assert!(allowed("crates/a.rs | contains(\"a b\") | ").is_err());
     let text =
         "# a comment\ncrates/a.rs | contains(\"a b\") | x\ncrates/d/ | * | the kernel's log\n";
     let allowed = allowed(text).unwrap();
     let covered = |path: &str, what: &str| {
-        let place = Place { path: path.to_owned(), line: 1, what: what.to_owned() };
-        allowed.iter().any(|it| it.covers(&place))
+        let text_match = TextMatch { path: path.to_owned(), line: 1, what: what.to_owned() };
+        allowed.iter().any(|exception| exception.covers(&text_match))
     };
     assert!(covered("crates/a.rs", "contains(\"a b\")"));
     assert!(!covered("crates/a.rs", "contains(\"b c\")") && !covered("crates/ab.rs", "x"));

@@ -4,19 +4,19 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use super::{Window, tmux};
+use super::{TmuxWindow, tmux};
 use crate::shell::run;
 
 /// What a window writes, as it comes.
-pub(super) struct Cast {
+pub(super) struct Recording {
     begun: Instant,
     output: File,
     pending: Vec<u8>,
     text: String,
 }
 
-impl Cast {
-    pub(super) fn begin(window: &Window, (width, height): (u16, u16)) -> anyhow::Result<Self> {
+impl Recording {
+    pub(super) fn begin(window: &TmuxWindow, (width, height): (u16, u16)) -> anyhow::Result<Self> {
         fs::write(&window.output, "")?;
         let pipe = format!("cat >> {}", window.output.display());
         run(tmux().args(["pipe-pane", "-O", "-t", window.name, &pipe]), "tmux pipe-pane")?;
@@ -33,7 +33,7 @@ impl Cast {
     }
 
     /// Keeps what has come since the last time.
-    pub(super) fn keep(&mut self) -> anyhow::Result<()> {
+    pub(super) fn record_output(&mut self) -> anyhow::Result<()> {
         self.output.read_to_end(&mut self.pending)?;
         let whole = match std::str::from_utf8(&self.pending) {
             Ok(text) => text.len(),
@@ -48,7 +48,7 @@ impl Cast {
     }
 
     pub(super) fn end(mut self) -> anyhow::Result<String> {
-        self.keep()?;
+        self.record_output()?;
         Ok(self.text)
     }
 }

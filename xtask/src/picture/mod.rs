@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::shell::{cargo, command, root, run, say};
-use cast::Cast;
+use crate::shell::{cargo, command, print_status, root, run};
+use cast::Recording;
 
 /// The server of tmux that is ours alone.
 const SOCKET: &str = "farrier-picture";
@@ -25,49 +25,49 @@ const SOCKET: &str = "farrier-picture";
 const WINDOW: &str = "top";
 
 /// How long a node works before it is shown: so long that lines are full.
-const WORK: Duration = Duration::from_secs(34);
+const LOAD_TIME: Duration = Duration::from_secs(34);
 
 const GPUS: u32 = 8;
 
 /// Draws `docs/top_80x24.svg`, `docs/top_wide.svg` and `docs/top_gpu.svg`, and records `docs/top.cast`.
 pub(crate) fn top() -> anyhow::Result<()> {
     cargo(&["build", "--quiet", "--locked", "-p", "farrier", "-p", "farrier-nvml-sim"])?;
-    let node = Node::make()?;
+    let node = DemoNode::create()?;
     let docs = root().join("docs");
     node.prepare()?;
     let narrow = node.show((80, 24))?;
-    let mut cast = Cast::begin(&narrow, (80, 24))?;
-    node.work(WORK / 2, &mut cast)?;
+    let mut cast = Recording::begin(&narrow, (80, 24))?;
+    node.simulate_load(LOAD_TIME / 2, &mut cast)?;
     node.inject(&["lost", "--gpu", "7"])?;
-    node.work(WORK / 2, &mut cast)?;
-    fs::write(docs.join("top_80x24.svg"), svg::of(&narrow.screen()?, (80, 24)))?;
+    node.simulate_load(LOAD_TIME / 2, &mut cast)?;
+    fs::write(docs.join("top_80x24.svg"), svg::render(&narrow.screen()?, (80, 24)))?;
     narrow.keys(&["Down", "Down", "Down", "Enter"])?;
-    node.work(Duration::from_secs(4), &mut cast)?;
-    fs::write(docs.join("top_gpu.svg"), svg::of(&narrow.screen()?, (80, 24)))?;
+    node.simulate_load(Duration::from_secs(4), &mut cast)?;
+    fs::write(docs.join("top_gpu.svg"), svg::render(&narrow.screen()?, (80, 24)))?;
     narrow.keys(&["Escape", "s", "s"])?;
-    node.work(Duration::from_secs(3), &mut cast)?;
+    node.simulate_load(Duration::from_secs(3), &mut cast)?;
     fs::write(docs.join("top.cast"), cast.end()?)?;
     narrow.end()?;
     node.inject(&["clear", "--gpu", "7"])?;
     let wide = node.show((150, 40))?;
-    let mut nothing = Cast::begin(&wide, (150, 40))?;
-    node.work(WORK / 2, &mut nothing)?;
+    let mut nothing = Recording::begin(&wide, (150, 40))?;
+    node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
     node.inject(&["lost", "--gpu", "7"])?;
-    node.work(WORK / 2, &mut nothing)?;
-    fs::write(docs.join("top_wide.svg"), svg::of(&wide.screen()?, (150, 40)))?;
+    node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
+    fs::write(docs.join("top_wide.svg"), svg::render(&wide.screen()?, (150, 40)))?;
     wide.end()?;
-    say("drawn: docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
+    print_status("drawn: docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
     Ok(())
 }
 
 /// A simulated node.
-struct Node {
+struct DemoNode {
     folder: PathBuf,
     farrier: PathBuf,
 }
 
-impl Node {
-    fn make() -> anyhow::Result<Self> {
+impl DemoNode {
+    fn create() -> anyhow::Result<Self> {
         let folder = root().join("target/picture");
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -111,24 +111,24 @@ impl Node {
     }
 
     /// Lets the GPUs work for so long, in waves as training does; `cast` keeps what is drawn meanwhile.
-    fn work(&self, time: Duration, cast: &mut Cast) -> anyhow::Result<()> {
+    fn simulate_load(&self, time: Duration, cast: &mut Recording) -> anyhow::Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < time {
             let moment = cast.elapsed().as_secs();
             for gpu in 0..7_u64 {
                 let wave = (moment + 3 * gpu) % 11;
                 // Checkpoints: now and then nothing is computed.
-                let rests = wave > 8 || gpu == 6 && wave.is_multiple_of(2);
+                let idle = wave > 8 || gpu == 6 && wave.is_multiple_of(2);
                 let number = gpu.to_string();
-                let watts = if rests { 240 } else { 560 + wave * 14 };
+                let watts = if idle { 240 } else { 560 + wave * 14 };
                 self.inject(&["power", &watts.min(700).to_string(), "--gpu", &number])?;
-                let busy = match (gpu, rests) {
+                let busy = match (gpu, idle) {
                     (6, _) => 30 + wave * 3,
                     (_, true) => 35,
                     (_, false) => 99,
                 };
                 self.inject(&["utilisation", &busy.to_string(), "--gpu", &number])?;
-                let sm = format!("0.{}", if rests { 24 } else { 70 + wave * 3 });
+                let sm = format!("0.{}", if idle { 24 } else { 70 + wave * 3 });
                 let links = format!("{}e9", if gpu == 6 { 0 } else { 40 + wave * 18 });
                 let host = format!("{}e8", 4 + wave * 6);
                 let activity = ["activity", "--sm", &sm, "--tensor", "0.55", "--dram", "0.61"];
@@ -136,12 +136,12 @@ impl Node {
                 let bus = ["--pcie-tx", "1e9", "--pcie-rx", &host, "--gpu", &number];
                 self.inject(&[&activity[..], &traffic, &bus].concat())?;
             }
-            cast.keep()?;
+            cast.record_output()?;
         }
         Ok(())
     }
 
-    fn show(&self, (width, height): (u16, u16)) -> anyhow::Result<Window> {
+    fn show(&self, (width, height): (u16, u16)) -> anyhow::Result<TmuxWindow> {
         let node = self.folder.join("node");
         let line = format!(
             "sleep 1; exec {} top --nvml {}/lib/libnvidia-ml.so.1 --root {}/root",
@@ -155,7 +155,7 @@ impl Node {
         // What a person has set is not in the picture.
         tmux.env_remove("NO_COLOR").env("TERM", "xterm-256color");
         run(&mut tmux, "tmux new-session").context("tmux is needed: `apt-get install tmux`")?;
-        Ok(Window { name: WINDOW, output: self.folder.join("output") })
+        Ok(TmuxWindow { name: WINDOW, output: self.folder.join("output") })
     }
 }
 
@@ -166,12 +166,12 @@ fn tmux() -> std::process::Command {
 }
 
 /// A window of tmux.
-struct Window {
+struct TmuxWindow {
     name: &'static str,
     output: PathBuf,
 }
 
-impl Window {
+impl TmuxWindow {
     fn keys(&self, keys: &[&str]) -> anyhow::Result<()> {
         run(tmux().args(["send-keys", "-t", self.name]).args(keys), "tmux send-keys")
     }

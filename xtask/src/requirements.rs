@@ -5,36 +5,36 @@ use std::process::Stdio;
 
 use anyhow::bail;
 
-use crate::shell::{command, say};
+use crate::shell::{command, print_status};
 
 /// Python with virtual environments: real NVML clients run against the simulated library.
-pub(crate) fn python() -> anyhow::Result<()> {
+pub(crate) fn ensure_python() -> anyhow::Result<()> {
     if has_python() {
         return Ok(());
     }
-    say("--- Python with venv is missing: installing python3-venv");
+    print_status("--- Python with venv is missing: installing python3-venv");
     if install(&["python3-venv"]) && has_python() {
         return Ok(());
     }
     let advice = "Python with venv could not be installed: `apt-get install python3-venv` as root";
-    do_without(advice, "the tests with Python clients will be skipped")
+    continue_without(advice, "the tests with Python clients will be skipped")
 }
 
 /// Slurm: orders are carried out on nodes of a real one.
-pub(crate) fn slurm() -> anyhow::Result<()> {
+pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     if has_slurm() {
         return Ok(());
     }
-    say("--- Slurm is missing: installing slurm-wlm and munge");
+    print_status("--- Slurm is missing: installing slurm-wlm and munge");
     if install(&["--no-install-recommends", "slurm-wlm", "munge"]) && has_slurm() {
         return Ok(());
     }
     let advice = "Slurm could not be installed: `apt-get install slurm-wlm munge` as root";
-    do_without(advice, "the tests with Slurm will be skipped")
+    continue_without(advice, "the tests with Slurm will be skipped")
 }
 
 /// tmux: `cargo xtask bench top` runs each program in a terminal of its own.
-pub(crate) fn tmux() -> anyhow::Result<()> {
+pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     let has_tmux = || {
         let mut tmux = command("tmux");
         tmux.arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
@@ -43,7 +43,7 @@ pub(crate) fn tmux() -> anyhow::Result<()> {
     if has_tmux() {
         return Ok(());
     }
-    say("--- tmux is missing: installing it");
+    print_status("--- tmux is missing: installing it");
     if install(&["tmux"]) && has_tmux() {
         return Ok(());
     }
@@ -56,7 +56,10 @@ fn install(packages: &[&str]) -> bool {
         let run = |step: &[&str]| {
             let mut apt = command(program);
             apt.args(words).args(step).env("DEBIAN_FRONTEND", "noninteractive");
-            apt.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|it| it.success())
+            apt.stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
         };
         if run(&["update"]) && run(&[&["install", "--yes"], packages].concat()) {
             return true;
@@ -66,11 +69,11 @@ fn install(packages: &[&str]) -> bool {
 }
 
 /// On CI nothing is done without.
-fn do_without(advice: &str, what: &str) -> anyhow::Result<()> {
+fn continue_without(advice: &str, what: &str) -> anyhow::Result<()> {
     if std::env::var_os("CI").is_some() {
         bail!("{advice}");
     }
-    say(&format!("warning: {advice}; {what}"));
+    print_status(&format!("warning: {advice}; {what}"));
     Ok(())
 }
 

@@ -10,13 +10,13 @@ use anyhow::{Context, bail};
 
 use crate::bench_log;
 use crate::bench_size::Size;
-use crate::process::Running;
+use crate::process::ChildProcess;
 use crate::python::target;
-use crate::shell::{command, say};
+use crate::shell::{command, print_status};
 
 /// How much of everything.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct FactsParams {
     log_bytes: u64,
     /// Cold starts measured of each program.
     starts: usize,
@@ -25,20 +25,20 @@ struct Sizes {
 }
 
 /// What the budgets are stated for.
-const FULL: Sizes = Sizes { log_bytes: 1 << 30, starts: 200, passes: 5 };
-const QUICK: Sizes = Sizes { log_bytes: 16 << 20, starts: 10, passes: 2 };
+const FULL: FactsParams = FactsParams { log_bytes: 1 << 30, starts: 200, passes: 5 };
+const QUICK: FactsParams = FactsParams { log_bytes: 16 << 20, starts: 10, passes: 2 };
 
 /// The words of the check that is timed.
 const CHECK: [&str; 7] = ["check", "--gpu", "H100", "--driver", "550.54.15", "--cuda", "12.8"];
 
 /// Measures and writes `bench/facts.md`.
-pub(crate) fn facts(size: Size) -> anyhow::Result<()> {
+pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.build(&[])?;
-    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
-    let cold = cold_starts(&farrier, sizes.starts)?;
+    let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
+    let cold = cold_starts(&farrier, params.starts)?;
     let in_process = in_process(size)?;
-    let decode = decode(&farrier, sizes)?;
-    size.publish("facts", &report(sizes, &cold, &in_process, &decode)?)?;
+    let decode = decode(&farrier, params)?;
+    size.publish("facts", &report(params, &cold, &in_process, &decode)?)?;
     let mut over = Vec::new();
     if cold[0].median_ms() > COLD_MS_MAX {
         over.push("a cold check".to_owned());
@@ -53,11 +53,11 @@ pub(crate) fn facts(size: Size) -> anyhow::Result<()> {
 const COLD_MS_MAX: f64 = 5.0;
 const DECODE_RATIO_MAX: f64 = 1.5;
 
-/// Times of one program, sorted.
-pub(crate) struct Times(Vec<Duration>);
+/// Timings of one program, sorted.
+pub(crate) struct Timings(Vec<Duration>);
 
-impl Times {
-    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
+impl Timings {
+    pub(crate) fn new(mut times: Vec<Duration>) -> Self {
         times.sort();
         Self(times)
     }
@@ -66,17 +66,17 @@ impl Times {
         self.0[self.0.len() / 2].as_secs_f64() * 1e3
     }
 
-    pub(crate) fn worst_of_ninety_nine_percent_ms(&self) -> f64 {
+    pub(crate) fn p99_ms(&self) -> f64 {
         self.0[self.0.len() * 99 / 100].as_secs_f64() * 1e3
     }
 
-    pub(crate) fn worst_ms(&self) -> f64 {
+    pub(crate) fn max_ms(&self) -> f64 {
         self.0[self.0.len() - 1].as_secs_f64() * 1e3
     }
 }
 
 /// Runs the commands by turns, so that what else the machine does falls on all alike.
-fn interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Times>> {
+fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Timings>> {
     let mut times = vec![Vec::new(); commands.len()];
     for _ in 0..rounds {
         for (command, times) in commands.iter_mut().zip(&mut times) {
@@ -93,13 +93,13 @@ fn interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Ti
             }
         }
     }
-    Ok(times.into_iter().map(Times::of).collect())
+    Ok(times.into_iter().map(Timings::new).collect())
 }
 
-fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Times>> {
+fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Timings>> {
     let mut check = command(farrier);
     check.args(CHECK);
-    interleaved(starts, &mut [check, command("true")])
+    run_interleaved(starts, &mut [check, command("true")])
 }
 
 /// What the in-process benchmark prints: microseconds a check. A quick run makes one round of the dev
@@ -118,32 +118,32 @@ fn in_process(size: Size) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Times of decode and of its peer, and the memory of decode.
-struct Decode {
-    times: Vec<Times>,
+/// Timings of decode and of its peer, and the memory of decode.
+struct DecodeTimings {
+    times: Vec<Timings>,
     resident_kib: [(u64, u64); 2],
 }
 
-fn decode(farrier: &Path, sizes: Sizes) -> anyhow::Result<Decode> {
-    let (bytes, small_bytes) = (sizes.log_bytes, sizes.log_bytes / 16);
+fn decode(farrier: &Path, params: FactsParams) -> anyhow::Result<DecodeTimings> {
+    let (bytes, small_bytes) = (params.log_bytes, params.log_bytes / 16);
     let (log, small) = (log_file(bytes)?, log_file(small_bytes)?);
     let decode = || {
         let mut decode = command(farrier);
         decode.args(["decode", "--output", "json"]);
         decode
     };
-    let mut of_file = decode();
-    of_file.arg(&log);
+    let mut decode_file = decode();
+    decode_file.arg(&log);
     let mut grep = command("grep");
     grep.env("LC_ALL", "C").args(["-F", "NVRM"]).arg(&log);
     // Once over the file, so that neither pays for the disk.
     std::io::copy(&mut File::open(&log)?, &mut std::io::sink())?;
-    let times = interleaved(sizes.passes, &mut [of_file, grep])?;
+    let times = run_interleaved(params.passes, &mut [decode_file, grep])?;
     let resident_kib = [
         (small_bytes, peak_resident_kib(decode(), &small)?),
         (bytes, peak_resident_kib(decode(), &log)?),
     ];
-    Ok(Decode { times, resident_kib })
+    Ok(DecodeTimings { times, resident_kib })
 }
 
 /// A log of that size under target/, made once.
@@ -154,7 +154,7 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     if std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() >= bytes) {
         return Ok(path);
     }
-    say(&format!("--- writing {}", path.display()));
+    print_status(&format!("--- writing {}", path.display()));
     bench_log::write(File::create(&path)?, bytes)?;
     Ok(path)
 }
@@ -165,7 +165,7 @@ fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("the child has a pipe")?;
     let mut output = child.stdout.take().context("the child has a pipe")?;
-    let mut process = Running(child);
+    let mut process = ChildProcess(child);
     let drain = std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     std::io::copy(&mut File::open(log)?, &mut input)?;
     let text = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
@@ -181,10 +181,10 @@ fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
 }
 
 fn report(
-    sizes: Sizes,
-    cold: &[Times],
+    params: FactsParams,
+    cold: &[Timings],
     in_process: &str,
-    decode: &Decode,
+    decode: &DecodeTimings,
 ) -> anyhow::Result<String> {
     let (check, peer) = (&cold[0], &cold[1]);
     let (ours, grep) = (&decode.times[0], &decode.times[1]);
@@ -199,8 +199,8 @@ fn report(
         "| `farrier {}`, cold process, median of {} (99 %: {:.2} ms; `true`, by turns: {:.2} ms) \
          | {:.2} ms | 5 ms |",
         CHECK.join(" "),
-        sizes.starts,
-        check.worst_of_ninety_nine_percent_ms(),
+        params.starts,
+        check.p99_ms(),
         peer.median_ms(),
         check.median_ms()
     )?;
@@ -212,8 +212,8 @@ fn report(
         text,
         "| `farrier decode --output json` of a log of {} MiB, median of {}, by turns with \
          `grep -F NVRM` ({:.0} ms) | {:.0} ms, ratio {ratio:.2} | ratio 1.5 |",
-        sizes.log_bytes >> 20,
-        sizes.passes,
+        params.log_bytes >> 20,
+        params.passes,
         grep.median_ms(),
         ours.median_ms()
     )?;
