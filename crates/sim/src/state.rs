@@ -1,4 +1,4 @@
-//! All of a node at once.
+//! The complete state of a simulated node.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,17 @@ use crate::host::Host;
 use crate::node::Node;
 use crate::rootfs::KernelRecord;
 
-/// A node, its host and its GPUs, and what the kernel is about to write.
+/// A node, its host and its GPUs, plus pending kernel log records.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimState {
-    /// What the GPUs share.
     pub node: Node,
-    /// What there is besides GPUs.
     pub host: Host,
-    /// The GPUs by their number.
+    /// GPUs by index.
     pub gpus: BTreeMap<u32, Gpu>,
-    /// The number of the next record in the kernel log, if none is lost.
+    /// Next sequence number in the kernel log, before injected gaps.
     pub next_sequence: u64,
-    /// Records for the kernel log.
+    /// Records to append to the kernel log.
     pub records: Vec<KernelRecord>,
-    /// Whether the log of an earlier start is forgotten.
+    /// Whether the kernel log restarts with a new boot.
     pub resets_kernel_log: bool,
 }

@@ -109,13 +109,13 @@ fn clear_restores_every_file() {
     }
     let shown = run(&["simulate", "show", &node.dir()]).stdout;
     for words in [
-        "gone from the bus",
+        "missing from the PCI bus",
         "mlx5_2 port 1 is DOWN, Polling",
-        "mlx5_3 is gone",
+        "mlx5_3 is missing",
         "/scratch is read-only",
         "nv_queue (9002) is blocked",
         "clock source hpet",
-        "ACS is on",
+        "ACS is enabled",
         "the driver is not loaded",
         "the driver on disk is 580.105.08",
     ] {
@@ -395,9 +395,9 @@ fn invalid_host_faults_are_rejected() {
     let node = TestNode::eight_h100();
     let before = files(&node);
     for (words, expected) in [
-        (vec!["nic", "mlx5_8", "--gone"], "there is no adapter `mlx5_8`"),
+        (vec!["nic", "mlx5_8", "--gone"], "unknown network adapter `mlx5_8`"),
         (vec!["nic", "mlx5_0", "--port", "2", "--gone"], "no port 2"),
-        (vec!["nic", "mlx5_0", "--state", "upp"], "not a state of a port"),
+        (vec!["nic", "mlx5_0", "--state", "upp"], "not a port state"),
         (vec!["module-on-disk", "../../etc"], "not a driver version"),
         (vec!["kernel-line", "text", "--gpu", "1"], "happens to the node"),
         (vec!["host"], "required"),

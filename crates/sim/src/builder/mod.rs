@@ -1,4 +1,4 @@
-//! A node from the facts of its GPUs: pure, and the same for the same seed.
+//! Builds a node from GPU facts. Pure: the same seed gives the same node.
 
 mod links;
 
@@ -14,49 +14,47 @@ use crate::node::Node;
 use crate::rng::SeededRng;
 use crate::sku::Sku;
 
-/// How warm an idle GPU is.
+/// Temperature of an idle GPU.
 pub(crate) const IDLE_GPU_C: i32 = 35;
-/// How warm its memory is.
+/// Memory temperature of an idle GPU.
 pub(crate) const IDLE_MEMORY_C: i32 = 39;
-/// An idle card draws about a tenth of its limit (a real H200: 79 W of 700 W).
+/// An idle GPU draws about a tenth of its limit (a real H200: 79 W of 700 W).
 pub(crate) const IDLE_POWER_SHARE: u32 = 9;
 
-/// What an idle H200 sends to the host and receives.
+/// Transmit and receive rate of an idle H200.
 pub(crate) const IDLE_PCIE_KB_PER_S: (u32, u32) = (1087, 608);
-/// Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
+/// Not degraded, no recovery, routes healthy, no access timeouts, correct configuration.
 pub(crate) const HEALTHY_FABRIC: u32 = 0x1aa;
 
-/// What a data centre sets.
+/// Modes as set in data centres.
 pub(crate) const MODES: Modes = Modes { persistence: true, compute: 0, accounting: false };
 
-/// How long a new node has been up: a day, so that its kernel log has a past.
+/// Uptime of a new node: one day, so that its kernel log has a past.
 pub(crate) const UPTIME_MS: u64 = 86_400_000;
 
-/// The most GPUs of one node: what the PCI buses below have room for.
+/// Maximum GPUs per node, limited by the PCI buses below.
 pub const GPUS_MAX: u32 = 16;
 
-/// Buses of the GPUs of an eight-GPU baseboard; a second eight follows on the next bus each.
+/// PCI buses of an eight-GPU baseboard. GPUs 8 to 15 use the next bus each.
 const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
 
-/// The node that is wanted.
+/// Specification of a node to build.
 #[derive(Debug, Clone)]
 pub struct NodeSpec {
-    /// Any name of the GPU.
+    /// Any name or alias of the GPU model.
     pub sku: String,
-    /// How many.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// The driver.
     pub driver: String,
-    /// What decides UUIDs and serial numbers.
+    /// Seed of UUIDs and serial numbers.
     pub seed: u64,
-    /// The kernel that runs.
     pub kernel: String,
-    /// Now, milliseconds of the Unix clock; the node was started a day before.
+    /// Current time, Unix milliseconds. The node booted one day earlier.
     pub now_unix_ms: u64,
 }
 
 impl NodeSpec {
-    /// A node with the defaults of everything but its GPUs.
+    /// A node with defaults for everything but the GPUs.
     pub fn new(sku: &str, gpus: u32) -> Self {
         Self {
             sku: sku.to_owned(),
@@ -69,45 +67,32 @@ impl NodeSpec {
     }
 }
 
-/// Why there is no such node.
+/// Why a node could not be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// No GPU of this name.
-    #[error("there is no gpu `{sku}` in the data")]
+    #[error("unknown GPU `{sku}`")]
     UnknownSku {
-        /// Asked for.
         sku: String,
-        /// Names that may have been meant.
+        /// Similar names.
         suggestions: Vec<String>,
     },
-    /// None, or too many.
     #[error("a simulated node has 1 to {GPUS_MAX} GPUs, not {gpus}")]
-    GpuCount {
-        /// Asked for.
-        gpus: u32,
-    },
-    /// Not a driver version.
+    GpuCount { gpus: u32 },
     #[error("`{driver}` is not a driver version")]
-    InvalidDriver {
-        /// Asked for.
-        driver: String,
-    },
-    /// The branch is not in the data, so its CUDA is not known.
-    #[error("there is no driver branch {branch} in the data")]
-    UnknownBranch {
-        /// Asked for.
-        branch: u32,
-    },
+    InvalidDriver { driver: String },
+    /// The driver branch is not in the facts, so its CUDA version is unknown.
+    #[error("unknown driver branch {branch}")]
+    UnknownBranch { branch: u32 },
 }
 
-/// The node and its GPUs.
+/// Builds the node and its GPUs.
 pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), BuildError> {
     if spec.gpus == 0 || spec.gpus > GPUS_MAX {
         return Err(BuildError::GpuCount { gpus: spec.gpus });
     }
-    let Some(named) = facts.gpus.by_name(&spec.sku) else {
-        let known = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
-        let suggestions = farrier_facts::names::nearest(&spec.sku, known)
+    let Some(found) = facts.gpus.by_name(&spec.sku) else {
+        let names = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
+        let suggestions = farrier_facts::names::nearest(&spec.sku, names)
             .into_iter()
             .map(str::to_owned)
             .collect();
@@ -122,11 +107,11 @@ pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), 
         .branch(driver.branch())
         .ok_or(BuildError::UnknownBranch { branch: driver.branch().0 })?;
     let hostname = format!("sim-{:04x}", SeededRng::new(spec.seed, "hostname").below(0x1_0000));
-    // A module for a baseboard that is alone was passed through to a virtual machine: it has no peers to link to.
-    let virtual_machine = spec.gpus == 1 && named.gpu.form_factor == FormFactor::Sxm;
+    // A single SXM module is simulated as passed through to a virtual machine: it has no peers.
+    let virtual_machine = spec.gpus == 1 && found.gpu.form_factor == FormFactor::Sxm;
     let node = Node {
         format: crate::FORMAT,
-        sku: named.gpu.id.clone(),
+        sku: found.gpu.id.clone(),
         seed: spec.seed,
         hostname,
         kernel: spec.kernel.clone(),
@@ -141,7 +126,7 @@ pub fn build_node(facts: &FactSet, spec: &NodeSpec) -> Result<(Node, Vec<Gpu>), 
         virtual_machine,
         faults: Vec::new(),
     };
-    let gpus = (0..spec.gpus).map(|number| gpu(named.gpu, spec, number, virtual_machine)).collect();
+    let gpus = (0..spec.gpus).map(|number| gpu(found.gpu, spec, number, virtual_machine)).collect();
     Ok((node, gpus))
 }
 
@@ -167,7 +152,7 @@ fn gpu(facts: &GpuFacts, spec: &NodeSpec, number: u32, virtual_machine: bool) ->
             reserved_bytes: sku.reserved_kib << 10,
             used_bytes: 0,
             bar1_total_bytes: sku.bar1_mib << 20,
-            // As an idle H200 has.
+            // As on an idle H200.
             bar1_used_bytes: 1_703_936,
             bus_width_bits: sku.bus_width_bits,
         },
@@ -254,7 +239,7 @@ fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
         inforom_oem: sku.inforom_oem.to_owned(),
         inforom_ecc: sku.inforom_ecc.to_owned(),
         inforom_valid: true,
-        // Baseboards count their modules from one.
+        // Module IDs start at 1.
         module_id: 1 + number % 8,
         pdi,
     }
@@ -262,7 +247,7 @@ fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> BoardInfo {
 
 fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
     let bus = BUSES[(number % 8) as usize] + number / 8;
-    let far = number % 8 >= 4;
+    let is_second_socket = number % 8 >= 4;
     let (bus, device) = if virtual_machine { (0, 6) } else { (bus, 0) };
     Pci {
         domain: 0,
@@ -270,8 +255,8 @@ fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
         device,
         device_id: facts.pci_device_ids.first().map_or("0000", String::as_str).to_owned(),
         subsystem_id: sku.subsystem_id.to_owned(),
-        numa_node: u32::from(far),
-        cpus: match (virtual_machine, far) {
+        numa_node: u32::from(is_second_socket),
+        cpus: match (virtual_machine, is_second_socket) {
             (true, _) => "0-15",
             (false, false) => "0-47",
             (false, true) => "48-95",
@@ -336,12 +321,11 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
     }
 }
 
-/// Calls that the part does not answer whatever they are asked for. What depends on the arguments is decided where
-/// the call is answered.
+/// Calls that the model never supports. Support that depends on arguments is decided in the call.
 fn unsupported(facts: &GpuFacts) -> Vec<String> {
     let mut calls: Vec<&str> = Vec::new();
     if facts.compute_capability.major < 9 {
-        // Came with Hopper: margins, per-device identifiers, modules, confidential computing.
+        // Introduced with Hopper: margins, modules, confidential computing, JPEG and OFA engines.
         calls.extend([
             "nvmlDeviceGetMarginTemperature",
             "nvmlDeviceGetModuleId",
@@ -359,16 +343,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_gpu_of_the_data_can_be_simulated() {
+    fn every_gpu_model_can_be_simulated() {
         let facts = FactSet::embedded();
         for gpu in &facts.gpus.gpu {
             let (node, gpus) = build_node(facts, &NodeSpec::new(&gpu.id, 2)).unwrap();
             assert_eq!(node.sku, gpu.id);
-            for made in &gpus {
-                assert!(made.memory.total_bytes > made.memory.reserved_bytes, "{}", gpu.id);
-                assert!(made.power.min_limit_mw <= made.power.default_limit_mw, "{}", gpu.id);
-                assert!(made.power.default_limit_mw <= made.power.max_limit_mw, "{}", gpu.id);
-                assert!(made.nvlink.links.len() <= 18, "{}", gpu.id);
+            for built in &gpus {
+                assert!(built.memory.total_bytes > built.memory.reserved_bytes, "{}", gpu.id);
+                assert!(built.power.min_limit_mw <= built.power.default_limit_mw, "{}", gpu.id);
+                assert!(built.power.default_limit_mw <= built.power.max_limit_mw, "{}", gpu.id);
+                assert!(built.nvlink.links.len() <= 18, "{}", gpu.id);
             }
             let text = serde_json::to_string(&gpus[0]).unwrap();
             assert_eq!(serde_json::from_str::<Gpu>(&text).unwrap(), gpus[0], "{}", gpu.id);
@@ -376,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn the_seed_determines_the_node() {
         let facts = FactSet::embedded();
         let spec = NodeSpec::new("H100-SXM5-80GB", 8);
         assert_eq!(build_node(facts, &spec), build_node(facts, &spec));
@@ -389,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn invalid_specs_are_rejected() {
         let facts = FactSet::embedded();
         let unknown = build_node(facts, &NodeSpec::new("H100-SXM5-81GB", 8)).unwrap_err();
         assert!(

@@ -1,37 +1,36 @@
-//! What a GPU does: its load, clocks, watts and traffic.
+//! Load faults: utilisation, clocks, power and traffic.
 
 use crate::gpu::{ClockEvents, Gpu, ThrottleReason};
 
 use super::FaultError;
 
-/// What a profiler would see. What is not given stays.
+/// Utilisation as a profiler reports it. `None` leaves a value unchanged. Shares range from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Activity {
-    /// Share of time in which a kernel ran, from 0 to 1 as all shares.
+    /// Share of time in which a kernel ran.
     pub graphics: Option<f64>,
-    /// Share of multiprocessors at work.
+    /// Share of active multiprocessors.
     pub sm: Option<f64>,
-    /// Share of warps in use.
+    /// Share of warp slots in use.
     pub occupancy: Option<f64>,
-    /// Share of time in which tensor cores worked.
+    /// Share of time in which tensor cores were active.
     pub tensor: Option<f64>,
-    /// Share of the memory bandwidth.
+    /// Share of the memory bandwidth in use.
     pub dram: Option<f64>,
-    /// Double precision outside the tensor cores.
+    /// FP64 pipe, outside the tensor cores.
     pub fp64: Option<f64>,
-    /// Single precision outside the tensor cores.
+    /// FP32 pipe, outside the tensor cores.
     pub fp32: Option<f64>,
-    /// Half precision outside the tensor cores.
+    /// FP16 pipe, outside the tensor cores.
     pub fp16: Option<f64>,
-    /// Integers.
     pub integer: Option<f64>,
-    /// Sent on all `NVLinks` together.
+    /// Sum over all NVLinks.
     pub nvlink_transmit_bytes_per_s: Option<u64>,
-    /// Received on all `NVLinks` together.
+    /// Sum over all NVLinks.
     pub nvlink_receive_bytes_per_s: Option<u64>,
-    /// Sent to the host.
+    /// GPU to host.
     pub pcie_transmit_bytes_per_s: Option<u64>,
-    /// Received from the host.
+    /// Host to GPU.
     pub pcie_receive_bytes_per_s: Option<u64>,
 }
 
@@ -124,7 +123,7 @@ pub(super) fn utilisation(
     let now = &mut gpu.utilisation;
     now.gpu_percent = busy;
     now.memory_percent = memory;
-    // A training step keeps most multiprocessors busy and its tensor cores about half of the time.
+    // Typical of training: most multiprocessors busy, tensor cores about half of the time.
     now.sm_percent = f64::from(busy) * 0.9;
     now.sm_occupancy_percent = f64::from(busy) * 0.4;
     now.tensor_percent = f64::from(busy) * 0.5;
@@ -143,12 +142,12 @@ pub(super) fn utilisation(
     if busy == 0 && reasons.is_empty() {
         reasons.push(ThrottleReason::GpuIdle);
     }
-    // What still holds is counted up to now and goes on.
+    // Accumulates the time so far; the remaining reasons stay active.
     throttle(&mut gpu.clock_events, reasons, now_unix_ms);
     Ok(())
 }
 
-/// Nothing runs, and nothing holds it back.
+/// Sets an idle, unthrottled state with default limits.
 pub(super) fn set_idle(gpu: &mut Gpu, now_unix_ms: u64) {
     throttle(&mut gpu.clock_events, Vec::new(), now_unix_ms);
     let _ = utilisation(gpu, 0, 0, now_unix_ms);

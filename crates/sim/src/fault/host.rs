@@ -1,4 +1,4 @@
-//! What can go wrong with a node besides its GPUs.
+//! Faults of the node outside of its GPUs.
 
 use crate::gpu::EccCounts;
 use crate::host::{FileHandles, Mount, Nic, PHYS_STATES, STATES, Task, TaskState};
@@ -7,162 +7,108 @@ use crate::state::SimState;
 
 use super::{CallFault, FaultError, validate_call};
 
-/// Something that happens to a node.
+/// An event or fault that affects the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostFault {
-    /// The kernel writes a record, so many times.
+    /// The kernel logs a record `count` times.
     KernelMessage {
-        /// The record.
         record: KernelRecord,
-        /// How often.
         count: u32,
     },
-    /// So many records are lost to a reader that was too slow.
+    /// This many kernel log records are lost to a slow reader.
     KernelGap(u64),
-    /// A network adapter changes.
     Nic(NicChange),
-    /// The driver is unloaded.
     DriverUnloaded,
-    /// The driver on disk is loaded.
+    /// The driver version on disk is loaded.
     DriverLoaded,
-    /// Packages, libraries and modules on disk become this version; the loaded driver stays.
+    /// Packages, libraries and modules on disk change to this version; the loaded driver stays.
     ModuleOnDisk(String),
-    /// The node is started anew.
     Reboot,
-    /// A service is started anew, by its unit.
+    /// Restarts a systemd unit.
     ServiceRestarted(String),
-    /// Something about the host.
     Change(HostChange),
-    /// Bridges send peer-to-peer traffic through the root complex, or no longer.
+    /// Enables or disables ACS, which routes peer-to-peer traffic through the root complex.
     Acs(bool),
-    /// A call that is about no GPU in particular fails or hangs.
+    /// Fault of a call that concerns no particular GPU.
     Call(CallFault),
-    /// All of the above is put right.
+    /// Clears all of the above.
     Clear,
 }
 
-/// What changes about a network adapter.
+/// Change of a network adapter. `None` leaves a value unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NicChange {
-    /// Which.
     pub name: String,
-    /// Which port.
     pub port: u32,
-    /// The kernel's word for its state.
+    /// Kernel name of the logical state.
     pub state: Option<String>,
-    /// The kernel's word for its physical state; what goes with the state without.
+    /// Kernel name of the physical state. `None` derives it from `state`.
     pub phys_state: Option<String>,
-    /// In gigabits a second.
     pub rate_gbps: Option<u32>,
-    /// Counters by name and what is added to them.
+    /// Increments by counter name.
     pub counters: Vec<(String, u64)>,
-    /// It goes from the bus, or comes back.
+    /// Removes the adapter from the bus, or restores it.
     pub gone: Option<bool>,
 }
 
-/// What changes about the host.
+/// Change of the host. `None` leaves a value unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostChange {
-    /// More processes that the kernel killed for memory.
+    /// Additional OOM kills.
     pub oom_kills: u64,
-    /// A mounted file system that refuses writes from now on.
+    /// Mount point to make read-only.
     pub read_only: Option<String>,
-    /// One that takes them again.
+    /// Mount point to make writable again.
     pub read_write: Option<String>,
-    /// A task that waits and cannot be interrupted.
     pub blocked_thread: Option<BlockedThread>,
-    /// All that waited go on and end.
+    /// Removes all injected blocked tasks.
     pub unblocked: bool,
-    /// What the kernel takes its time from.
     pub clock_source: Option<String>,
-    /// How the processors choose their clocks.
+    /// CPU frequency governor.
     pub governor: Option<String>,
-    /// Memory that is left without swapping.
     pub memory_available_kib: Option<u64>,
-    /// Free blocks of 2 MiB and more.
+    /// Free blocks of 2 MiB or more.
     pub large_blocks: Option<u64>,
-    /// More memory errors that were put right.
+    /// Additional corrected memory errors.
     pub edac_corrected: u64,
-    /// More that were not.
+    /// Additional uncorrected memory errors.
     pub edac_uncorrected: u64,
-    /// Open files.
     pub file_handles: Option<FileHandles>,
-    /// Whether the server of the network file system is silent.
+    /// Whether the NFS server has stopped responding.
     pub nfs_stalled: Option<bool>,
 }
 
-/// A task that waits and cannot be interrupted.
+/// A task in uninterruptible sleep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedThread {
-    /// Its name; in brackets for a kernel thread.
+    /// In brackets for a kernel thread.
     pub name: String,
-    /// The kernel's function in which it waits.
+    /// Kernel function in which the task waits.
     pub wait_channel: String,
 }
 
-/// Why a fault does not fit the node.
+/// Why a fault cannot apply to the node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostFaultError {
-    /// There is no such adapter.
-    #[error("there is no adapter `{name}`")]
-    Nic {
-        /// Asked for.
-        name: String,
-        /// There are.
-        available: Vec<String>,
-    },
-    /// There is no such port.
+    #[error("unknown network adapter `{name}`")]
+    Nic { name: String, available: Vec<String> },
     #[error("`{name}` has no port {port}")]
-    Port {
-        /// The adapter.
-        name: String,
-        /// Asked for.
-        port: u32,
-    },
-    /// There is no such counter.
+    Port { name: String, port: u32 },
     #[error("`{nic}` has no counter `{name}`")]
-    Counter {
-        /// The adapter.
-        nic: String,
-        /// Asked for.
-        name: String,
-        /// There are.
-        available: Vec<String>,
-    },
-    /// Not a word of the kernel's.
-    #[error("`{word}` is not a state of a port")]
-    PortState {
-        /// Asked for.
-        word: String,
-        /// There are.
-        available: Vec<String>,
-    },
-    /// Nothing is mounted there.
+    Counter { nic: String, name: String, available: Vec<String> },
+    #[error("`{word}` is not a port state")]
+    PortState { word: String, available: Vec<String> },
     #[error("nothing is mounted on `{path}`")]
-    Mount {
-        /// Asked for.
-        path: String,
-        /// There are.
-        available: Vec<String>,
-    },
-    /// No such service runs.
-    #[error("no service `{unit}` runs")]
-    Service {
-        /// Asked for.
-        unit: String,
-    },
-    /// Not a driver version.
+    Mount { path: String, available: Vec<String> },
+    #[error("service `{unit}` is not running")]
+    Service { unit: String },
     #[error("`{version}` is not a driver version")]
-    Driver {
-        /// Asked for.
-        version: String,
-    },
-    /// A call cannot be named.
+    Driver { version: String },
     #[error(transparent)]
     Call(#[from] FaultError),
 }
 
-/// Lets the fault happen at `now`. What the kernel writes is added to the state's records.
+/// Applies the fault at `now_unix_ms`. Kernel messages are added to `state.records`.
 pub fn apply(
     state: &mut SimState,
     fault: &HostFault,
@@ -193,11 +139,11 @@ pub fn apply(
         HostFault::ServiceRestarted(unit) => {
             let task = state.host.service_mut(unit);
             let task = task.ok_or_else(|| HostFaultError::Service { unit: unit.clone() })?;
-            // Two starts are never the same moment.
+            // The start time identifies the run, so it must change.
             task.started_unix_ms = now_unix_ms.max(task.started_unix_ms + 1);
         }
         HostFault::ModuleOnDisk(version) => {
-            // It becomes part of paths.
+            // The version becomes part of file paths.
             if version.is_empty()
                 || !version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
             {
@@ -222,7 +168,7 @@ pub fn apply(
     Ok(())
 }
 
-/// Loads the driver on disk: what was counted since the last load is forgotten, and rows that waited are remapped.
+/// Loads the driver on disk: volatile ECC counters reset and pending remaps complete.
 fn load_driver(state: &mut SimState) {
     state.node.driver_loaded = true;
     if let Some(version) = state.node.replaced_by.take() {
@@ -234,18 +180,18 @@ fn load_driver(state: &mut SimState) {
     }
 }
 
-/// The kernel's own spelling of a word, however it was written.
+/// The kernel's spelling of a state name, matched case-insensitively.
 fn canonical_state(available: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
-    let found = available.iter().find(|(_, available)| available.eq_ignore_ascii_case(word));
-    found.map(|(_, available)| (*available).to_owned()).ok_or_else(|| HostFaultError::PortState {
+    let found = available.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
+    found.map(|(_, name)| (*name).to_owned()).ok_or_else(|| HostFaultError::PortState {
         word: word.to_owned(),
-        available: available.iter().map(|(_, available)| (*available).to_owned()).collect(),
+        available: available.iter().map(|(_, name)| (*name).to_owned()).collect(),
     })
 }
 
 fn change_nic(state: &mut SimState, change: &NicChange) -> Result<(), HostFaultError> {
-    let available = || state.host.nics.iter().map(|nic| nic.name.clone()).collect();
-    let unknown = HostFaultError::Nic { name: change.name.clone(), available: available() };
+    let names = || state.host.nics.iter().map(|nic| nic.name.clone()).collect();
+    let unknown = HostFaultError::Nic { name: change.name.clone(), available: names() };
     let nics = &mut state.host.nics;
     let nic = nics.iter_mut().find(|nic| nic.name == change.name).ok_or(unknown)?;
     nic.gone = change.gone.unwrap_or(nic.gone);
@@ -267,9 +213,9 @@ fn change_port(nic: &mut Nic, change: &NicChange) -> Result<(), HostFaultError> 
     let port = nic.ports.iter_mut().find(|port| port.number == change.port).ok_or(unknown)?;
     if let Some(word) = &change.state {
         port.state = canonical_state(&STATES, word)?;
-        // A port that is down looks for its peer; one that is up has found it.
-        let usual = if port.state == "DOWN" { "Polling" } else { "LinkUp" };
-        usual.clone_into(&mut port.phys_state);
+        // A port that is down polls for its peer.
+        let phys_state = if port.state == "DOWN" { "Polling" } else { "LinkUp" };
+        phys_state.clone_into(&mut port.phys_state);
     }
     if let Some(word) = &change.phys_state {
         port.phys_state = canonical_state(&PHYS_STATES, word)?;
@@ -289,10 +235,10 @@ fn change_host(
         }
     }
     if change.oom_kills > 0 {
-        // The kernel says so of each; a flood adds nothing.
+        // The kernel logs each kill; 16 records are enough here.
         let records = change.oom_kills.min(16);
-        let words = "Out of memory: Killed process 4242 (python) total-vm:81264000kB, anon-rss:64000000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:130000kB oom_score_adj:0";
-        state.records.extend((0..records).map(|_| KernelRecord::error(words)));
+        let message = "Out of memory: Killed process 4242 (python) total-vm:81264000kB, anon-rss:64000000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:130000kB oom_score_adj:0";
+        state.records.extend((0..records).map(|_| KernelRecord::error(message)));
     }
     let host = &mut state.host;
     host.oom_kills = host.oom_kills.saturating_add(change.oom_kills);
@@ -314,8 +260,8 @@ fn change_host(
     if let Some(thread) = &change.blocked_thread {
         add_blocked_task(state, &thread.name, &thread.wait_channel, now_unix_ms);
     }
-    if let Some(silent) = change.nfs_stalled {
-        set_nfs_stalled(state, silent, now_unix_ms);
+    if let Some(stalled) = change.nfs_stalled {
+        set_nfs_stalled(state, stalled, now_unix_ms);
     }
     Ok(())
 }
@@ -326,10 +272,10 @@ fn find_mount<'a>(state: &'a mut SimState, path: &str) -> Result<&'a mut Mount, 
     state.host.mounts.iter_mut().find(|mount| mount.path == path).ok_or(unknown)
 }
 
-/// Where a reader of a network file system waits.
+/// Kernel function in which NFS readers wait.
 const NFS_WAIT: &str = "rpc_wait_bit_killable";
 
-/// Adds a task that waits and cannot be interrupted.
+/// Adds a task in uninterruptible sleep.
 fn add_blocked_task(state: &mut SimState, name: &str, wait_channel: &str, now_unix_ms: u64) {
     let tasks = &mut state.host.tasks;
     let thread = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
@@ -348,19 +294,20 @@ fn add_blocked_task(state: &mut SimState, name: &str, wait_channel: &str, now_un
     });
 }
 
-/// The server of the network file system falls silent or answers again: the kernel says so, and who reads from it
-/// waits or goes on.
-fn set_nfs_stalled(state: &mut SimState, silent: bool, now_unix_ms: u64) {
+/// Stalls or restores the NFS server: the kernel logs it, and a reader blocks or continues.
+fn set_nfs_stalled(state: &mut SimState, stalled: bool, now_unix_ms: u64) {
     let mut servers = Vec::new();
     for mount in state.host.mounts.iter_mut().filter(|mount| mount.kind.starts_with("nfs")) {
-        mount.stalled = silent;
+        mount.stalled = stalled;
         servers.extend(mount.source.split(':').next().map(str::to_owned));
     }
     for server in servers {
-        let said = if silent { "not responding, still trying" } else { "OK" };
-        state.records.push(KernelRecord { level: 5, text: format!("nfs: server {server} {said}") });
+        let status = if stalled { "not responding, still trying" } else { "OK" };
+        state
+            .records
+            .push(KernelRecord { level: 5, text: format!("nfs: server {server} {status}") });
     }
-    if silent {
+    if stalled {
         add_blocked_task(state, "python", NFS_WAIT, now_unix_ms);
     } else {
         state.host.tasks.retain(|task| task.wait_channel != NFS_WAIT);
@@ -391,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_puts_right_what_faults_did() {
+    fn clear_reverts_all_faults() {
         let before = state();
         let mut now = before.clone();
         let nic = |name: &str, counter: &str| NicChange {
@@ -436,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_mends_what_a_restart_mends_and_no_more() {
+    fn reboot_ends_hangs_and_keeps_persistent_faults() {
         use super::super::CallEffect;
 
         let mut now = state();
@@ -455,11 +402,11 @@ mod tests {
         gpu.faults = vec![call("*", CallEffect::HangForever), power.clone()];
         apply(&mut now, &HostFault::Reboot, 6_000).unwrap();
         assert_eq!((&now.node.faults, &now.gpus[&3].faults), (&Vec::new(), &vec![power]));
-        assert_eq!(now.host.describe_faults(), ["/mnt/data does not answer"]);
+        assert_eq!(now.host.describe_faults(), ["/mnt/data: NFS server not responding"]);
     }
 
     #[test]
-    fn a_reload_takes_the_driver_on_disk() {
+    fn reload_loads_the_driver_on_disk() {
         let mut state = state();
         apply(&mut state, &HostFault::ModuleOnDisk("580.105.08".to_owned()), 0).unwrap();
         assert_eq!(state.node.driver, "580.95.05");
@@ -470,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_started_anew_is_another_run() {
+    fn service_restart_changes_the_start_time() {
         let mut state = state();
         let unit = "nvidia-fabricmanager.service";
         let before = state.host.service(unit).unwrap().started_unix_ms;
@@ -481,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_add_up() {
+    fn kernel_gaps_accumulate() {
         let mut state = state();
         apply(&mut state, &HostFault::KernelGap(5), 0).unwrap();
         apply(&mut state, &HostFault::KernelGap(3), 0).unwrap();
@@ -489,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_has_not_is_refused() {
+    fn unknown_targets_are_rejected() {
         let mut state = state();
         let nic = |name: &str| NicChange { name: name.to_owned(), port: 1, ..NicChange::default() };
         let unknown = HostFault::Nic(nic("mlx5_9"));

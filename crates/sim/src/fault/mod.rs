@@ -1,7 +1,8 @@
-//! What can go wrong with a simulated node.
+//! Faults that can be injected into a simulated node.
 //!
-//! [`apply`] changes a GPU as the fault would and returns what the driver would print in the kernel log;
-//! [`apply_to_host`] does the same for the rest of the node. Both are pure; [`crate::NodeDir`] writes.
+//! [`apply`] changes a GPU and returns the kernel log records that the driver would write.
+//! [`apply_to_host`] does the same for the rest of the node. Both are pure; [`crate::NodeDir`]
+//! writes the result.
 
 mod activity;
 mod call;
@@ -25,195 +26,113 @@ pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
 pub use memory::{EccErrors, RemapFault, RetiredFault};
 pub use settings::SettingsChange;
 
-/// Something that happens to one GPU.
+/// An event or fault that affects one GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// The driver reports an Xid.
     Xid {
-        /// Its number.
         number: u32,
-        /// What follows the number in the kernel log; the driver's usual words without it.
+        /// Text after the number in the kernel log. `None` for the driver's typical text.
         message: Option<String>,
     },
-    /// Memory errors are counted.
     Ecc(EccErrors),
-    /// Rows are taken out of service.
     Remap(RemapFault),
-    /// Pages are taken out of service.
     Retired(RetiredFault),
-    /// Some memory cannot be repaired.
     UnrepairableMemory,
     /// A repair waits for a reset.
     RepairPending {
-        /// Of a memory channel.
         channel: bool,
-        /// Of a texture processing cluster.
+        /// Texture processing cluster.
         tpc: bool,
     },
-    /// The checksum of the `InfoROM` is wrong.
+    /// The `InfoROM` checksum is invalid.
     InforomInvalid,
-    /// Memory in use besides that of the processes.
+    /// Sets the memory used outside of the processes, in bytes.
     MemoryUsed(u64),
-    /// Clocks are held down from now on. No reasons: they no longer are.
+    /// Sets the active throttle reasons. Empty ends throttling.
     Throttle(Vec<ThrottleReason>),
-    /// Clocks are what they are, and nobody says why.
+    /// Sets the clocks without a throttle reason.
     Clocks {
-        /// Of the multiprocessors.
         sm_mhz: Option<u32>,
-        /// Of the memory.
         memory_mhz: Option<u32>,
     },
-    /// A link goes down.
     LinkDown(usize),
-    /// It comes up again.
     LinkUp(usize),
-    /// Errors on a link.
     LinkErrors {
-        /// Which link.
         link: usize,
-        /// How many of each kind.
         errors: LinkErrors,
     },
-    /// The `PCIe` link is narrower or slower than it could be, or counts errors.
+    /// The PCIe link is slower or narrower than possible, or counts errors.
     Pcie(PcieFault),
-    /// The fabric is not as it should be.
     Fabric(FabricFault),
-    /// The GPU falls off the bus: every call about it says that it is lost.
+    /// The GPU falls off the bus: every call about it returns `GPU_IS_LOST`.
     Lost {
-        /// The kernel no longer lists it either.
+        /// Whether the kernel no longer lists the device either.
         gone: bool,
     },
-    /// The driver asks for a recovery action, by NVML's number.
+    /// Sets NVML's recovery action.
     RecoveryAction(u32),
-    /// How warm it is.
     Temperature {
-        /// The GPU.
         gpu_c: i32,
-        /// The memory.
         memory_c: Option<i32>,
     },
-    /// What it draws, in milliwatts.
+    /// Sets the power draw, in milliwatts.
     Power(u32),
-    /// What an administrator allows it, in milliwatts.
+    /// Sets the power limit, in milliwatts.
     PowerLimit(u32),
-    /// Somebody changed settings.
+    /// Settings changed by an administrator.
     Settings(SettingsChange),
-    /// How busy it is, in per cent.
+    /// Sets the utilisation, in percent.
     Utilisation {
-        /// Multiprocessors.
         gpu: u32,
-        /// Memory.
         memory: u32,
     },
-    /// How busy its parts are.
     Activity(Activity),
-    /// A process holds memory.
     Process(Process),
-    /// A process lets go.
+    /// Removes the process with this PID.
     ProcessEnds(u32),
-    /// A call fails or hangs.
     Call(CallFault),
-    /// Somebody resets it, as `nvidia-smi --gpu-reset` does.
+    /// Resets the GPU, as `nvidia-smi --gpu-reset` does.
     Reset,
-    /// All of the above is put right; counters of the card's life stay.
+    /// Clears all of the above. Lifetime counters stay.
     Clear,
 }
 
-/// Why a fault does not fit the GPU.
+/// Why a fault cannot apply to the GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
-    /// There is no such link.
-    #[error("there is no NVLink {link}: the GPU has {count}")]
-    Link {
-        /// Asked for.
-        link: usize,
-        /// There are.
-        count: usize,
-    },
-    /// The part has no row remapping.
+    #[error("there is no NVLink {link}; the GPU has {count} links")]
+    Link { link: usize, count: usize },
     #[error("`{name}` has no row remapping")]
-    NoRemap {
-        /// The part.
-        name: String,
-    },
-    /// The part retires no pages.
-    #[error("`{name}` retires no pages: it remaps rows")]
-    NoRetirement {
-        /// The part.
-        name: String,
-    },
-    /// The part cannot be partitioned.
-    #[error("`{name}` has no MIG")]
-    NoMig {
-        /// The part.
-        name: String,
-    },
-    /// The part is in no fabric.
-    #[error("`{name}` is in no fabric here")]
-    NoFabric {
-        /// The part.
-        name: String,
-    },
-    /// More than all.
+    NoRemap { name: String },
+    #[error("`{name}` retires no pages; it remaps rows")]
+    NoRetirement { name: String },
+    #[error("`{name}` does not support MIG")]
+    NoMig { name: String },
+    #[error("`{name}` is not part of an NVSwitch fabric on this node")]
+    NoFabric { name: String },
     #[error("{value} is not a percentage")]
-    Percent {
-        /// Asked for.
-        value: u32,
-    },
-    /// Less than none or more than all.
-    #[error("{share} is not a share: from 0 to 1")]
-    Share {
-        /// Asked for.
-        share: String,
-    },
-    /// The card does not take it.
-    #[error("the card takes a power limit of {min_w} W to {max_w} W")]
-    PowerLimit {
-        /// The lowest.
-        min_w: u32,
-        /// The highest.
-        max_w: u32,
-    },
-    /// The link cannot do that.
+    Percent { value: u32 },
+    #[error("{share} is not a share from 0 to 1")]
+    Share { share: String },
+    #[error("the power limit must be between {min_w} W and {max_w} W")]
+    PowerLimit { min_w: u32, max_w: u32 },
     #[error(
-        "`PCIe` generation {generation} x{width} is more than the card's generation {max_generation} x{max_width}"
+        "PCIe generation {generation} x{width} is not within 1 x1 and the maximum of generation {max_generation} x{max_width}"
     )]
-    Pcie {
-        /// Asked for.
-        generation: u32,
-        /// Asked for.
-        width: u32,
-        /// Of the card.
-        max_generation: u32,
-        /// Of the card.
-        max_width: u32,
-    },
-    /// Not a number of NVML's.
+    Pcie { generation: u32, width: u32, max_generation: u32, max_width: u32 },
     #[error(
         "{value} is not a recovery action: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset"
     )]
-    RecoveryAction {
-        /// Asked for.
-        value: u32,
-    },
-    /// Somebody uses it.
-    #[error("it is in use by {processes} processes")]
-    InUse {
-        /// How many.
-        processes: usize,
-    },
-    /// It does not answer on the bus.
-    #[error("it has fallen off the bus: only a reboot of the node helps")]
+    RecoveryAction { value: u32 },
+    #[error("the GPU is in use by {processes} processes")]
+    InUse { processes: usize },
+    #[error("the GPU has fallen off the bus and needs a node reboot")]
     OffTheBus,
-    /// Not the name of a function.
     #[error("`{call}` is not the name of an NVML function")]
-    Call {
-        /// Asked for.
-        call: String,
-    },
+    Call { call: String },
 }
 
-/// Lets the fault happen at `now`. Returns the records that the driver writes to the kernel log.
+/// Applies the fault at `now_unix_ms`. Returns the driver's kernel log records.
 pub fn apply(
     gpu: &mut Gpu,
     fault: &Fault,
@@ -241,7 +160,7 @@ pub fn apply(
             now.memory = memory_mhz.unwrap_or(now.memory);
         }
         Fault::LinkDown(link) => {
-            // What the others carried up to now is theirs.
+            // The rate per link changes with the number of active links.
             gpu.nvlink.accumulate_traffic(now_unix_ms);
             links::find_link(gpu, *link)?.active = false;
         }
@@ -286,8 +205,8 @@ fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
 
-/// What a restart of the node does to a GPU: it is on the bus again if it can be, nothing runs on it, and its driver does
-/// not hang. Calls that fail go on failing.
+/// Effect of a node reboot: the GPU is back on the bus and idle, and hangs end. Injected errors
+/// stay.
 fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.faults.retain(|fault| !fault.hangs());
@@ -299,8 +218,8 @@ fn apply_reboot(gpu: &mut Gpu, now_unix_ms: u64) {
     activity::set_idle(gpu, now_unix_ms);
 }
 
-/// What a reset does: rows that waited are remapped, settings that waited take effect, what was counted since the driver was
-/// loaded is forgotten, and the driver asks for nothing any more. Calls that fail go on failing, but for those that wait for it.
+/// GPU reset: pending remaps and modes take effect, volatile counters reset and the recovery action
+/// clears. Injected errors stay, except `RESET_REQUIRED`.
 fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
     if gpu.lost || gpu.gone {
         return Err(FaultError::OffTheBus);
@@ -357,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_is_an_event_and_a_line() {
+    fn xid_adds_an_event_and_a_kernel_record() {
         let mut gpu = h100();
         let lines = apply(&mut gpu, &Fault::Xid { number: 79, message: None }, 0).unwrap();
         assert!(lines[0].text.starts_with("NVRM: Xid (PCI:0000:1b:00): 79, "), "{lines:?}");
@@ -371,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_bounded_and_keep_counting() {
+    fn event_queue_is_bounded_and_sequence_continues() {
         let mut gpu = h100();
         for _ in 0..300 {
             apply(&mut gpu, &Fault::Xid { number: 31, message: None }, 0).unwrap();
@@ -381,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_puts_right_what_faults_did() {
+    fn clear_reverts_all_faults() {
         let before = h100();
         let mut gpu = before.clone();
         for fault in [
@@ -435,7 +354,7 @@ mod tests {
         apply(&mut gpu, &Fault::Clear, 3_000).unwrap();
         assert_eq!(
             gpu.clock_events.throttled_us.hw_thermal, 1_000_000,
-            "time that was lost stays counted"
+            "throttled time stays counted"
         );
         gpu.clock_events = before.clock_events.clone();
         gpu.power = before.power.clone();
@@ -446,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_mends_what_a_reset_mends_and_needs_a_gpu_that_is_idle() {
+    fn reset_clears_volatile_state_and_needs_an_idle_gpu() {
         let mut gpu = h100();
         for number in [48, 63, 154] {
             apply(&mut gpu, &Fault::Xid { number, message: None }, 0).unwrap();
@@ -461,7 +380,7 @@ mod tests {
         apply(&mut gpu, &Fault::Reset, 1_000).unwrap();
         assert_eq!((gpu.recovery_action, gpu.remap.pending, gpu.resets), (0, false, 1));
         assert_eq!(gpu.ecc.volatile.dram_uncorrected, 0);
-        assert_eq!(gpu.ecc.aggregate.dram_uncorrected, 1, "the card's life");
+        assert_eq!(gpu.ecc.aggregate.dram_uncorrected, 1, "lifetime counter");
         assert_eq!(gpu.remap.uncorrected_rows, 1);
         assert!(gpu.mig.as_ref().unwrap().enabled);
         assert_eq!(gpu.faults.len(), 1);
@@ -483,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_part_cannot_is_refused() {
+    fn unsupported_faults_are_rejected() {
         let mut gpu = h100();
         assert_eq!(
             apply(&mut gpu, &Fault::LinkDown(18), 0),

@@ -1,21 +1,20 @@
-//! SettingsChange that somebody changed.
+//! Changed driver settings.
 
 use crate::gpu::Gpu;
 
 use super::FaultError;
 
-/// SettingsChange, as if an administrator had changed them and reset the GPU. What is not given stays.
+/// Settings as an administrator would change them, effective at once. `None` leaves a value
+/// unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SettingsChange {
-    /// The driver stays loaded without clients.
+    /// Persistence mode.
     pub persistence: Option<bool>,
-    /// NVML's number: 0 default, 2 prohibited, 3 exclusive process.
+    /// NVML compute mode: 0 default, 2 prohibited, 3 exclusive process.
     pub compute: Option<u32>,
-    /// Memory errors are put right.
     pub ecc: Option<bool>,
-    /// The GPU is partitioned.
     pub mig: Option<bool>,
-    /// Graphics clock that applications asked for.
+    /// Application clock.
     pub application_graphics_mhz: Option<u32>,
 }
 
@@ -36,7 +35,7 @@ pub(super) fn change(gpu: &mut Gpu, change: &SettingsChange) -> Result<(), Fault
     Ok(())
 }
 
-/// All settings as a new card has them.
+/// Restores the default settings of a new GPU.
 pub(super) fn restore_defaults(gpu: &mut Gpu) {
     gpu.modes = crate::builder::MODES;
     (gpu.ecc.enabled, gpu.ecc.pending) = (true, true);

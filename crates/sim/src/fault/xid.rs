@@ -1,11 +1,11 @@
-//! Xids: the driver's reports of what went wrong.
+//! Xid errors.
 
 use crate::gpu::{EVENT_XID, Gpu};
 use crate::rootfs::KernelRecord;
 
 use super::{add, memory};
 
-/// The event, the counters that go with it, and the driver's line.
+/// Records the event and the associated state changes. Returns the driver's kernel log records.
 pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<KernelRecord> {
     gpu.push_event(EVENT_XID, u64::from(number));
     match number {
@@ -20,23 +20,23 @@ pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Kern
             memory::remap_rows(&mut gpu.remap, 0, 0, true, true);
         }
         79 => gpu.lost = true,
-        // As the usual words say; other words may say something else.
+        // The default message says so; a custom one may report another action.
         154 if message.is_none() => gpu.recovery_action = 1,
         _ => {}
     }
-    let place = format!("PCI:{:04x}:{:02x}:{:02x}", gpu.pci.domain, gpu.pci.bus, gpu.pci.device);
+    let address = format!("PCI:{:04x}:{:02x}:{:02x}", gpu.pci.domain, gpu.pci.bus, gpu.pci.device);
     let mut records = vec![KernelRecord::error(format!(
-        "NVRM: Xid ({place}): {number}, {}",
+        "NVRM: Xid ({address}): {number}, {}",
         message.unwrap_or_else(|| default_message(number))
     ))];
     if number == 79 {
-        let words = format!("NVRM: GPU {}: GPU has fallen off the bus.", gpu.pci.address());
-        records.push(KernelRecord::error(words));
+        let text = format!("NVRM: GPU {}: GPU has fallen off the bus.", gpu.pci.address());
+        records.push(KernelRecord::error(text));
     }
     records
 }
 
-/// What the driver writes after the number, as seen in public reports of each Xid.
+/// Text that the driver prints after the number, taken from public reports of each Xid.
 fn default_message(number: u32) -> &'static str {
     match number {
         13 => {

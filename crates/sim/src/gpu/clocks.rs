@@ -1,69 +1,61 @@
-//! Frequencies, and what keeps a GPU from them.
+//! Clock frequencies and throttling.
 
 use serde::{Deserialize, Serialize};
 
-/// Frequencies by domain.
+/// Frequencies by clock domain, in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockRates {
-    /// Graphics.
     pub graphics: u32,
-    /// Multiprocessors.
     pub sm: u32,
-    /// Memory.
     pub memory: u32,
-    /// Video engines.
     pub video: u32,
 }
 
-/// Lowest and highest.
+/// A frequency range in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockRange {
-    /// Lowest.
     pub min: u32,
-    /// Highest.
     pub max: u32,
 }
 
-/// Frequencies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
-    /// Now.
     pub current_mhz: ClockRates,
-    /// The most that the part does.
+    /// Maximum of the model.
     pub max_mhz: ClockRates,
-    /// Graphics clock that applications asked for.
+    /// Requested application clock.
     pub application_graphics_mhz: u32,
-    /// Memory clock that applications asked for.
+    /// Requested application clock.
     pub application_memory_mhz: u32,
-    /// What applications get without asking.
+    /// Default application clock.
     pub default_graphics_mhz: u32,
-    /// What applications get without asking.
+    /// Default application clock.
     pub default_memory_mhz: u32,
-    /// Memory clocks that can be chosen, highest first.
+    /// Selectable memory clocks, highest first.
     pub supported_memory_mhz: Vec<u32>,
-    /// The lowest graphics clock.
+    /// Lowest selectable graphics clock.
     pub graphics_floor_mhz: u32,
-    /// Between two graphics clocks.
+    /// Step between selectable graphics clocks.
     pub graphics_step_mhz: u32,
-    /// Graphics clocks are held within.
+    /// Locked graphics clock range. `None` if unlocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_graphics_mhz: Option<ClockRange>,
-    /// Memory clocks are held within.
+    /// Locked memory clock range. `None` if unlocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_memory_mhz: Option<ClockRange>,
-    /// Performance state: 0 is the fastest.
+    /// P-state; 0 is the fastest.
     pub performance_state: u32,
 }
 
 impl Clocks {
-    /// Graphics clocks that can be chosen, highest first.
+    /// Selectable graphics clocks, highest first.
     pub fn supported_graphics_mhz(&self) -> Vec<u32> {
         let step = self.graphics_step_mhz.max(1);
         let (floor, top) = (self.graphics_floor_mhz, self.max_mhz.graphics);
-        // At most a thousand: a mistyped step must not fill the memory.
+        // Capped so that a mistyped step cannot exhaust the memory.
         (0..1000_u32)
             .map(|count| top.saturating_sub(count.saturating_mul(step)))
             .take_while(|rate| *rate >= floor && *rate > 0)
@@ -71,61 +63,51 @@ impl Clocks {
     }
 }
 
-/// What keeps it from its clocks.
+/// Active throttle reasons and the time spent throttled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockEvents {
-    /// Reasons that hold now.
     pub reasons: Vec<ThrottleReason>,
-    /// Since when they hold, milliseconds of the Unix clock.
+    /// When the active reasons last changed, Unix milliseconds.
     pub since_unix_ms: u64,
-    /// Time up to then.
+    /// Throttled time up to `since_unix_ms`.
     #[serde(rename = "held_us")]
     pub throttled_us: ThrottledTime,
 }
 
-/// Time that each reason has held.
+/// Accumulated time per throttle reason, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThrottledTime {
-    /// Software power cap.
     pub sw_power_cap: u64,
-    /// Sync boost.
     pub sync_boost: u64,
-    /// Software thermal slowdown.
     pub sw_thermal: u64,
-    /// Hardware thermal slowdown.
     pub hw_thermal: u64,
-    /// Hardware power brake.
     pub hw_power_brake: u64,
 }
 
-/// A clock event reason.
+/// NVML clock event reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThrottleReason {
-    /// Nothing runs.
     GpuIdle,
-    /// Application clocks.
     ApplicationClocks,
     /// The power limit.
     SwPowerCap,
-    /// Any of the hardware's.
+    /// Set whenever a hardware reason is.
     HwSlowdown,
-    /// A sync boost group.
     SyncBoost,
-    /// The driver's own thermal limit.
+    /// The driver's thermal limit.
     SwThermal,
-    /// The hardware's thermal limit.
+    /// The hardware thermal limit.
     HwThermal,
-    /// The power supply asks for it.
+    /// Asserted by the power supply.
     HwPowerBrake,
-    /// A display.
     DisplayClocks,
 }
 
 impl ThrottleReason {
-    /// Its name, as `inject throttle` takes it.
+    /// The name that `inject throttle` accepts.
     pub fn name(self) -> &'static str {
         match self {
             Self::GpuIdle => "gpu-idle",
@@ -140,7 +122,7 @@ impl ThrottleReason {
         }
     }
 
-    /// NVML's bit.
+    /// NVML's bit for the reason.
     pub fn bit(self) -> u64 {
         match self {
             Self::GpuIdle => 0x1,
@@ -157,14 +139,14 @@ impl ThrottleReason {
 }
 
 impl ClockEvents {
-    /// NVML's mask. The hardware's own reasons set the common bit too, as on a card.
+    /// NVML's reason bit mask. A hardware reason also sets `HwSlowdown`, as on a real GPU.
     pub fn mask(&self) -> u64 {
         let mask = self.reasons.iter().fold(0, |mask, reason| mask | reason.bit());
         let hardware = ThrottleReason::HwThermal.bit() | ThrottleReason::HwPowerBrake.bit();
         if mask & hardware == 0 { mask } else { mask | ThrottleReason::HwSlowdown.bit() }
     }
 
-    /// Time that each reason has held, at `now`.
+    /// Accumulated time per reason at `now_unix_ms`.
     pub fn throttled_at(&self, now_unix_ms: u64) -> ThrottledTime {
         let more_us = now_unix_ms.saturating_sub(self.since_unix_ms).saturating_mul(1000);
         let mut held = self.throttled_us;

@@ -1,6 +1,6 @@
 //! The directory of a simulated node.
 //!
-//! Readers never lock: a file is replaced as a whole. Writers hold `DIR/.lock`, so that none undoes another.
+//! Readers never lock, since files are replaced atomically. Writers hold `DIR/.lock`.
 
 mod rootfs;
 
@@ -17,50 +17,33 @@ use crate::node::Node;
 use crate::rootfs::{self, RootFs};
 use crate::state::SimState;
 
-/// Why a node's directory could not be read or written.
+/// Why a node directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A file could not be read.
     #[error("failed to read `{}`", path.display())]
     Read {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A file could not be written.
     #[error("failed to write `{}`", path.display())]
     Write {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: io::Error,
     },
-    /// A file is not what it should be.
-    #[error("`{}` is not in the form of a simulated node", path.display())]
+    /// Invalid JSON, or values that cannot be encoded.
+    #[error("`{}` is not valid simulated-node JSON", path.display())]
     Json {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         err: serde_json::Error,
     },
-    /// A file is of another version of the form.
     #[error("`{}` has format {found}, this build reads format {}", path.display(), crate::FORMAT)]
-    UnsupportedFormat {
-        /// Which.
-        path: PathBuf,
-        /// What it says.
-        found: u32,
-    },
-    /// There is something in the way.
+    UnsupportedFormat { path: PathBuf, found: u32 },
+    /// `create` without `force` on a directory that is not empty.
     #[error("`{}` is not empty", path.display())]
-    NotEmpty {
-        /// Where.
-        path: PathBuf,
-    },
+    NotEmpty { path: PathBuf },
 }
 
 /// The directory of a simulated node.
@@ -70,42 +53,41 @@ pub struct NodeDir {
 }
 
 impl NodeDir {
-    /// The node at `path`, which need not be there yet.
+    /// The node at `path`, which does not have to exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `node.json`.
+    /// Path of `node.json`.
     pub fn node_path(&self) -> PathBuf {
         self.path.join("node.json")
     }
 
-    /// `host.json`.
+    /// Path of `host.json`.
     pub fn host_path(&self) -> PathBuf {
         self.path.join("host.json")
     }
 
-    /// `gpus/N.json`.
+    /// Path of `gpus/N.json`.
     pub fn gpu_path(&self, number: u32) -> PathBuf {
         self.path.join("gpus").join(format!("{number}.json"))
     }
 
-    /// Where the library belongs.
+    /// Path of the simulated NVML library.
     pub fn library_path(&self) -> PathBuf {
         self.path.join("lib").join("libnvidia-ml.so.1")
     }
 
-    /// The kernel log of the tree.
+    /// Path of the simulated `/dev/kmsg`.
     pub fn kernel_log_path(&self) -> PathBuf {
         self.path.join("root/dev/kmsg")
     }
 
-    /// The numbers of its GPUs, in order.
+    /// GPU indices in ascending order.
     pub fn gpu_numbers(&self) -> Result<Vec<u32>, StoreError> {
         let path = self.path.join("gpus");
         let read = |err| StoreError::Read { path: path.clone(), err };
@@ -144,7 +126,7 @@ impl NodeDir {
         }
     }
 
-    /// Changes one GPU while no other writer does, and replaces its file as a whole. Nothing is written when
+    /// Changes one GPU under the writer lock and replaces its file atomically. Writes nothing if
     /// `change` fails.
     pub fn edit_gpu<T, E: From<StoreError>>(
         &self,
@@ -172,9 +154,9 @@ impl NodeDir {
         }
     }
 
-    /// Changes anything of the node while no other writer does: its JSON, the files below `root/` that follow
-    /// from it, and the kernel log. `real_unix_ms` is the present, unless the node's clock stands still; `change`
-    /// gets the one that counts. Nothing is written when it fails.
+    /// Changes the node under the writer lock: its JSON files, the files in `root/` derived from
+    /// them, and the kernel log. `change` gets the node's time: its frozen clock if it has one,
+    /// else `real_unix_ms`. Writes nothing if `change` fails.
     pub fn edit<T, E: From<StoreError>>(
         &self,
         real_unix_ms: u64,
@@ -202,8 +184,8 @@ impl NodeDir {
         Ok(result)
     }
 
-    /// Sets the node's clock to what `change` makes of the present; none is the machine's clock. Quicker than
-    /// [`NodeDir::edit`], for simulations that do it thousands of times.
+    /// Sets the frozen clock to the result of `change`; `None` follows the real clock. Faster than
+    /// [`NodeDir::edit`], for simulations that step the clock thousands of times.
     pub fn set_clock(
         &self,
         real_unix_ms: u64,
@@ -232,8 +214,8 @@ impl NodeDir {
         })
     }
 
-    /// Makes the directory. What is in the way is replaced only with `force`, and only what a simulated node
-    /// is last_folder of.
+    /// Creates the directory. With `force` it replaces the files of a simulated node, and no
+    /// others.
     pub fn create(
         &self,
         node: &Node,
@@ -268,11 +250,11 @@ impl NodeDir {
             write_json(&self.gpu_path(number), gpu)?;
         }
         write_json(&self.host_path(), host)?;
-        // Last: a directory with this file is whole.
+        // Written last: its presence marks a complete directory.
         write_json(&self.node_path(), node)
     }
 
-    /// ThrottledTime until it is dropped.
+    /// Takes the writer lock, held until the file is dropped.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.join(".lock");
         let failed = |err| StoreError::Write { path: path.clone(), err };
@@ -287,7 +269,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
     serde_json::from_slice(&bytes).map_err(|err| StoreError::Json { path: path.to_owned(), err })
 }
 
-/// Writes beside the file and then takes its place: a reader sees the old content or the new.
+/// Writes a temporary file and renames it, so that a reader sees either the old or the new content.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
     let failed = |err| StoreError::Write { path: path.to_owned(), err };
     let mut text = serde_json::to_string_pretty(value)

@@ -1,4 +1,4 @@
-//! The files below `root/` of a simulated node: what follows from its JSON, and its kernel log.
+//! Writing `root/`: the files derived from the JSON, and the kernel log.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,13 +10,13 @@ use crate::rootfs::{self, FileContent, RootFs};
 use crate::state::SimState;
 
 impl NodeDir {
-    /// Writes the files of a node that nobody reads yet.
+    /// Writes all files of a new node, which has no readers yet.
     pub(super) fn write_new(&self, rootfs: &RootFs) -> Result<(), StoreError> {
         let mut last_folder = None;
         for (path, content) in rootfs.iter() {
             let path = self.path.join("root").join(path);
             let failed = |err| StoreError::Write { path: path.clone(), err };
-            // Paths come in order, so that most are in the folder of the one before.
+            // Paths are sorted, so most files share the folder of the previous one.
             let folder = path.parent().map(Path::to_owned);
             if let Some(folder) = folder.as_ref().filter(|_| folder != last_folder) {
                 fs::create_dir_all(folder).map_err(failed)?;
@@ -27,9 +27,9 @@ impl NodeDir {
         Ok(())
     }
 
-    /// Writes what is new or changed, and removes what is gone with the folders that it leaves empty.
+    /// Writes new and changed files, and removes obsolete files and the folders this leaves empty.
     pub(super) fn write_changes(&self, before: &RootFs, after: &RootFs) -> Result<(), StoreError> {
-        // Beside the tree, so that no reader of a folder sees it: then in the place of the old.
+        // Written outside of `root/` and renamed, so that no reader lists a partial file.
         let beside = self.path.join(format!(".new.{}", std::process::id()));
         let changed = after.iter().filter(|(path, content)| before.get(path) != Some(content));
         for (path, content) in changed {
@@ -38,7 +38,7 @@ impl NodeDir {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder).map_err(failed)?;
             }
-            // One that a killed writer left would be in the way of a link.
+            // A file left by a killed writer would make `symlink` fail.
             let _ = fs::remove_file(&beside);
             write(&beside, content).map_err(failed)?;
             fs::rename(&beside, &path).map_err(failed)?;
@@ -57,7 +57,7 @@ impl NodeDir {
             }
             _ => {}
         }
-        // The first that is not empty ends it.
+        // `remove_dir` fails at the first folder that is not empty.
         for folder in path.ancestors().skip(1).filter(|folder| folder.components().count() > 1) {
             if fs::remove_dir(root.join(folder)).is_err() {
                 break;
@@ -66,7 +66,7 @@ impl NodeDir {
         Ok(())
     }
 
-    /// The number after that of the last record in the kernel log.
+    /// Sequence number for the next kernel log record.
     pub(super) fn next_sequence(&self) -> Result<u64, StoreError> {
         /// Longer than any record.
         const TAIL: u64 = 16 * 1024;
@@ -84,7 +84,7 @@ impl NodeDir {
         Ok(last.map_or(0, |last| last.saturating_add(1)))
     }
 
-    /// Adds the records to the kernel log of the tree.
+    /// Appends the pending records to the kernel log.
     pub(super) fn append_kernel_log(
         &self,
         state: &SimState,
