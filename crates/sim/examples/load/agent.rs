@@ -1,4 +1,5 @@
-//! One agent as the server sees it: it says who it is, reports, resumes after what was acknowledged, and does what it is told at once.
+//! A minimal agent: it introduces itself, reports, resumes after the last acknowledged record and
+//! completes orders at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,25 +22,25 @@ use tonic::{Request, Streaming};
 use crate::coordinator::{Coordinator, NodeCommand, SentFinding};
 
 const OUTBOUND_MAX: usize = 64;
-/// GPUs of each node.
+/// GPUs per node.
 const GPUS: u64 = 8;
-/// As much longer an agent may wait until it tries again, by its number: not all at the same instant.
+/// Spread of the reconnect delay, so that the agents do not reconnect at the same instant.
 const RECONNECT_SPREAD_MS: u64 = 250;
 
-/// What an agent says every interval.
+/// What an agent sends each heartbeat interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportMode {
-    /// What a real agent says while nothing changes: that it lives.
+    /// A heartbeat, as real agents do while nothing changes.
     Heartbeat,
-    /// All that its node is made of, each time.
+    /// The full inventory.
     Inventory,
 }
 
-/// How an agent comes to the server.
+/// Connection of an agent.
 pub(crate) enum ServerLink {
-    /// On a connection with others, without TLS.
+    /// Shared with other agents, without TLS.
     Shared(Agents),
-    /// On a connection of its own, with its certificate.
+    /// Its own, with mutual TLS.
     Dedicated(ServerUrl, Arc<ClientConfig>),
 }
 
@@ -50,16 +51,15 @@ pub(crate) struct LoadAgent {
     record: u64,
     findings: u64,
     open: BTreeMap<u64, Finding>,
-    /// Records that are not acknowledged, with the moment at which they were made.
+    /// Unacknowledged records and when they were created.
     journal: VecDeque<(proto::Changes, Instant)>,
 }
 
-/// The name of a node.
 pub(crate) fn name(index: usize) -> NodeId {
-    format!("node-{index:06}").parse().expect("letters and digits are a name")
+    format!("node-{index:06}").parse().expect("the name has only letters, digits and a dash")
 }
 
-/// The number of a node by its name.
+/// Index of a node from its name.
 pub(crate) fn number(node: &NodeId) -> Option<usize> {
     node.as_str().strip_prefix("node-")?.parse().ok()
 }
@@ -104,7 +104,7 @@ impl LoadAgent {
         }
     }
 
-    /// Talks, and begins again when the stream ends.
+    /// Runs sessions and reconnects when one ends.
     pub(crate) async fn run(
         mut self,
         link: ServerLink,
@@ -128,12 +128,12 @@ impl LoadAgent {
                     &mut turn,
                     &mut is_connected,
                 );
-                let ended = session.await;
+                let result = session.await;
                 if is_connected {
                     coordinator.record_disconnected();
                 }
-                if let Err(err) = ended {
-                    tracing::debug!(node = %self.name, %err, "a stream has ended");
+                if let Err(err) = result {
+                    tracing::debug!(node = %self.name, %err, "stream ended");
                 }
             }
             let wait_ms = RECONNECT_SPREAD_MS / 2 + self.index as u64 % RECONNECT_SPREAD_MS;
@@ -155,23 +155,23 @@ impl LoadAgent {
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", self.name.as_str().parse()?);
         let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
-        let first = inbound.message().await?.context("the stream has ended")?;
+        let first = inbound.message().await?.context("stream ended")?;
         let Some(down::What::Welcome(welcome)) = first.what else {
-            anyhow::bail!("the server did not greet");
+            anyhow::bail!("expected a welcome message");
         };
         self.resume(&out, welcome.acked_record).await?;
         coordinator.record_connected();
         *is_connected = true;
         drop(turn.take());
         let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
-        // Agents are not in step with each other.
+        // Staggers the heartbeats of the agents.
         let first_ms = self.index as u64 * 7919 % u64::try_from(every.as_millis())?;
         let begin = tokio::time::Instant::now() + Duration::from_millis(first_ms);
         let mut beats = tokio::time::interval_at(begin, every);
         loop {
             tokio::select! {
                 message = inbound.message() => {
-                    let message = message?.context("the stream has ended")?;
+                    let message = message?.context("stream ended")?;
                     self.handle_message(&out, message, coordinator).await?;
                 }
                 _ = beats.tick() => out.send(self.report(reports)).await?,
@@ -201,7 +201,7 @@ impl LoadAgent {
         })
     }
 
-    /// Goes on after what the server has; where it has nothing, with everything that is open.
+    /// Resends records after the last one the server has, or all open findings if it has none.
     async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
         let Some(acked) = acked else { return self.send_open_findings(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
@@ -243,7 +243,7 @@ impl LoadAgent {
                 if matches!(order.what, OrderKind::Drain { .. }) && coordinator.has_endless_jobs() {
                     return Ok(());
                 }
-                let evidence = "it was done, and looked at".to_owned();
+                let evidence = "completed by the load generator".to_owned();
                 let answer = form::answer_message(order.generation, &Answer::Done { evidence });
                 out.send(Up { what: Some(up::What::Answer(answer)) }).await?;
                 coordinator.record_order_status();
@@ -257,7 +257,7 @@ impl LoadAgent {
         }
     }
 
-    /// Something changes on the node; it is in the journal then.
+    /// Applies a command to the node and journals the resulting change.
     fn handle_command(&mut self, command: NodeCommand, coordinator: &Coordinator) {
         let now = Timestamp::now();
         let change = match command {
@@ -270,7 +270,7 @@ impl LoadAgent {
             }
             NodeCommand::ClearFault => {
                 let Some((_, finding)) = self.open.pop_first() else { return };
-                let cleared = Cleared { at: now, why: "it was mended".to_owned() };
+                let cleared = Cleared { at: now, why: "fault cleared".to_owned() };
                 Change::Cleared(Finding { cleared: Some(cleared), ..finding })
             }
         };

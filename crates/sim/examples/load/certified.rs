@@ -1,4 +1,5 @@
-//! Nodes with a certificate and a connection each, as real ones are; then the server dies, and all come back at once.
+//! Nodes with a certificate and a connection each, as in production. Then the server is killed and
+//! all reconnect at once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::BufRead;
@@ -20,32 +21,36 @@ use crate::feed::EventFeed;
 use crate::findings::warning;
 use crate::print_metric;
 
-/// Enrolments at once; the server takes sixteen.
+/// Concurrent enrolments; the server allows 16.
 const ENROLLING_MAX: usize = 12;
-/// Findings of each node before the server dies, and one more while it is gone.
+/// Findings per node before the server is killed. One more follows while it is down.
 const FINDINGS: usize = 2;
-/// Until what was said is answered, and memory is counted.
-const REST: Duration = Duration::from_secs(5);
+/// Settling time before memory is measured.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// What is not at a reader of the log after this long is lost, however busy the machine.
+/// A finding that is not streamed within this time is lost, even on a busy machine.
 const FEED_WAIT: Duration = Duration::from_secs(120);
 
-/// What lets nodes and a person in.
+/// Join token, CA fingerprint and user token.
 pub(crate) struct Credentials {
     pub(crate) join: String,
     pub(crate) fingerprint: String,
     pub(crate) person: String,
 }
 
-pub(crate) async fn run(url: &ServerUrl, access: &Credentials, nodes: usize) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let identities = enrol(url, access, nodes).await?;
-    print_metric("enrol_s", begun.elapsed().as_secs_f64());
-    tokio::time::sleep(REST).await;
+pub(crate) async fn run(
+    url: &ServerUrl,
+    credentials: &Credentials,
+    nodes: usize,
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let identities = enrol(url, credentials, nodes).await?;
+    print_metric("enrol_s", start.elapsed().as_secs_f64());
+    tokio::time::sleep(SETTLE_TIME).await;
     print_metric("mark", "enrolled");
     wait_for_parent()?;
     let coordinator = Arc::new(Coordinator::new(nodes));
-    let begun = Instant::now();
+    let start = Instant::now();
     for (index, tls) in identities.into_iter().enumerate() {
         let link = ServerLink::Dedicated(url.clone(), tls);
         tokio::spawn(LoadAgent::new(index).run(
@@ -56,36 +61,36 @@ pub(crate) async fn run(url: &ServerUrl, access: &Credentials, nodes: usize) -> 
         ));
     }
     coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
-    print_metric("connect_s", begun.elapsed().as_secs_f64());
+    print_metric("connect_s", start.elapsed().as_secs_f64());
     coordinator.wait_until(|coordinator| coordinator.completed_orders() >= 2 * nodes).await?;
-    print_metric("in_service_s", begun.elapsed().as_secs_f64());
+    print_metric("in_service_s", start.elapsed().as_secs_f64());
     for _ in 0..FINDINGS {
         inject_warning(&coordinator, nodes).await?;
     }
-    tokio::time::sleep(REST).await;
+    tokio::time::sleep(SETTLE_TIME).await;
     print_latencies("change_to_acknowledgement", coordinator.take_latencies());
     print_metric("mark", "connected");
-    // The server is killed here, while changes are on their way, and started again.
+    // The parent kills the server here, with changes in flight, and restarts it.
     let sender = Arc::clone(&coordinator);
     let last = tokio::spawn(async move { inject_warning(&sender, nodes).await });
     wait_for_parent()?;
     coordinator.wait_until(|coordinator| coordinator.connected() < nodes / 2).await?;
     print_metric("mark", "gone");
     wait_for_parent()?;
-    let begun = Instant::now();
+    let start = Instant::now();
     coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
-    print_metric("reconnect_s", begun.elapsed().as_secs_f64());
+    print_metric("reconnect_s", start.elapsed().as_secs_f64());
     last.await??;
-    tokio::time::sleep(REST).await;
+    tokio::time::sleep(SETTLE_TIME).await;
     print_metric("mark", "back");
-    compare(url, access, nodes * (FINDINGS + 1)).await
+    compare(url, credentials, nodes * (FINDINGS + 1)).await
 }
 
-/// Waits until whoever started this has done what was marked.
+/// Waits until the parent has handled the last mark.
 fn wait_for_parent() -> anyhow::Result<()> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {
-        bail!("nobody answers");
+        bail!("the parent closed stdin");
     }
     Ok(())
 }
@@ -98,17 +103,17 @@ async fn inject_warning(coordinator: &Coordinator, nodes: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Every finding is in the log, and none twice.
-async fn compare(url: &ServerUrl, access: &Credentials, sent: usize) -> anyhow::Result<()> {
-    let pinned = client::pinned(client::fingerprint(&access.fingerprint)?)?;
-    let mut feed = EventFeed::after(url, pinned, &access.person, Some(0)).await?;
+/// Checks that the log has every finding once.
+async fn compare(url: &ServerUrl, credentials: &Credentials, sent: usize) -> anyhow::Result<()> {
+    let pinned = client::pinned(client::fingerprint(&credentials.fingerprint)?)?;
+    let mut feed = EventFeed::after(url, pinned, &credentials.person, Some(0)).await?;
     let (mut logged, mut records) = (0_usize, HashSet::new());
     let mut findings: BTreeMap<String, HashSet<u64>> = BTreeMap::new();
     let end = tokio::time::Instant::now() + FEED_WAIT;
     while findings.values().map(HashSet::len).sum::<usize>() < sent {
         let Ok(next) = tokio::time::timeout_at(end, feed.next()).await else { break };
         for row in next?.1.into_iter().filter(|row| row.kind == "configs") {
-            let node = row.node.context("a finding is of a node")?.to_string();
+            let node = row.node.context("finding without a node")?.to_string();
             let number = |at: &str| row.event.pointer(at).and_then(serde_json::Value::as_u64);
             logged += 1;
             records.insert((node.clone(), number("/configs/record/number")));
@@ -123,7 +128,7 @@ async fn compare(url: &ServerUrl, access: &Credentials, sent: usize) -> anyhow::
 
 async fn enrol(
     url: &ServerUrl,
-    access: &Credentials,
+    credentials: &Credentials,
     nodes: usize,
 ) -> anyhow::Result<Vec<Arc<ClientConfig>>> {
     let mut configs = vec![None; nodes];
@@ -133,15 +138,15 @@ async fn enrol(
         while enrolling.len() < ENROLLING_MAX
             && let Some(index) = next.next()
         {
-            let (url, token) = (url.clone(), access.join.clone());
-            let pinned = client::pinned(client::fingerprint(&access.fingerprint)?)?;
+            let (url, token) = (url.clone(), credentials.join.clone());
+            let pinned = client::pinned(client::fingerprint(&credentials.fingerprint)?)?;
             enrolling.spawn(async move { enrol_one(&url, &token, pinned, index).await });
         }
         let Some(done) = enrolling.join_next().await else { break };
         let (index, tls) = done??;
         configs[index] = Some(tls);
     }
-    configs.into_iter().map(|config| config.context("each has enrolled")).collect()
+    configs.into_iter().map(|config| config.context("a node did not enrol")).collect()
 }
 
 async fn enrol_one(

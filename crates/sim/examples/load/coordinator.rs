@@ -1,4 +1,4 @@
-//! What all agents share: how far they are, what is asked of them, and how long answers took.
+//! State shared by all agents: progress counters, command queues and latencies.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,18 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::OPENING_MAX;
 
-/// However slow the machine: longer than this nothing takes.
+/// Upper bound for any wait, even on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
-/// What happens to an agent's node.
+/// A command to an agent's node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NodeCommand {
-    /// Something goes wrong.
     InjectFault(NodeFault),
-    /// The oldest that is wrong is not any more.
+    /// Clears the oldest fault.
     ClearFault,
 }
 
-/// A finding that was sent: whose, its number on the node, and when.
+/// A sent finding: node index, finding ID and time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SentFinding {
     pub(crate) node: usize,
@@ -35,12 +34,12 @@ pub(crate) struct Coordinator {
     pub(crate) opening: Arc<Semaphore>,
     connected: AtomicUsize,
     completed_orders: AtomicUsize,
-    /// Whether nodes have work that does not end: a drain is not answered then.
+    /// Whether jobs never end, so that drain orders stay unanswered.
     has_endless_jobs: AtomicBool,
     commands: Vec<mpsc::Sender<NodeCommand>>,
     inboxes: Mutex<Vec<Option<mpsc::Receiver<NodeCommand>>>>,
     sent: Mutex<Vec<SentFinding>>,
-    /// From a change's first byte to its acknowledgement.
+    /// Latencies from the creation of a change to its acknowledgement.
     acknowledged: Mutex<Vec<Duration>>,
 }
 
@@ -112,22 +111,22 @@ impl Coordinator {
         lock(&self.acknowledged).push(after);
     }
 
-    /// Acknowledgements since they were last taken.
+    /// Number of latencies not taken yet.
     pub(crate) fn pending_latencies(&self) -> usize {
         lock(&self.acknowledged).len()
     }
 
-    /// Takes how long acknowledgements took.
+    /// Takes the acknowledgement latencies.
     pub(crate) fn take_latencies(&self) -> Vec<Duration> {
         std::mem::take(&mut *lock(&self.acknowledged))
     }
 
     pub(crate) async fn wait_until(&self, condition: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         while !condition(self) {
-            if begun.elapsed() > TIMEOUT {
+            if start.elapsed() > TIMEOUT {
                 bail!(
-                    "{} are connected, {} orders answered",
+                    "timed out with {} agents connected and {} orders completed",
                     self.connected(),
                     self.completed_orders()
                 );
@@ -138,7 +137,7 @@ impl Coordinator {
     }
 }
 
-/// Says median, 99 % and the worst, in milliseconds.
+/// Prints P50, P99 and maximum in milliseconds.
 pub(crate) fn print_latencies(name: &str, mut times: Vec<Duration>) {
     times.sort();
     crate::print_metric(&format!("{name}_count"), times.len());

@@ -1,4 +1,4 @@
-//! Reads the log as a person's program does: server-sent events over HTTP.
+//! Reads the event stream as an API client does: server-sent events over HTTP.
 
 use std::time::Instant;
 
@@ -15,12 +15,12 @@ pub(crate) struct EventFeed {
 }
 
 impl EventFeed {
-    /// The log from now on.
+    /// Follows events from now on.
     pub(crate) async fn open(url: &ServerUrl, token: &str) -> anyhow::Result<Self> {
         Self::after(url, no_tls(), token, None).await
     }
 
-    /// The log after an entry.
+    /// Follows events after a sequence number.
     pub(crate) async fn after(
         url: &ServerUrl,
         tls: Arc<ClientConfig>,
@@ -33,9 +33,9 @@ impl EventFeed {
         Ok(Self { response, unread: Vec::new(), _client: client })
     }
 
-    /// The next events, with the moment at which they came.
+    /// The next events and when they arrived.
     pub(crate) async fn next(&mut self) -> anyhow::Result<(Instant, Vec<EventRow>)> {
-        let piece = self.response.piece().await?.context("the server has ended the stream")?;
+        let piece = self.response.piece().await?.context("the server closed the stream")?;
         let at = Instant::now();
         self.unread.extend_from_slice(&piece);
         let mut rows = Vec::new();

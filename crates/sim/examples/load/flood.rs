@@ -1,5 +1,4 @@
-//! Nodes that report as much as the wire takes, beside a few that have something to report: how long a fatal finding takes to its
-//! acknowledgement, before the flood and in it.
+//! Latency of fatal findings, before and while other nodes flood the server with reports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,25 +19,25 @@ use crate::agent::{ReportMode, inventory, name, report_message};
 use crate::coordinator::{Coordinator, NodeCommand, print_latencies};
 use crate::{print_metric, start};
 
-/// Bytes of text in each finding of a flood, within what one may have.
+/// Text size of each flooding finding, below the limit for a finding.
 const TEXT_BYTES: usize = 8 << 10;
-/// From one fatal finding to the next.
+/// Pause between fatal findings.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How much of everything.
+/// Sizes of a flood run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FloodSizes {
     pub(crate) nodes: usize,
     pub(crate) flooding: usize,
     pub(crate) message_bytes: usize,
-    /// Fatal findings, before the flood and in it.
+    /// Fatal findings, before the flood and again during it.
     pub(crate) findings: usize,
 }
 
 pub(crate) async fn run(url: &ServerUrl, sizes: FloodSizes) -> anyhow::Result<()> {
     let coordinator = start(url, sizes.nodes, ReportMode::Heartbeat).await?;
-    let fatal = NodeFault::by_code("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
-    // Who is taken out stays out.
+    let fatal = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
+    // Drained nodes stay out.
     coordinator.start_endless_jobs();
     print_latencies("quiet", fatal_findings(&coordinator, sizes, fatal).await?);
     let sent = Arc::new(AtomicU64::new(0));
@@ -48,7 +47,7 @@ pub(crate) async fn run(url: &ServerUrl, sizes: FloodSizes) -> anyhow::Result<()
         let flood = flood(agents, sizes.nodes + index, reports.clone(), Arc::clone(&sent));
         tokio::spawn(flood);
     }
-    // Each has sent something, or waits to be read.
+    // Every flooding agent has sent at least one report on average.
     coordinator.wait_until(|_| sent.load(Ordering::Relaxed) >= sizes.flooding as u64).await?;
     print_metric("mark", "begin");
     print_latencies("flooded", fatal_findings(&coordinator, sizes, fatal).await?);
@@ -57,7 +56,7 @@ pub(crate) async fn run(url: &ServerUrl, sizes: FloodSizes) -> anyhow::Result<()
     Ok(())
 }
 
-/// Fatal findings on one node after the other, and how long each took to its acknowledgement.
+/// Opens fatal findings on one node after the other and returns their acknowledgement latencies.
 async fn fatal_findings(
     coordinator: &Coordinator,
     sizes: FloodSizes,
@@ -77,7 +76,7 @@ async fn fatal_findings(
     Ok(times)
 }
 
-/// Every open finding of a node, in so many bytes; odd ones and even ones differ in each.
+/// A findings snapshot of about `bytes` bytes. Odd and even snapshots differ in every finding.
 fn open(bytes: usize, odd: u64, fault: NodeFault) -> proto::Findings {
     let finding = |id| Finding {
         text: "x".repeat(TEXT_BYTES),
@@ -88,7 +87,7 @@ fn open(bytes: usize, odd: u64, fault: NodeFault) -> proto::Findings {
     form::findings_message(0, (1..=(bytes / (TEXT_BYTES + 1024)) as u64).map(finding))
 }
 
-/// Reports again and again, and reads nothing.
+/// Sends snapshots as fast as the server reads them, and never reads.
 async fn flood(
     mut agents: Agents,
     index: usize,

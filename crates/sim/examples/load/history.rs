@@ -1,5 +1,6 @@
-//! A long log of a simulated fleet: nodes join, fall ill by a seed, are taken out, mended, proven and given back, over weeks of a
-//! time that passes as fast as it can be written. The state is kept where it would be when the server dies just before it is kept next.
+//! Generates a long log of a simulated fleet: nodes join, fail by a seed, and are quarantined,
+//! repaired, verified and returned to service, over weeks of simulated time. The snapshot is placed
+//! as if the server had died just before the next one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,11 +16,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::print_metric;
 
-/// What happens in so much time is written at once.
+/// Simulated time per commit.
 const STEP: SignedDuration = SignedDuration::from_mins(2);
-/// How long a person takes to come with a spare part.
+/// Time until a technician arrives with a spare part.
 const TECHNICIAN_DELAY: SignedDuration = SignedDuration::from_hours(4);
-/// People look this often at what waits for them.
+/// How often technicians are called for waiting nodes.
 const CALL_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
 struct HistoryGenerator {
@@ -27,16 +28,16 @@ struct HistoryGenerator {
     fleet: SimFleet,
     now: Timestamp,
     technician_due: BTreeMap<NodeId, Timestamp>,
-    /// Nodes of which the log says that they are silent.
+    /// Nodes with a logged loss of heartbeat.
     lost_heartbeats: BTreeMap<NodeId, Timestamp>,
     last_call_check: Timestamp,
 }
 
-/// Entries of the log for each node: about a fortnight of it.
+/// Log entries per node, about two weeks' worth.
 const ENTRIES_PER_NODE: usize = 50;
 
-/// Writes `folder/log` with so many entries, the last `after_snapshot` of them after the state that is kept,
-/// and the authority that belongs to a fleet: a server does not start on a log without one.
+/// Writes `folder/log` with `entries` entries, the last `after_snapshot` of them after the
+/// snapshot. Also creates the fleet's authority, without which a server does not start on a log.
 pub(crate) fn write(folder: &Path, entries: usize, after_snapshot: usize) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let now: Timestamp = "2026-10-01T00:00:00Z".parse()?;
@@ -111,7 +112,7 @@ impl HistoryGenerator {
         self.commit(inputs)
     }
 
-    /// What the server notices by itself: who is not heard, and who is again.
+    /// Heartbeat events that the server would create: lost and restored.
     fn heartbeat_events(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
         for (id, _) in self.fleet.locations() {
@@ -132,7 +133,7 @@ impl HistoryGenerator {
         events
     }
 
-    /// A person is called to what no order mends.
+    /// Calls a technician for nodes that no order can repair.
     fn call_technicians(&mut self) {
         for (id, node) in &self.core.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());

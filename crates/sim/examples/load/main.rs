@@ -1,5 +1,6 @@
-//! A fleet's worth of agents, for `cargo xtask bench fleet`: they talk to a server that runs already, over the real wire. What is
-//! measured is said on stdout, `NAME VALUE` a line; `mark NAME` is a moment at which whoever started this looks at the server.
+//! Load generator for `cargo xtask bench fleet`: agents connected to a running server. Measurements
+//! are printed to stdout as `NAME VALUE` lines. A `mark NAME` line tells the parent process to
+//! inspect the server.
 
 mod agent;
 mod burst;
@@ -21,22 +22,21 @@ use farrier_wire::client::{ServerUrl, connect, no_tls};
 use agent::{LoadAgent, ReportMode, ServerLink};
 use coordinator::Coordinator;
 
-/// Agents on one connection, on loopback.
 const AGENTS_PER_CONNECTION: usize = 1000;
-/// Streams that are being opened at once.
+/// Streams being opened concurrently.
 const OPENING_MAX: usize = 2000;
 
-/// Says one thing to whoever started this.
+/// Prints one measurement for the parent process.
 fn print_metric(name: &str, value: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    // Nobody who would hear of a failure is left.
+    // If stdout is closed, the parent has gone.
     let _ = writeln!(out, "{name} {value}").and_then(|()| out.flush());
 }
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let arg = |at: usize| args.get(at).map(String::as_str).context("a word is missing");
+    let arg = |at: usize| args.get(at).map(String::as_str).context("missing argument");
     let number = |at: usize| Ok::<_, anyhow::Error>(arg(at)?.parse::<usize>()?);
     let url = || Ok::<ServerUrl, anyhow::Error>(arg(1)?.parse()?);
     match arg(0)? {
@@ -61,26 +61,27 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(flood::run(&url()?, sizes))
         }
         "certified" => {
-            let access = certified::Credentials {
+            let credentials = certified::Credentials {
                 join: arg(2)?.to_owned(),
                 fingerprint: arg(3)?.to_owned(),
                 person: arg(4)?.to_owned(),
             };
-            runtime.block_on(certified::run(&url()?, &access, number(5)?))
+            runtime.block_on(certified::run(&url()?, &credentials, number(5)?))
         }
         "history" => history::write(std::path::Path::new(arg(1)?), number(2)?, number(3)?),
-        other => bail!("`{other}` is nothing that can be measured"),
+        other => bail!("unknown scenario `{other}`"),
     }
 }
 
-/// Starts agents on shared connections without TLS, and waits until each is connected, proven and in service.
+/// Starts agents on shared plaintext connections and waits until each is connected, verified and in
+/// service.
 async fn start(
     url: &ServerUrl,
     nodes: usize,
     report: ReportMode,
 ) -> anyhow::Result<Arc<Coordinator>> {
     let coordinator = Arc::new(Coordinator::new(nodes));
-    let begun = tokio::time::Instant::now();
+    let start = tokio::time::Instant::now();
     let mut agents = Vec::new();
     for _ in 0..nodes.div_ceil(AGENTS_PER_CONNECTION) {
         agents.push(connect(url, no_tls()).await?);
@@ -91,9 +92,9 @@ async fn start(
         tokio::spawn(LoadAgent::new(index).run(link, report, Arc::clone(&coordinator), Some(turn)));
     }
     coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
-    print_metric("connect_s", begun.elapsed().as_secs_f64());
-    // Two rungs are asked of each before it is in service.
+    print_metric("connect_s", start.elapsed().as_secs_f64());
+    // Each node runs two verification orders before it is in service.
     coordinator.wait_until(|coordinator| coordinator.completed_orders() >= 2 * nodes).await?;
-    print_metric("in_service_s", begun.elapsed().as_secs_f64());
+    print_metric("in_service_s", start.elapsed().as_secs_f64());
     Ok(coordinator)
 }

@@ -1,4 +1,4 @@
-//! Many nodes that report, with a trickle of changes among them.
+//! Many nodes that report, with a trickle of changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::coordinator::{Coordinator, NodeCommand, print_latencies};
 use crate::findings::warning;
 use crate::{print_metric, start};
 
-/// Nodes on which something begins in a second; each ends again.
+/// Findings opened per second. Each clears again.
 const OPENED_PER_S: u64 = 25;
-/// After this long, where no repair ends it.
-const LASTS: Duration = Duration::from_secs(5);
-/// One of so many is a fault that takes its node out of service; the rest are warnings.
+/// Lifetime of a warning.
+const WARNING_LIFETIME: Duration = Duration::from_secs(5);
+/// Every tenth finding is a fault that takes its node out of service; the rest are warnings.
 const FAULT_EVERY: usize = 10;
-/// Until what was said while they joined is on disk and quiet; not longer than is measured.
-const REST: Duration = Duration::from_secs(12);
+/// Settling time after the join phase, bounded by the measured time.
+const SETTLE_TIME: Duration = Duration::from_secs(12);
 
 pub(crate) async fn run(
     url: &ServerUrl,
@@ -34,14 +34,14 @@ pub(crate) async fn run(
     let mut client = Asker::connect(url, no_tls(), token).await?;
     let page: EventPage = client.get("/api/v1/events?limit=1").await?;
     print_metric("entries_joined", page.end);
-    tokio::time::sleep(REST.min(time)).await;
+    tokio::time::sleep(SETTLE_TIME.min(time)).await;
     print_metric("mark", "begin");
     let end = tokio::time::Instant::now() + time;
     let trickle = tokio::spawn(trickle(Arc::clone(&coordinator), nodes, end));
     tokio::time::sleep_until(end).await;
     print_metric("mark", "end");
     trickle.await??;
-    tokio::time::sleep(LASTS).await;
+    tokio::time::sleep(WARNING_LIFETIME).await;
     print_metric("still_connected", coordinator.connected());
     print_latencies("change_to_acknowledgement", coordinator.take_latencies());
     Ok(())
@@ -53,7 +53,7 @@ async fn trickle(
     end: tokio::time::Instant,
 ) -> anyhow::Result<()> {
     let warning = warning()?;
-    let fault = NodeFault::by_code("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
+    let fault = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
     let mut ticks = tokio::time::interval(Duration::from_millis(1000 / OPENED_PER_S));
     for index in 0_usize.. {
         ticks.tick().await;
@@ -62,14 +62,14 @@ async fn trickle(
         }
         let node = index * 7919 % nodes;
         if index % FAULT_EVERY == 0 {
-            // It ends when the server has the GPU reset.
+            // The fault clears when the server has the GPU reset.
             coordinator.send_command(node, NodeCommand::InjectFault(fault)).await;
             continue;
         }
         coordinator.send_command(node, NodeCommand::InjectFault(warning)).await;
         let coordinator = Arc::clone(&coordinator);
         tokio::spawn(async move {
-            tokio::time::sleep(LASTS).await;
+            tokio::time::sleep(WARNING_LIFETIME).await;
             coordinator.send_command(node, NodeCommand::ClearFault).await;
         });
     }

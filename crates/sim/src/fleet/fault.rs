@@ -1,4 +1,4 @@
-//! What befalls simulated nodes, and what matches it.
+//! Faults of simulated fleet nodes, and the repairs that clear them.
 
 use farrier_fleet::health::finding::ActionBy;
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -6,43 +6,39 @@ use jiff::Timestamp;
 
 use crate::rng::SeededRng;
 
-/// What makes a fault go away.
+/// The repair that clears a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Repair {
-    /// It passes.
+    /// Clears without intervention.
     SelfClearing {
-        /// After this long.
         after_s: u32,
     },
-    /// A reset of the GPU.
     Reset,
-    /// A reboot.
     Reboot,
-    /// Nothing but a person with a spare part.
+    /// A technician replaces the part.
     ReplacePart,
 }
 
-/// A kind of fault. Codes and actions are those of the agent's rules.
+/// A type of fault, with the code and action of the matching agent rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeFault {
-    /// The rule's code.
+    /// Rule code.
     pub code: &'static str,
-    /// What tells it from others of the code.
+    /// Distinguishes faults with the same code.
     pub detail: &'static str,
-    /// In words.
     pub text: &'static str,
-    /// How bad.
     pub severity: Severity,
-    /// What the rule asks for.
+    /// Action that the rule recommends.
     pub action: Action,
-    /// What would really help, which the rule does not know.
+    /// Repair that actually clears the fault, which the rule does not know.
     pub repair: Repair,
-    /// How often, against the others.
+    /// Relative frequency.
     weight: u64,
 }
 
-/// What a node may meet by itself. The shares follow Meta's Llama 3 run, where GPUs and their memory were about half of all interruptions
-/// (arXiv 2407.21783, table 5); they are the simulation's, and no forecast.
+/// Random faults of single nodes. The frequencies follow Meta's Llama 3 run, where GPUs and their
+/// memory caused about half of all interruptions (arXiv 2407.21783, table 5). They are a simulation
+/// input, not a forecast.
 const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.xid",
@@ -56,7 +52,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.xid",
         detail: "Xid 48",
-        text: "an error of memory that could not be corrected",
+        text: "uncorrectable memory error",
         severity: Severity::Fatal,
         action: Action::ResetGpu,
         repair: Repair::Reset,
@@ -65,7 +61,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.xid",
         detail: "Xid 119",
-        text: "the GPU's own processor does not answer",
+        text: "GSP RPC timeout",
         severity: Severity::Fatal,
         action: Action::ResetGpu,
         repair: Repair::Reboot,
@@ -74,7 +70,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.rows-failed",
         detail: "",
-        text: "no spare row of memory is left",
+        text: "no spare memory rows left",
         severity: Severity::Fatal,
         action: Action::DrainAndReplace,
         repair: Repair::ReplacePart,
@@ -83,7 +79,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.slowdown-thermal",
         detail: "",
-        text: "the GPU is too hot and holds its clocks down",
+        text: "thermal slowdown",
         severity: Severity::Critical,
         action: Action::Investigate,
         repair: Repair::SelfClearing { after_s: 900 },
@@ -92,7 +88,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "nic.flapping",
         detail: "",
-        text: "the port goes down and up again",
+        text: "the port is flapping",
         severity: Severity::Warning,
         action: Action::Investigate,
         repair: Repair::SelfClearing { after_s: 600 },
@@ -101,7 +97,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     NodeFault {
         code: "gpu.ecc-corrected-storm",
         detail: "",
-        text: "errors of memory are corrected again and again",
+        text: "high rate of corrected memory errors",
         severity: Severity::Warning,
         action: Action::ResetGpu,
         repair: Repair::SelfClearing { after_s: 300 },
@@ -109,7 +105,7 @@ const NODE_FAULTS: [NodeFault; 7] = [
     },
 ];
 
-/// What all nodes of a leaf switch meet when it fails.
+/// Fault of all nodes behind a failed leaf switch.
 pub(super) const LEAF_SWITCH_FAILURE: NodeFault = NodeFault {
     code: "nic.down",
     detail: "",
@@ -121,25 +117,25 @@ pub(super) const LEAF_SWITCH_FAILURE: NodeFault = NodeFault {
 };
 
 impl NodeFault {
-    /// One of them.
+    /// Draws a fault by frequency.
     pub(super) fn random(rng: &mut SeededRng) -> Self {
-        let mut left = rng.below(NODE_FAULTS.iter().map(|fault| fault.weight).sum());
+        let mut remaining = rng.below(NODE_FAULTS.iter().map(|fault| fault.weight).sum());
         for fault in NODE_FAULTS {
-            match left.checked_sub(fault.weight) {
-                Some(rest) => left = rest,
+            match remaining.checked_sub(fault.weight) {
+                Some(rest) => remaining = rest,
                 None => return fault,
             }
         }
         NODE_FAULTS[0]
     }
 
-    /// The fault of a code and detail, for a story that is written beforehand.
+    /// Looks up a fault, for scripted scenarios.
     pub fn by_code(code: &str, detail: &str) -> Option<Self> {
         let mut all = NODE_FAULTS.into_iter().chain([LEAF_SWITCH_FAILURE]);
         all.find(|fault| fault.code == code && fault.detail == detail)
     }
 
-    /// What the node's agent would say of it.
+    /// The finding that the agent would report.
     pub fn finding(&self, id: u64, gpu: &GpuUuid, at: Timestamp) -> Finding {
         let subject = if self.code.starts_with("nic.") {
             Subject::Nic { device: "mlx5_0".to_owned(), port: 1 }
@@ -165,7 +161,7 @@ impl NodeFault {
             opened_in: None,
             last_in: None,
             count: 1,
-            clears: "it is mended".to_owned(),
+            clears: "the fault is repaired".to_owned(),
             cleared: None,
         }
     }
@@ -178,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_trouble_is_one_that_a_rule_finds() {
+    fn every_fault_has_a_rule() {
         let rules = Rules::embedded().unwrap();
         for fault in NODE_FAULTS.iter().chain([&LEAF_SWITCH_FAILURE]) {
             assert!(rules.iter().any(|rule| rule.code == fault.code), "{}", fault.code);
@@ -186,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_has_a_name_for_stories() {
+    fn faults_are_found_by_code_and_detail() {
         let lost = NodeFault::by_code("gpu.xid", "Xid 79").unwrap();
         assert_eq!(lost.repair, Repair::Reboot);
         assert_eq!(NodeFault::by_code("gpu.xid", "Xid 80"), None);

@@ -1,5 +1,6 @@
-//! A fleet in memory: nodes that fall ill by a seed, say what their agents would say, and carry orders out, all in a time that
-//! the caller moves. The same plan gives the same fleet, whoever asks it: a test in one process, or agents on the real wire.
+//! An in-memory fleet in simulated time: nodes with seeded faults report as their agents would and
+//! execute orders. The same spec gives the same fleet, in a single-process test or as agents
+//! connected to a real server.
 
 mod fault;
 mod node;
@@ -16,29 +17,26 @@ pub use fault::{NodeFault, Repair};
 pub use node::SimNode;
 use node::after;
 
-/// What to make.
+/// Specification of a simulated fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FleetSpec {
-    /// Decides everything that is left to chance.
+    /// Seed of everything random.
     pub seed: u64,
-    /// How many nodes.
     pub nodes: u32,
-    /// GPUs of each.
+    /// GPUs per node.
     pub gpus: u32,
-    /// Nodes in a rack.
     pub nodes_per_rack: u32,
-    /// Nodes behind a leaf switch.
     pub nodes_per_leaf: u32,
-    /// Seconds from one fault of a node to its next, on average; 0 for none.
+    /// Mean time between faults of a node. 0 for none.
     pub mean_fault_interval_s: u64,
-    /// Seconds from one failing leaf switch to the next, on average; 0 for none.
+    /// Mean time between leaf switch failures. 0 for none.
     pub mean_switch_failure_interval_s: u64,
-    /// How many times faster than real ones its nodes boot, drain, reset and recover: at 1 as slowly as they do.
+    /// Speed-up of boots, drains, resets and recoveries over real nodes. 1 is real time.
     pub time_scale: u64,
 }
 
 impl Default for FleetSpec {
-    /// A node of eight GPUs falls ill about every fifty days.
+    /// An eight-GPU node has a fault about every 50 days.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -53,30 +51,28 @@ impl Default for FleetSpec {
     }
 }
 
-/// What is to come.
+/// An entry of the event queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ScheduledEvent {
-    /// Something befalls a node.
     NodeFault(NodeId),
-    /// A node looks at its task and at what passes.
+    /// A node has an order or a transient fault that is due.
     NodeTimer(NodeId),
-    /// A leaf switch fails.
     SwitchFailure,
 }
 
-/// Nodes in memory.
+/// A simulated fleet.
 #[derive(Debug)]
 pub struct SimFleet {
     spec: FleetSpec,
     rng: SeededRng,
     nodes: BTreeMap<NodeId, SimNode>,
     schedule: BTreeSet<(Timestamp, ScheduledEvent)>,
-    /// Nodes that have something to say.
+    /// Nodes that may have events to report.
     nodes_with_events: BTreeSet<NodeId>,
 }
 
 impl SimFleet {
-    /// A fleet that begins at `start`, all nodes well.
+    /// A fleet of healthy nodes that starts at `start`.
     pub fn new(spec: FleetSpec, start: Timestamp) -> Self {
         let mut fleet = Self {
             rng: SeededRng::new(spec.seed, "fleet"),
@@ -96,22 +92,21 @@ impl SimFleet {
         fleet
     }
 
-    /// Its nodes with their places.
+    /// The nodes and their locations.
     pub fn locations(&self) -> impl Iterator<Item = (&NodeId, &Place)> {
         self.nodes.iter().map(|(id, node)| (id, &node.place))
     }
 
-    /// A node.
     pub fn node(&self, id: &NodeId) -> Option<&SimNode> {
         self.nodes.get(id)
     }
 
-    /// When something happens next.
+    /// Time of the next scheduled event.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.schedule.first().map(|(at, _)| *at)
     }
 
-    /// Lets time pass, and gives what the nodes say, each in its own order.
+    /// Advances to `now` and returns the nodes' events, in order for each node.
     pub fn advance(&mut self, now: Timestamp) -> Vec<Event> {
         while let Some((at, due)) = self.schedule.pop_first() {
             if at > now {
@@ -143,7 +138,7 @@ impl SimFleet {
         events
     }
 
-    /// Hands an order to its node. What a node that is gone was told is lost.
+    /// Delivers an order to its node. A node that is down loses it.
     pub fn deliver_order(&mut self, order: &Order, now: Timestamp) {
         let done_at =
             self.nodes.get_mut(&order.node).and_then(|node| node.accept_order(order, now));
@@ -153,7 +148,7 @@ impl SimFleet {
         }
     }
 
-    /// Something goes wrong with a node.
+    /// Injects a fault into a node that is up.
     pub fn inject_fault(&mut self, id: &NodeId, fault: NodeFault, now: Timestamp) {
         let Some(node) = self.nodes.get_mut(id).filter(|node| node.is_up()) else { return };
         let clears_at = node.inject_fault(fault, now);
@@ -163,7 +158,7 @@ impl SimFleet {
         }
     }
 
-    /// Changes a node from outside, such as a person with a spare part does.
+    /// Changes a node from outside, for example for a manual repair.
     pub fn update_node(&mut self, id: &NodeId, change: impl FnOnce(&mut SimNode)) {
         if let Some(node) = self.nodes.get_mut(id) {
             change(node);
@@ -196,7 +191,7 @@ impl SimFleet {
 }
 
 impl FleetSpec {
-    /// The name and place of a node.
+    /// Name and location of a node.
     fn identity(&self, index: u32) -> Option<(NodeId, Place)> {
         let unit =
             |prefix: &str, size: u32| format!("{prefix}{:04}", index / size.max(1)).parse().ok();

@@ -1,4 +1,4 @@
-//! One simulated node: what is wrong with it, what it says, and how it carries orders out.
+//! One simulated node: its faults, its reports and its execution of orders.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::FleetSpec;
 use super::fault::{NodeFault, Repair};
 use crate::rng::SeededRng;
 
-/// How long a node is gone in a reboot.
+/// Range of reboot times.
 const REBOOT_S: (u64, u64) = (120, 300);
-/// How long an order takes that is neither a drain nor a reboot.
+/// Range of execution times of all orders but drains and reboots.
 const ORDER_S: (u64, u64) = (1, 20);
-/// How long a job still runs when it is asked to end.
+/// Range of the remaining run times of drained jobs.
 const DRAIN_S: (u64, u64) = (0, 1200);
 
-/// A node in memory.
+/// A simulated node.
 #[derive(Debug)]
 pub struct SimNode {
     pub(super) id: NodeId,
@@ -28,19 +28,19 @@ pub struct SimNode {
     rng: SeededRng,
     time_scale: u64,
     boot: u32,
-    /// Until when it is gone.
+    /// End of the reboot in progress.
     down_until: Option<Timestamp>,
-    /// What is wrong, by the number of its finding.
+    /// Active faults by finding ID.
     active_faults: BTreeMap<u64, (NodeFault, Finding)>,
     findings: u64,
     records: u64,
     cordon: Cordon,
-    /// The last order, and when it will be done.
+    /// The order in progress and its completion time.
     active_order: Option<(Order, Timestamp)>,
     generation: u64,
-    /// What was answered last, for a server that did not hear it.
+    /// Last order status, resent on reconnect.
     last_status: Option<(u64, Answer)>,
-    /// What it says when it is next heard.
+    /// Events not yet reported.
     pending_events: Vec<Event>,
 }
 
@@ -69,22 +69,22 @@ impl SimNode {
         node
     }
 
-    /// Whether it is there to speak.
+    /// Whether the node is up and its agent can report.
     pub fn is_up(&self) -> bool {
         self.down_until.is_none()
     }
 
-    /// Whether something is wrong with it that takes it out of service: what the server ought to find out.
+    /// Whether a fault is active that should take the node out of service.
     pub fn is_faulty(&self) -> bool {
         self.active_faults.values().any(|(fault, _)| fault.severity >= Severity::Critical)
     }
 
-    /// Takes what it has to say, if it is there to say it.
+    /// Drains the pending events. Empty while the node is down.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         if self.is_up() { std::mem::take(&mut self.pending_events) } else { Vec::new() }
     }
 
-    /// What it is made of.
+    /// The inventory that the agent reports.
     pub fn inventory(&self) -> Makeup {
         let gpu = |(index, uuid): (u32, &GpuUuid)| GpuMakeup {
             uuid: uuid.clone(),
@@ -103,32 +103,31 @@ impl SimNode {
         }
     }
 
-    /// Whether it is marked to get no work.
     pub fn cordon(&self) -> &Cordon {
         &self.cordon
     }
 
-    /// The last record of its journal.
+    /// Last journal record.
     pub fn record(&self) -> Record {
         Record { journal: format!("{}-journal", self.id), number: self.records }
     }
 
-    /// Its open findings.
+    /// Open findings.
     pub fn open(&self) -> impl Iterator<Item = &Finding> {
         self.active_faults.values().map(|(_, finding)| finding)
     }
 
-    /// What it answered last.
+    /// Status of the last order, by generation.
     pub fn last_status(&self) -> Option<&(u64, Answer)> {
         self.last_status.as_ref()
     }
 
-    /// The number of the last order that it took.
+    /// Generation of the last accepted order.
     pub fn last_order(&self) -> u64 {
         self.generation
     }
 
-    /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
+    /// Reports what an agent sends on connect: inventory, cordon and the last order status.
     fn report_on_connect(&mut self) {
         let makeup = self.inventory();
         self.pending_events.push(Event::Seen { node: self.id.clone(), makeup });
@@ -139,7 +138,7 @@ impl SimNode {
         }
     }
 
-    /// Something goes wrong. When it will pass, if it does by itself.
+    /// Injects a fault. Returns when it clears, if it is self-clearing.
     pub fn inject_fault(&mut self, fault: NodeFault, now: Timestamp) -> Option<Timestamp> {
         let gpu = self.rng.below(self.gpus.len().max(1) as u64);
         let gpu = usize::try_from(gpu).ok().and_then(|index| self.gpus.get(index).cloned())?;
@@ -155,10 +154,10 @@ impl SimNode {
         }
     }
 
-    /// What passes by itself and whose time has come is over.
+    /// Clears self-clearing faults that are due.
     pub(super) fn clear_transient_faults(&mut self, now: Timestamp) {
         let time_scale = self.time_scale;
-        self.clear_faults(now, "it passed", |fault, finding| match fault.repair {
+        self.clear_faults(now, "the condition has cleared", |fault, finding| match fault.repair {
             Repair::SelfClearing { after_s } => {
                 after(finding.first_seen, u64::from(after_s) / time_scale) <= now
             }
@@ -166,7 +165,7 @@ impl SimNode {
         });
     }
 
-    /// A person matches everything.
+    /// Clears all faults, as a manual repair does.
     pub fn repair(&mut self, now: Timestamp) {
         self.clear_faults(now, "a part was replaced", |_, _| true);
     }
@@ -197,7 +196,8 @@ impl SimNode {
         self.pending_events.push(Event::Found { node: self.id.clone(), record, changes });
     }
 
-    /// Takes an order, as an agent does: what is not newer is answered as before. When it will be done.
+    /// Accepts an order and returns its completion time. A generation that is not newer gets the
+    /// last status again.
     pub(super) fn accept_order(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
         if !self.is_up() {
             return None;
@@ -221,8 +221,8 @@ impl SimNode {
             OrderKind::Reboot => REBOOT_S,
             _ => ORDER_S,
         };
-        let takes_s = (at_least + self.rng.below(at_most - at_least + 1)) / self.time_scale;
-        let until = after(now, takes_s);
+        let duration_s = (at_least + self.rng.below(at_most - at_least + 1)) / self.time_scale;
+        let until = after(now, duration_s);
         if order.what == OrderKind::Reboot {
             self.report_status(order.generation, Answer::Accepted);
             self.down_until = Some(until);
@@ -231,7 +231,7 @@ impl SimNode {
         Some(until)
     }
 
-    /// What was begun and whose time has come is done.
+    /// Completes a reboot or an order that is due.
     pub(super) fn finish_due_orders(&mut self, now: Timestamp) {
         if self.down_until.is_some_and(|until| until <= now) {
             self.down_until = None;
@@ -254,36 +254,36 @@ impl SimNode {
             OrderKind::Cordon | OrderKind::Uncordon
                 if matches!(self.cordon, Cordon::Theirs { .. }) =>
             {
-                Answer::Refused { why: "somebody else's mark is on it".to_owned() }
+                Answer::Refused { why: "the node is cordoned by another owner".to_owned() }
             }
             OrderKind::Cordon => {
                 self.set_cordon(Cordon::Ours);
-                done("no new work is given to it")
+                done("node cordoned")
             }
             OrderKind::Uncordon => {
                 self.set_cordon(Cordon::None);
-                done("new work may come")
+                done("node uncordoned")
             }
-            OrderKind::Drain { .. } => done("no work runs on it"),
+            OrderKind::Drain { .. } => done("no jobs are running"),
             OrderKind::ResetGpu { gpu } => {
                 self.clear_faults(now, "a reset", |fault, finding| {
                     fault.repair == Repair::Reset && finding.subject.gpu() == Some(gpu)
                 });
-                done("the GPU was reset")
+                done("GPU reset")
             }
-            OrderKind::Reboot => done("it runs in a new boot"),
-            OrderKind::RestartService { .. } => done("the service runs"),
-            OrderKind::NoteRepair { .. } => done("what is counted begins anew"),
+            OrderKind::Reboot => done("node rebooted"),
+            OrderKind::RestartService { .. } => done("service running"),
+            OrderKind::NoteRepair { .. } => done("fault counters restarted"),
             OrderKind::Verify { .. } if self.is_faulty() => {
-                Answer::Failed { why: "findings that take it out of service are open".to_owned() }
+                Answer::Failed { why: "critical findings are open".to_owned() }
             }
-            OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
+            OrderKind::Verify { .. } => done("all checks passed"),
             OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
-            other => done(&format!("`{other}` was carried out")),
+            other => done(&format!("`{other}` completed")),
         }
     }
 
-    /// Puts somebody else's mark on it, or takes any mark away.
+    /// Sets or removes a cordon.
     pub fn set_cordon(&mut self, cordon: Cordon) {
         self.cordon = cordon.clone();
         self.pending_events.push(Event::CordonSeen { node: self.id.clone(), cordon });

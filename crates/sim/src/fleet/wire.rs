@@ -1,5 +1,5 @@
-//! The nodes of a fleet in memory on the real wire: each has its stream to a server, says there what it has to say, and hears its
-//! orders. They go over a few connections, as many streams each.
+//! Runs a simulated fleet against a real server: each node has a gRPC stream, reports its events
+//! and receives orders. The streams share a few connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,32 +16,30 @@ use tonic::{Request, Streaming};
 
 use super::{NodeFault, SimFleet, SimNode};
 
-/// Messages of a node that wait for the server.
+/// Outbound message queue of a node.
 const OUTBOUND_MAX: usize = 16;
-/// What the nodes have event_sender and nobody has looked at yet.
+/// Queue of received messages of all nodes.
 const STREAM_EVENTS_MAX: usize = 4096;
-/// How long a node waits that was not let in.
+/// Delay before a reconnect attempt.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
-/// What is asked of a running fleet from outside.
+/// A request to the running fleet.
 enum FleetCommand {
-    /// Something befalls a node.
     InjectFault(NodeId, NodeFault),
-    /// A person with a spare part matches a node.
     Repair(NodeId),
-    /// How the nodes are, by what is really wrong with them.
+    /// Lists the nodes with faults, whether the server knows of them or not.
     ListFaulty(oneshot::Sender<BTreeSet<NodeId>>),
 }
 
-/// A fleet that runs.
+/// Handle of a fleet that runs against a server.
 #[derive(Debug, Clone)]
 pub struct ConnectedFleet {
     commands: mpsc::Sender<FleetCommand>,
 }
 
 impl ConnectedFleet {
-    /// Connects the nodes of a fleet with a server that takes them without TLS, on `connections` connections, and lets them
-    /// live in real time until all handles are gone.
+    /// Connects the nodes over `connections` plaintext connections and runs them in real time until
+    /// all handles are dropped.
     pub async fn start(
         fleet: SimFleet,
         url: &ServerUrl,
@@ -68,17 +66,16 @@ impl ConnectedFleet {
         Ok(Self { commands })
     }
 
-    /// Something befalls a node.
     pub async fn inject_fault(&self, node: NodeId, fault: NodeFault) {
         let _ = self.commands.send(FleetCommand::InjectFault(node, fault)).await;
     }
 
-    /// A person with a spare part matches a node.
+    /// Clears all faults of a node, as a manual repair does.
     pub async fn repair(&self, node: NodeId) {
         let _ = self.commands.send(FleetCommand::Repair(node)).await;
     }
 
-    /// Nodes with which something is wrong, whether anybody has found out or not.
+    /// Nodes with an active fault, whether the server knows of it or not.
     pub async fn faulty_nodes(&self) -> BTreeSet<NodeId> {
         let (reply, faulty) = oneshot::channel();
         let _ = self.commands.send(FleetCommand::ListFaulty(reply)).await;
@@ -86,9 +83,9 @@ impl ConnectedFleet {
     }
 }
 
-/// What a node's stream has to tell.
+/// An event on a node's stream.
 enum StreamEvent {
-    /// It is open; the server has this record of the journal, and wants to hear so often that the node lives.
+    /// The stream is open: last record that the server has, and the heartbeat interval.
     Welcome(NodeId, Option<u64>, Duration),
     Order(Order),
     Resync(NodeId),
@@ -99,7 +96,7 @@ struct FleetRunner {
     fleet: SimFleet,
     agents: Vec<Agents>,
     event_sender: mpsc::Sender<StreamEvent>,
-    /// The way out of each node that has a stream; the last record that was sent on it.
+    /// Streams of the connected nodes.
     streams: BTreeMap<NodeId, AgentStream>,
     stream_tasks: JoinSet<()>,
 }
@@ -112,7 +109,7 @@ struct AgentStream {
     next_heartbeat: tokio::time::Instant,
 }
 
-/// How often it is looked whether a node has to say that it lives.
+/// How often due heartbeats are sent.
 const HEARTBEAT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl FleetRunner {
@@ -153,7 +150,7 @@ impl FleetRunner {
         }
     }
 
-    /// Lets time pass, and sends what the nodes say.
+    /// Advances the fleet to the current time and sends its events.
     fn advance(&mut self) {
         for event in self.fleet.advance(Timestamp::now()) {
             let Some(id) = event.node().cloned() else { continue };
@@ -163,13 +160,13 @@ impl FleetRunner {
             if let Some(up) = stream.message(event)
                 && stream.out.try_send(up).is_err()
             {
-                // The stream is no longer read: the next one tells everything anew.
+                // The stream is stalled. The next one starts with a resync.
                 self.streams.remove(&id);
             }
         }
-        let gone = |id: &NodeId| !self.fleet.node(id).is_some_and(SimNode::is_up);
-        let gone: Vec<NodeId> = self.streams.keys().filter(|id| gone(id)).cloned().collect();
-        for id in gone {
+        let is_down = |id: &NodeId| !self.fleet.node(id).is_some_and(SimNode::is_up);
+        let down: Vec<NodeId> = self.streams.keys().filter(|id| is_down(id)).cloned().collect();
+        for id in down {
             self.streams.remove(&id);
         }
     }
@@ -215,7 +212,7 @@ impl FleetRunner {
         }
     }
 
-    /// Opens a node's stream; while the node is gone it is tried again and again.
+    /// Opens the stream of a node, or retries later while the node is down.
     fn connect(&mut self, id: &NodeId, after: Duration) {
         let event_sender = self.event_sender.clone();
         let Some(node) = self.fleet.node(id) else { return };
@@ -246,7 +243,7 @@ impl FleetRunner {
         self.stream_tasks.spawn(async move {
             tokio::time::sleep(after).await;
             if let Err(err) = run_stream(agents, outbound, &id, &event_sender).await {
-                tracing::debug!(node = %id, %err, "a simulated node's stream has ended");
+                tracing::debug!(node = %id, %err, "stream of a simulated node ended");
             }
             let _ = event_sender.send(StreamEvent::Closed(id)).await;
         });
@@ -260,7 +257,8 @@ async fn run_stream(
     event_sender: &mpsc::Sender<StreamEvent>,
 ) -> Result<(), tonic::Status> {
     let mut request = Request::new(ReceiverStream::new(outbound));
-    let name = id.as_str().parse().map_err(|_| tonic::Status::invalid_argument("the name"))?;
+    let name =
+        id.as_str().parse().map_err(|_| tonic::Status::invalid_argument("invalid node name"))?;
     request.metadata_mut().insert("farrier-node", name);
     let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
     while let Some(message) = inbound.message().await? {
@@ -284,7 +282,7 @@ async fn run_stream(
 }
 
 impl AgentStream {
-    /// What a node says, as it travels. None: it is events already.
+    /// Converts an event to its message. `None` if the server already has it.
     fn message(&mut self, event: Event) -> Option<Up> {
         let what = match event {
             Event::Seen { makeup, .. } => report::What::Makeup(form::makeup_message(&makeup)),

@@ -1,21 +1,21 @@
-//! What the driver shows while it is loaded.
+//! Files of the loaded NVIDIA driver.
 
 use crate::gpu::{Gpu, Remote};
 use crate::node::Node;
 
 use super::RootFs;
 
-/// Whether the modules are the open ones, which is what a plain install gives from branch 560 on.
+/// Whether the node has the open kernel modules, the default since branch 560.
 pub(super) fn open_modules(node: &Node) -> bool {
     node.driver_numbers()[0] >= 560
 }
 
-/// What the driver calls its kind of module.
+/// Module flavour as the driver prints it.
 pub(super) fn module_flavour(open: bool) -> &'static str {
     if open { "Open Kernel Module for x86_64" } else { "x86_64 Kernel Module" }
 }
 
-/// The addresses of the switches that the GPUs are linked to, as the kernel writes them.
+/// PCI addresses of the linked NVSwitches, as the kernel prints them.
 pub(super) fn switches(gpus: &[&Gpu]) -> Vec<String> {
     let mut found: Vec<String> = gpus
         .iter()
@@ -96,6 +96,6 @@ fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
         format!("proc/driver/nvidia/gpus/{address}/power"),
         "Runtime D3 status:          Disabled by default\nTegra iGPU Rail-Gating:     Disabled\nVideo Memory:               Active\n",
     );
-    // Where a real node has a device there is a plain file: enough for what only looks whether it is there.
+    // A plain file instead of a device node: enough for readers that only check existence.
     rootfs.add_file(format!("dev/nvidia{}", gpu.minor), "");
 }

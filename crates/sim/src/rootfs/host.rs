@@ -1,11 +1,10 @@
-//! What the kernel and the distribution say of the host.
+//! Files of the kernel and the distribution.
 
 use crate::host::{Host, HostMemory, Mount};
 use crate::node::Node;
 
 use super::RootFs;
 
-/// Processors of the host.
 const CPUS: u64 = 96;
 
 pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host) {
@@ -33,7 +32,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host) {
         rootfs.add_value("sys/class/dmi/id/sys_vendor", "Farrier");
         rootfs.add_value("sys/class/dmi/id/product_name", "Simulated GPU server");
     }
-    // Firmware without EFI: Secure Boot is known to be off.
+    // Firmware without EFI, so Secure Boot is off.
     rootfs.add_value("sys/firmware/acpi/pm_profile", 4);
     rootfs.add_value("sys/module/module/parameters/sig_enforce", "N");
 }
@@ -60,7 +59,7 @@ fn identity(rootfs: &mut RootFs, node: &Node, host: &Host) {
     rootfs.add_file("etc/default/grub", "GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX=\"\"\n");
 }
 
-/// The one file that the clock is in.
+/// `/proc/uptime`, the only file that depends on the clock.
 pub(super) fn uptime(rootfs: &mut RootFs, node: &Node) {
     let uptime_ms = node.uptime_ms();
     let seconds = |ms: u64| format!("{}.{:02}", ms / 1000, ms % 1000 / 10);
@@ -84,7 +83,7 @@ fn memory(rootfs: &mut RootFs, host: &Host) {
             host.oom_kills
         ),
     );
-    // Free blocks by order: most of the memory is in the largest, of 4 MiB.
+    // Free blocks by order: most of the memory is in 4 MiB blocks, the largest order.
     let small = "1033   2011   1800   1310    911    660    401    280    190      0";
     let (near, far) = (large_blocks / 2, large_blocks - large_blocks / 2);
     rootfs.add_file(
@@ -108,13 +107,14 @@ fn mounts(rootfs: &mut RootFs, mounts: &[Mount]) {
         let Mount { source, path, kind, .. } = mount;
         let access = if mount.read_only { "ro" } else { "rw" };
         table.push_str(&format!("{source} {path} {kind} {access},relatime 0 0\n"));
-        // After an error the file system is read-only and its mount is not; the table above shows either.
+        // After an error the superblock is read-only but the mount is not. `/proc/mounts` shows
+        // either.
         details.push_str(&format!(
             "{number} 1 259:{number} / {path} rw,relatime shared:{number} - {kind} {source} {access}\n"
         ));
         statistics.push_str(&format!("device {source} mounted on {path} with fstype {kind}"));
         if kind.starts_with("nfs") {
-            // Sends, answers, and what waits for one: a server that is silent leaves requests behind.
+            // RPCs sent, answered and pending: a stalled server leaves requests pending.
             let (sent, answered) = if mount.stalled { (90_412, 90_380) } else { (90_380, 90_380) };
             let waiting = sent - answered;
             statistics.push_str(&format!(
@@ -128,7 +128,7 @@ fn mounts(rootfs: &mut RootFs, mounts: &[Mount]) {
     rootfs.add_file("proc/self/mounts", table.clone());
     rootfs.add_file("proc/self/mountinfo", details.clone());
     rootfs.add_file("proc/self/mountstats", statistics);
-    // `/proc/mounts` is a link to `self/mounts`, and `self` is a link itself: readers of either, and of process 1.
+    // `/proc/mounts` links to `self/mounts`. Some readers use PID 1 instead.
     rootfs.add_symlink("proc/mounts", "self/mounts");
     rootfs.add_file("proc/1/mounts", table);
     rootfs.add_file("proc/1/mountinfo", details);

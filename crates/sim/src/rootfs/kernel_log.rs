@@ -1,27 +1,26 @@
-//! The kernel log, in the form of `/dev/kmsg`.
+//! The kernel log in `/dev/kmsg` format.
 
 use crate::gpu::Gpu;
 use crate::node::Node;
 
 use super::driver::{module_flavour, open_modules};
 
-/// A record that the kernel writes.
+/// A kernel log record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRecord {
-    /// From 0, the worst, to 7; the driver's Xids are 3, errors.
+    /// Syslog level from 0 (emergency) to 7 (debug). Xids have level 3 (error).
     pub level: u8,
-    /// What it says.
     pub text: String,
 }
 
 impl KernelRecord {
-    /// An error.
+    /// A record of level 3 (error).
     pub fn error(text: impl Into<String>) -> Self {
         Self { level: 3, text: text.into() }
     }
 }
 
-/// One line of `/dev/kmsg`. What is not printable is escaped, as the kernel does.
+/// Formats one line of `/dev/kmsg`. Control characters are escaped as the kernel does.
 pub fn format_record(record: &KernelRecord, sequence: u64, uptime_us: u64) -> String {
     let mut line = format!("{},{sequence},{uptime_us},-;", record.level);
     for character in record.text.chars() {
@@ -37,7 +36,7 @@ pub fn format_record(record: &KernelRecord, sequence: u64, uptime_us: u64) -> St
     line
 }
 
-/// What is in the log of a node that has just been made.
+/// The kernel log after boot.
 pub fn boot_log(node: &Node, gpus: &[Gpu]) -> String {
     let record = |level: u8, text: String| KernelRecord { level, text };
     let mut records = vec![

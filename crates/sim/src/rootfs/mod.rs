@@ -1,7 +1,7 @@
-//! The files of a node besides NVML: `/proc`, `/sys`, `/dev`, packages and kernels, coherent with it.
+//! The root file system of a node: `/proc`, `/sys`, `/dev`, packages and kernels.
 //!
-//! All of them follow from the node, its host and its GPUs. After a change only what differs is written. The
-//! kernel log is not among them: it grows.
+//! All files are derived from the node, its host and its GPUs. After a change only differing files
+//! are written. The kernel log is separate, since it is append-only.
 
 mod driver;
 mod elf;
@@ -21,7 +21,7 @@ use crate::state::SimState;
 
 pub use kernel_log::{KernelRecord, boot_log, format_record};
 
-/// A part of the tree; no path is in two of them.
+/// A group of files. Each path belongs to exactly one group.
 #[derive(Debug, Clone, Copy)]
 enum Subtree {
     Driver,
@@ -53,11 +53,11 @@ impl Subtree {
         }
     }
 
-    /// Whether what it is made of has changed, so that the many files of the others need not be made to be compared.
+    /// Whether the inputs of the group have changed, which saves generating unchanged files.
     fn may_differ(self, before: &SimState, after: &SimState) -> bool {
         let host = before.host != after.host;
         let gpus = before.gpus != after.gpus;
-        // The clock is in no file but that of the host's uptime.
+        // Only `/proc/uptime` depends on the clock.
         let driver = before.node.driver_loaded != after.node.driver_loaded
             || before.node.driver != after.node.driver
             || before.node.replaced_by != after.node.replaced_by;
@@ -70,21 +70,20 @@ impl Subtree {
     }
 }
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileContent {
-    /// A file, all of it.
     File(Vec<u8>),
-    /// A symbolic link to this.
+    /// Target of a symbolic link.
     Symlink(String),
 }
 
-/// Files by their path below `root/`.
+/// Files by path relative to `root/`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RootFs(BTreeMap<String, FileContent>);
 
 impl RootFs {
-    /// The files of the node.
+    /// Generates all files of a node.
     pub fn for_node<'a>(node: &Node, host: &Host, gpus: impl IntoIterator<Item = &'a Gpu>) -> Self {
         let gpus: Vec<&Gpu> = gpus.into_iter().collect();
         let mut rootfs = Self::default();
@@ -94,14 +93,14 @@ impl RootFs {
         rootfs
     }
 
-    /// The files that follow the clock.
+    /// Generates the files that depend on the clock.
     pub(crate) fn clock_files(node: &Node) -> Self {
         let mut rootfs = Self::default();
         host::uptime(&mut rootfs, node);
         rootfs
     }
 
-    /// The files before and after a change, of the parts that it may have touched.
+    /// Generates the files before and after a change, limited to the groups it may affect.
     pub(crate) fn before_and_after(before: &SimState, after: &SimState) -> (Self, Self) {
         let touched: Vec<Subtree> =
             SUBTREES.into_iter().filter(|subtree| subtree.may_differ(before, after)).collect();
@@ -116,22 +115,20 @@ impl RootFs {
         (files(before), files(after))
     }
 
-    /// All files.
+    /// All files, sorted by path.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &FileContent)> {
         self.0.iter().map(|(path, content)| (path.as_str(), content))
     }
 
-    /// What is at a path.
     pub fn get(&self, path: &str) -> Option<&FileContent> {
         self.0.get(path)
     }
 
-    /// A text.
     fn add_file(&mut self, path: impl Into<String>, text: impl Into<Vec<u8>>) {
         self.0.insert(path.into(), FileContent::File(text.into()));
     }
 
-    /// A value of sysfs: one line.
+    /// Adds a sysfs attribute: the value and a newline.
     fn add_value(&mut self, path: impl Into<String>, value: impl std::fmt::Display) {
         self.add_file(path, format!("{value}\n"));
     }

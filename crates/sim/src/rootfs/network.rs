@@ -75,7 +75,7 @@ fn port(rootfs: &mut RootFs, folder: &str, number: u32, kind: NicKind, port: &Po
     }
 }
 
-/// Four lanes of the generation that makes this rate.
+/// The kernel's description of a rate: four lanes of the matching generation.
 fn rate_description(gbps: u32) -> String {
     let generation = match gbps {
         10 => " SDR",

@@ -1,5 +1,5 @@
-//! What is installed: packages, libraries, kernels and their modules, services. All of it is of the driver on
-//! disk, which an upgrade under a loaded driver changes.
+//! Installed software: packages, libraries, kernels and modules, services. Versions are those of
+//! the driver on disk, which an upgrade changes while the old driver stays loaded.
 
 use crate::gpu::Gpu;
 use crate::node::Node;
@@ -17,7 +17,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, gpus: &[&Gpu]) {
         rootfs.add_file(format!("{LIBRARIES}/{name}.{driver}"), "");
         rootfs.add_symlink(format!("{LIBRARIES}/{name}.1"), format!("{name}.{driver}"));
     }
-    // The running driver loaded its firmware from its own folder, which an upgrade removes.
+    // An upgrade removes the firmware folder of the running driver.
     for firmware in ["gsp_ga10x.bin", "gsp_tu10x.bin"] {
         rootfs.add_file(format!("lib/firmware/nvidia/{driver}/{firmware}"), "");
     }
@@ -94,7 +94,7 @@ fn kernel(rootfs: &mut RootFs, node: &Node) {
     );
 }
 
-/// Units that are installed and start with the host; whether they run is in the control groups.
+/// Enabled systemd units. Whether they run is in the cgroup files.
 fn services(rootfs: &mut RootFs, has_switches: bool) {
     let manager = has_switches.then_some("nvidia-fabricmanager");
     for name in ["nvidia-persistenced"].into_iter().chain(manager) {

@@ -1,4 +1,4 @@
-//! `/sys/bus/pci`: GPUs, switches, and the bridges above the GPUs.
+//! `/sys/bus/pci`: GPUs, NVSwitches and the bridges above the GPUs.
 
 use crate::gpu::Gpu;
 use crate::host::Host;
@@ -37,7 +37,7 @@ fn device(rootfs: &mut RootFs, node: &Node, gpu: &Gpu) {
     rootfs.add_value(format!("{folder}/subsystem_vendor"), "0x10de");
     rootfs.add_value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
     rootfs.add_value(format!("{folder}/class"), "0x030200");
-    // A device that does not answer reads as ones, which is no speed and 63 lanes.
+    // A lost device reads as all ones, which decodes to an unknown speed and 63 lanes.
     let (speed, width) =
         if gpu.lost { ("Unknown", 63) } else { (link_speed(gpu.pcie.generation), gpu.pcie.width) };
     rootfs.add_value(format!("{folder}/current_link_speed"), speed);
@@ -108,19 +108,19 @@ const UNCORRECTABLE: [&str; 18] = [
 const CORRECTABLE: [&str; 8] =
     ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"];
 
-/// The kernel's counters of bus errors by severity and kind.
+/// AER counters by severity and error type.
 fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
     let errors = &gpu.pcie.errors;
     let named = errors.bad_tlp.saturating_add(errors.bad_dllp).saturating_add(gpu.pcie.replays);
     let correctable = |kind: &str| match kind {
         "BadTLP" => errors.bad_tlp,
         "BadDLLP" => errors.bad_dllp,
-        // A packet is sent again when its timer runs out.
+        // Replays happen on a replay timer timeout.
         "Timeout" => gpu.pcie.replays,
         "RxErr" => errors.correctable.saturating_sub(named),
         _ => 0,
     };
-    // The usual kinds: a read that got no answer, and a link that broke its protocol.
+    // Typical error types: completion timeout, and data link protocol error.
     let non_fatal = |kind: &str| if kind == "CmpltTO" { errors.non_fatal } else { 0 };
     let fatal = |kind: &str| if kind == "DLP" { errors.fatal } else { 0 };
     let mut write =
@@ -137,7 +137,8 @@ fn error_counters(rootfs: &mut RootFs, folder: &str, gpu: &Gpu) {
     write("nonfatal", &UNCORRECTABLE, ("TOTAL_ERR_NONFATAL", errors.non_fatal), &non_fatal);
 }
 
-/// The switch port above a GPU. GPUs of a second baseboard sit below the next device of the same bus.
+/// The PCIe switch port above a GPU. Ports of a second baseboard use the next device number on the
+/// same bus.
 fn bridge(rootfs: &mut RootFs, gpu: &Gpu, acs: bool) {
     let board = gpu.minor / 8;
     let bus = gpu.pci.bus.saturating_sub(1 + board);
@@ -151,12 +152,12 @@ fn bridge(rootfs: &mut RootFs, gpu: &Gpu, acs: bool) {
     rootfs.add_file(format!("{folder}/config"), bytes);
 }
 
-/// The first bytes of a device's configuration space with its PCI Express capability; `port` is its type there.
+/// Start of the PCI configuration space with a PCI Express capability; `port` is the port type.
 fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
     let mut bytes = vec![0; 256];
     bytes[0x00..0x02].copy_from_slice(&vendor.to_le_bytes());
     bytes[0x02..0x04].copy_from_slice(&device.to_le_bytes());
-    // Memory, bus master; a list of capabilities.
+    // Memory space and bus master enabled; capability list present.
     bytes[0x04..0x08].copy_from_slice(&[0x06, 0x04, 0x10, 0x00]);
     bytes[0x09..0x0c].copy_from_slice(&class.to_le_bytes()[..3]);
     bytes[0x0e] = u8::from(port != 0);
@@ -165,11 +166,12 @@ fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
     bytes
 }
 
-/// Adds the extended capability Access Control Services (PCI Express Base Specification 7.7.11) as the first one.
+/// Adds Access Control Services (PCI Express Base Specification 7.7.11) as the first extended
+/// capability.
 fn access_control(bytes: &mut Vec<u8>, on: bool) {
-    /// Everything but egress control.
+    /// All but egress control.
     const CAPABLE: u16 = 0x5f;
-    /// Source validation, request and completion redirect, upstream forwarding: what kernels switch on.
+    /// Source validation, request and completion redirect, upstream forwarding, as Linux enables.
     const ENABLED: u16 = 0x1d;
     bytes.resize(4096, 0);
     bytes[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());

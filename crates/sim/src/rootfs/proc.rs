@@ -10,7 +10,7 @@ use super::driver::switches;
 pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) {
     let no_fabric = switches(gpus).is_empty();
     for task in &host.tasks {
-        // Those that the driver or a switch would keep are not there without.
+        // Driver tasks need the loaded driver, and the Fabric Manager needs NVSwitches.
         let of_driver = task.name.starts_with("nv") && !task.is_injected;
         let absent =
             of_driver && !node.driver_loaded || task.pid == FABRIC_MANAGER_PID && no_fabric;
@@ -21,7 +21,7 @@ pub(super) fn add(rootfs: &mut RootFs, node: &Node, host: &Host, gpus: &[&Gpu]) 
     for process in gpus.iter().flat_map(|gpu| &gpu.processes) {
         let task = task_for_process(process);
         files(rootfs, node, &task);
-        // Its one thread, which readers of threads look for.
+        // Its single thread.
         thread(rootfs, node, &task, &format!("proc/{0}/task/{0}", task.pid));
     }
     if node.driver_loaded {
@@ -66,7 +66,7 @@ fn files(rootfs: &mut RootFs, node: &Node, task: &Task) {
     thread(rootfs, node, task, &folder);
 }
 
-/// What a process and each of its threads have.
+/// Files that a process and each of its threads have.
 fn thread(rootfs: &mut RootFs, node: &Node, task: &Task, folder: &str) {
     let Task { pid, parent, name, .. } = task;
     let (letter, word) = task.state.proc_state();
@@ -78,9 +78,9 @@ fn thread(rootfs: &mut RootFs, node: &Node, task: &Task, folder: &str) {
         function => format!("[<0>] {function}+0x1c4/0x2a0\n"),
     };
     rootfs.add_file(format!("{folder}/stack"), stack);
-    // A hundredth of a second is the kernel's tick for user space.
+    // USER_HZ is 100.
     let started = task.started_unix_ms.saturating_sub(node.booted_unix_ms) / 10;
-    // PF_KTHREAD for kernel threads; the kernel's other fields are nought here.
+    // PF_KTHREAD for kernel threads. The other fields are 0 here.
     let flags = if *parent == 2 || *pid == 2 { 0x0020_8040 } else { 0x0040_0100 };
     rootfs.add_file(
         format!("{folder}/stat"),
