@@ -1,33 +1,33 @@
-//! Pointers that a caller of the C interface gave us.
+//! Pointers passed in by C callers.
 //!
-//! The types here are transparent over pointers, stand in the signatures of the exported functions, and have no
-//! other constructor outside of tests: each comes from a C caller, whose part of NVML's contract is that it is
-//! null or valid for what the function's documentation says is read or written. That is what every block below
-//! rests on.
+//! The types are transparent over pointers and appear in the signatures of the exported functions.
+//! Outside of tests they have no other constructor, so each comes from a C caller. NVML's contract
+//! obliges the caller to pass null or a pointer that is valid for the documented reads and writes.
+//! Every unsafe block below relies on this.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use crate::error_code::{ErrorCode, NvmlResult};
 
-/// A device's handle. Never followed: it is compared with the addresses that we gave out.
+/// A device handle. Never dereferenced, only compared with the addresses handed out.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceHandle(pub(crate) *const c_void);
 
-/// The handle of an event set or of a sample: a number of ours in the shape of a pointer, never followed.
+/// Handle of an event set or a GPM sample: a number in the shape of a pointer, never dereferenced.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpaqueHandle(pub(crate) *const c_void);
 
-/// A C type that a caller has room for.
+/// A C type that can be written to a caller's memory.
 pub(crate) trait CValue: Copy {
-    /// Writes the value. A struct writes its members and not the padding between them: that has no
-    /// defined content in Rust, so an optimized build would hand out what was on the stack.
+    /// Writes the value. A struct writes its members but not its padding. Padding is undefined in
+    /// Rust, so an optimized build would leak stack content to the caller.
     ///
     /// # Safety
     /// `at` must be valid for a write of `Self`; it need not be aligned.
     unsafe fn write(self, at: *mut Self) {
-        // SAFETY: as the caller of this function warrants.
+        // SAFETY: guaranteed by the caller of this function.
         unsafe { at.write_unaligned(self) };
     }
 }
@@ -52,13 +52,13 @@ plain_values!(
 impl<T: CValue, const N: usize> CValue for [T; N] {
     unsafe fn write(self, at: *mut Self) {
         for (index, value) in self.into_iter().enumerate() {
-            // SAFETY: the element is inside of what the caller warrants to be valid.
+            // SAFETY: the element is within the array that the caller guarantees to be valid.
             unsafe { CValue::write(value, at.cast::<T>().wrapping_add(index)) };
         }
     }
 }
 
-/// Where one value goes, or comes from and goes.
+/// Pointer to one value to write, or to read and write.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct OutPtr<T>(*mut T);
@@ -80,48 +80,46 @@ impl<T: CValue> OutPtr<T> {
         self.0.is_null()
     }
 
-    /// Writes the value.
     pub(crate) fn put(self, value: T) -> NvmlResult {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so by the caller's contract valid for a write of `T`; no alignment is assumed.
+        // SAFETY: non-null, so by the caller's contract valid for a write of `T`; no alignment is
+        // assumed.
         unsafe { CValue::write(value, self.0) };
         Ok(())
     }
 
-    /// Reads the value.
     pub(crate) fn get(self) -> Result<T, ErrorCode> {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so by the caller's contract valid for a read of `T`, which is a plain C type.
+        // SAFETY: non-null, so by the caller's contract valid for a read of `T`, a plain C type.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Reads, changes and writes the value.
     pub(crate) fn change(self, change: impl FnOnce(&mut T)) -> NvmlResult {
         let mut value = self.get()?;
         change(&mut value);
         self.put(value)
     }
 
-    /// The `version` that every versioned struct begins with.
+    /// The `version` member at the start of every versioned struct.
     pub(crate) fn version(self) -> Result<u32, ErrorCode> {
         OutPtr::<u32>(self.0.cast()).get()
     }
 
-    /// What follows the value in memory: the caller's struct goes on there.
+    /// The memory right after the value, where the caller's struct continues.
     pub(crate) fn after<U>(self) -> OutArray<U> {
         OutArray(self.0.wrapping_add(1).cast())
     }
 
-    /// The same place as that of a later version of the struct, which its `version` said it is.
+    /// The same address as a later struct version, after its `version` has been checked.
     pub(crate) fn extended<U>(self) -> OutPtr<U> {
         OutPtr(self.0.cast())
     }
 
-    /// Changes a struct whose `version` says that it is the one we know as number `version`.
+    /// Changes a struct if its `version` member matches.
     pub(crate) fn change_version(self, version: u32, change: impl FnOnce(&mut T)) -> NvmlResult {
         if self.version()? == struct_version::<T>(version) {
             self.change(change)
@@ -131,14 +129,14 @@ impl<T: CValue> OutPtr<T> {
     }
 }
 
-/// The number that a versioned struct begins with: its size, and its version in the highest byte.
+/// The `version` member of a struct: its size, with the version number in the highest byte.
 pub(crate) const fn struct_version<T>(version: u32) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "structs are far smaller than 2^24 bytes")]
     let size = size_of::<T>() as u32;
     size | version << 24
 }
 
-/// Where values in a row go.
+/// Pointer to an array.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct OutArray<T>(*mut T);
@@ -166,7 +164,7 @@ impl<T: CValue> OutArray<T> {
         self.0.is_null()
     }
 
-    /// Writes the values; the caller says through a count that there is room for them.
+    /// Writes the values. The caller has stated the capacity through a count.
     pub(crate) fn put(self, values: &[T]) -> NvmlResult {
         for (index, value) in values.iter().enumerate() {
             self.at(index)?.put(*value)?;
@@ -174,7 +172,7 @@ impl<T: CValue> OutArray<T> {
         Ok(())
     }
 
-    /// The place of one value, which the caller says is there.
+    /// Pointer to one element. The caller has stated the capacity through a count.
     pub(crate) fn at(self, index: usize) -> Result<OutPtr<T>, ErrorCode> {
         if self.0.is_null() {
             Err(ErrorCode::INVALID_ARGUMENT)
@@ -183,19 +181,19 @@ impl<T: CValue> OutArray<T> {
         }
     }
 
-    /// NVML's way of handing out lists: `count` says how many there is room for and is told how many there are.
+    /// NVML's list protocol: `count` holds the capacity and receives the number of elements.
     pub(crate) fn fill(self, count: OutPtr<u32>, values: &[T]) -> NvmlResult {
-        let room = count.get()?;
+        let capacity = count.get()?;
         let needed = u32::try_from(values.len()).map_err(|_| ErrorCode::UNKNOWN)?;
         count.put(needed)?;
-        if room < needed {
+        if capacity < needed {
             return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
         self.put(values)
     }
 }
 
-/// Where text goes.
+/// Pointer to a text buffer.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextBuffer(*mut c_char);
@@ -206,7 +204,7 @@ impl TextBuffer {
         Self(bytes.as_mut_ptr())
     }
 
-    /// Writes the text and its end, for which there are `length` bytes.
+    /// Writes the text and a NUL into a buffer of `length` bytes.
     pub(crate) fn put(self, length: u32, text: &str) -> NvmlResult {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
@@ -215,8 +213,8 @@ impl TextBuffer {
         if bytes.len() >= length as usize {
             return Err(ErrorCode::INSUFFICIENT_SIZE);
         }
-        // SAFETY: not null, so by the caller's contract valid for `length` bytes, which are more than the
-        // text has; the text is ours and cannot overlap.
+        // SAFETY: non-null, so by the caller's contract valid for `length` bytes, which exceeds the
+        // text length. The text is ours, so the ranges cannot overlap.
         unsafe {
             self.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.0.add(bytes.len()).write(0);
@@ -225,7 +223,7 @@ impl TextBuffer {
     }
 }
 
-/// TextArg from the caller.
+/// A C string argument.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextArg(*const c_char);
@@ -236,24 +234,25 @@ impl TextArg {
         Self(text.as_ptr())
     }
 
-    /// A copy of it; bytes that are no text make it match nothing.
+    /// A copy of the string. Invalid UTF-8 is replaced, so it matches no identifier.
     pub(crate) fn get(self) -> Result<String, ErrorCode> {
         if self.0.is_null() {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, so by the caller's contract it ends in a nought and stays as it is during the call.
+        // SAFETY: non-null, so by the caller's contract NUL-terminated and unchanged during the
+        // call.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 }
 
-/// TextArg in a struct: cut to the room that there is, and ended.
+/// Text for a fixed-size struct member, truncated and NUL-terminated.
 pub(crate) fn fixed_text<const N: usize>(text: &str) -> [u8; N] {
-    let mut room = [0; N];
-    for (place, byte) in room.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
-        *place = byte;
+    let mut text_bytes = [0; N];
+    for (slot, byte) in text_bytes.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
+        *slot = byte;
     }
-    room
+    text_bytes
 }
 
 #[cfg(test)]
@@ -263,9 +262,9 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::cast_ptr_alignment, reason = "a caller's pointer need not be aligned")]
-    fn padding_stays_as_the_caller_had_it() {
-        let mut room = [0xaa_u8; size_of::<PlatformInfo>()];
+    #[expect(clippy::cast_ptr_alignment, reason = "a caller's pointer may be unaligned")]
+    fn padding_is_not_written() {
+        let mut memory = [0xaa_u8; size_of::<PlatformInfo>()];
         let info = PlatformInfo {
             version: 2,
             ib_guid: [0; 16],
@@ -276,8 +275,8 @@ mod tests {
             peer_type: 0,
             module: 1,
         };
-        OutPtr(room.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
-        assert_eq!(room[..4], [2, 0, 0, 0]);
-        assert_eq!(room[36..], [0, 0, 1, 0, 1, 0xaa, 0xaa, 0xaa]);
+        OutPtr(memory.as_mut_ptr().cast::<PlatformInfo>()).put(info).unwrap();
+        assert_eq!(memory[..4], [2, 0, 0, 0]);
+        assert_eq!(memory[36..], [0, 0, 1, 0, 1, 0xaa, 0xaa, 0xaa]);
     }
 }

@@ -1,8 +1,8 @@
-//! What a call returns.
+//! NVML return codes.
 
 use std::ffi::{CStr, c_int};
 
-/// A return code other than success.
+/// An NVML return code other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ErrorCode(pub(crate) u32);
 
@@ -26,16 +26,15 @@ impl ErrorCode {
     pub(crate) const NOT_READY: Self = Self(27);
     pub(crate) const UNKNOWN: Self = Self(999);
 
-    /// As C sees it.
     pub(crate) fn number(self) -> c_int {
         c_int::try_from(self.0).unwrap_or(999)
     }
 }
 
-/// What a call's body gives.
+/// Result of a call's body.
 pub(crate) type NvmlResult = Result<(), ErrorCode>;
 
-/// The driver's words for a code.
+/// Text of `nvmlErrorString`.
 pub(crate) fn error_string(code: c_int) -> &'static CStr {
     match code {
         0 => c"Success",

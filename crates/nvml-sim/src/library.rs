@@ -1,4 +1,4 @@
-//! What stands behind the calls: whether NVML is initialised, the node as it was last read, and its faults.
+//! Library state: initialisation, the cached node and its injected faults.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -17,33 +17,33 @@ use crate::abi::DeviceHandle;
 use crate::error_code::{ErrorCode, NvmlResult};
 use crate::locate;
 
-/// The most GPUs that handles are given out for.
+/// Maximum number of devices.
 const DEVICES_MAX: usize = 64;
 
-/// Handles are addresses in here: they are never followed, only compared.
+/// Device handles are addresses in this array. They are compared, never dereferenced.
 static HANDLES: [u64; DEVICES_MAX] = [0; DEVICES_MAX];
 
-/// A file that changed so lately may change again within the same tick of the file system's clock.
+/// A file modified this recently may change again within the same mtime tick.
 const MTIME_SETTLE_TIME: Duration = Duration::from_millis(100);
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library { references: 0, session: None });
 
 struct Library {
-    /// Inits less shutdowns.
+    /// Initialisations minus shutdowns.
     references: u32,
-    /// Kept over a shutdown, for the last good state in it.
+    /// Kept after a shutdown, since it holds the last valid state.
     session: Option<Arc<Session>>,
 }
 
-/// The node that was found at initialisation.
+/// The node found at initialisation.
 pub(crate) struct Session {
     directory: NodeDir,
     node: CachedFile<Node>,
-    /// By the number in the file's name; an index of NVML's is a place in here.
+    /// By file number. The position is the NVML index.
     gpus: Vec<(u32, CachedFile<Gpu>)>,
 }
 
-/// What a file last said.
+/// A parsed file that is read again when it changes.
 struct CachedFile<T> {
     path: PathBuf,
     state: Mutex<CachedFileState<T>>,
@@ -55,7 +55,7 @@ struct CachedFileState<T> {
     missing: bool,
 }
 
-/// Enough of a file's metadata to see that it changed.
+/// File metadata that detects a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -78,7 +78,7 @@ impl FileStamp {
     }
 }
 
-/// A lock whose holder panicked: what it guards is a whole value at any time, so go on with it.
+/// Locks a mutex, ignoring poison: the guarded values are never left half-updated.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -91,7 +91,7 @@ impl<T> CachedFile<T> {
         }
     }
 
-    /// The last good value; read anew when the file changed.
+    /// The last valid value. Reads the file again if it has changed.
     fn get(&self, read: impl FnOnce() -> Result<T, StoreError>) -> Option<Arc<T>> {
         let mut state = lock(&self.state);
         let stamp = FileStamp::read(&self.path);
@@ -136,11 +136,11 @@ impl Session {
         self.gpus.len()
     }
 
-    /// The GPU at an index, whatever is wrong with it.
+    /// The GPU at an index, even if it is lost or faulty.
     pub(crate) fn gpu(&self, index: usize) -> Result<Arc<Gpu>, ErrorCode> {
         let (number, cached) = self.gpus.get(index).ok_or(ErrorCode::INVALID_ARGUMENT)?;
         let gpu = cached.get(|| self.directory.gpu(*number));
-        // A file that is gone is a GPU that is gone.
+        // A missing file is a lost GPU.
         if cached.is_missing() {
             Err(ErrorCode::GPU_IS_LOST)
         } else {
@@ -148,18 +148,18 @@ impl Session {
         }
     }
 
-    /// All GPUs that can be read, with their index.
+    /// All readable GPUs with their indices.
     pub(crate) fn gpus(&self) -> Vec<(usize, Arc<Gpu>)> {
         (0..self.count()).filter_map(|index| Some((index, self.gpu(index).ok()?))).collect()
     }
 
-    /// Whether the caller may change settings.
+    /// Checks that the caller has permission to change settings.
     pub(crate) fn may_write(&self) -> NvmlResult {
         let allowed = self.node()?.as_root.unwrap_or_else(locate::is_root);
         if allowed { Ok(()) } else { Err(ErrorCode::NO_PERMISSION) }
     }
 
-    /// Changes a GPU in its file.
+    /// Changes the file of a GPU.
     pub(crate) fn edit(
         &self,
         index: usize,
@@ -171,7 +171,7 @@ impl Session {
             .map_err(|EditError(code)| code)
     }
 
-    /// The index of a handle.
+    /// The device index of a handle.
     pub(crate) fn index_of(&self, device: DeviceHandle) -> Result<usize, ErrorCode> {
         let place = (device.0 as usize).wrapping_sub(HANDLES.as_ptr() as usize);
         let index = place / size_of::<u64>();
@@ -191,12 +191,12 @@ impl From<StoreError> for EditError {
     }
 }
 
-/// The handle of an index.
+/// The handle of a device index.
 pub(crate) fn handle_for(index: usize) -> DeviceHandle {
     DeviceHandle(std::ptr::from_ref(&HANDLES[index.min(DEVICES_MAX - 1)]).cast())
 }
 
-/// A GPU as one call sees it.
+/// A GPU as seen by one call.
 pub(crate) struct GpuView {
     pub(crate) session: Arc<Session>,
     pub(crate) node: Arc<Node>,
@@ -213,13 +213,13 @@ impl Deref for GpuView {
 }
 
 impl GpuView {
-    /// Changes the GPU for good, if the caller may.
+    /// Changes the GPU's file, if the caller has permission.
     pub(crate) fn set(&self, change: impl FnOnce(&mut Gpu) -> NvmlResult) -> NvmlResult {
         self.session.may_write()?;
         self.session.edit(self.index, change)
     }
 
-    /// The error that a field gives instead of its value, where somebody asked for one.
+    /// The error injected for a field, if any.
     pub(crate) fn injected_field_error(&self, field: u32) -> Option<ErrorCode> {
         let name = format!("{FIELD_PREFIX}{field}");
         self.gpu.faults.iter().find(|fault| fault.call == name).and_then(|fault| {
@@ -230,12 +230,12 @@ impl GpuView {
         })
     }
 
-    /// Milliseconds of the node's Unix clock, which may stand still.
+    /// The node's clock, which may be frozen, in Unix milliseconds.
     pub(crate) fn now_unix_ms(&self) -> u64 {
         self.now_unix_us() / 1000
     }
 
-    /// Microseconds of the same clock.
+    /// The node's clock in Unix microseconds.
     pub(crate) fn now_unix_us(&self) -> u64 {
         let fixed = self.node.clock_unix_ms.map(|now| now.saturating_mul(1000));
         fixed.unwrap_or_else(real_unix_us)
@@ -248,14 +248,14 @@ impl GpuView {
     }
 }
 
-/// Microseconds of the machine's Unix clock.
+/// The real clock in Unix microseconds.
 fn real_unix_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Runs the body of an exported function: a panic becomes an error code.
+/// Runs the body of an exported function and turns a panic into an error code.
 pub(crate) fn catch_panics(body: impl FnOnce() -> NvmlResult) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ErrorCode::SUCCESS,
@@ -264,7 +264,7 @@ pub(crate) fn catch_panics(body: impl FnOnce() -> NvmlResult) -> c_int {
     }
 }
 
-/// A call that needs no device.
+/// Runs a call that concerns no device.
 pub(crate) fn on_node(name: &str, body: impl FnOnce(&Arc<Session>) -> NvmlResult) -> c_int {
     catch_panics(|| {
         let session = session()?;
@@ -275,7 +275,7 @@ pub(crate) fn on_node(name: &str, body: impl FnOnce(&Arc<Session>) -> NvmlResult
     })
 }
 
-/// A call about a device.
+/// Runs a call about a device.
 pub(crate) fn on_device(
     name: &str,
     device: DeviceHandle,
@@ -299,12 +299,12 @@ pub(crate) fn on_device(
     })
 }
 
-/// Whether there is a driver to ask.
+/// Fails if the driver is not loaded.
 fn require_driver(node: &Node) -> NvmlResult {
     if node.driver_loaded { Ok(()) } else { Err(ErrorCode::DRIVER_NOT_LOADED) }
 }
 
-/// Whether a device can be opened.
+/// Returns the handle of a device, unless it is lost.
 pub(crate) fn open_device(
     session: &Session,
     name: &str,
@@ -315,7 +315,7 @@ pub(crate) fn open_device(
     if gpu.lost { Err(ErrorCode::GPU_IS_LOST) } else { Ok(handle_for(index)) }
 }
 
-/// Hangs or fails as the faults say. No lock is held.
+/// Hangs or fails as injected. Holds no lock.
 fn apply_call_faults(faults: &[CallFault], name: &str) -> NvmlResult {
     for fault in faults.iter().filter(|fault| fault.matches_call(name)) {
         match fault.effect {
@@ -339,14 +339,13 @@ fn session() -> Result<Arc<Session>, ErrorCode> {
     library.session.clone().ok_or(ErrorCode::UNINITIALISED)
 }
 
-/// `nvmlInit`.
 pub(crate) fn initialise(name: &str) -> c_int {
     catch_panics(|| {
         initialise_at(name, locate::node_directory().ok_or(ErrorCode::DRIVER_NOT_LOADED)?)
     })
 }
 
-/// `nvmlInit` for a node that is known.
+/// `nvmlInit` for a given node directory.
 pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> NvmlResult {
     let mut session = Arc::new(Session::open(directory)?);
     let mut is_first = true;
@@ -355,7 +354,7 @@ pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> NvmlResult {
         if let Some(before) = &library.session {
             is_first = false;
             let same = before.directory.path() == session.directory.path();
-            // The same GPUs as before: keep what is known of them.
+            // Same GPUs as before: keep the cached state.
             if same && before.gpus.iter().map(|gpu| gpu.0).eq(session.gpus.iter().map(|gpu| gpu.0))
             {
                 session = Arc::clone(before);
@@ -365,7 +364,8 @@ pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> NvmlResult {
     let node = session.node()?;
     apply_call_faults(&node.faults, name)?;
     require_driver(&node)?;
-    // An upgrade replaced the library under the loaded driver. Who has the old one in memory goes on with it.
+    // An upgrade has replaced the library under the loaded driver. A process that has the old
+    // library loaded continues to use it.
     if is_first && node.replaced_by.is_some() {
         return Err(ErrorCode::LIB_RM_VERSION_MISMATCH);
     }
@@ -375,7 +375,6 @@ pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> NvmlResult {
     Ok(())
 }
 
-/// `nvmlShutdown`.
 pub(crate) fn shut_down() -> c_int {
     catch_panics(|| {
         let mut library = lock(&LIBRARY);
@@ -384,7 +383,7 @@ pub(crate) fn shut_down() -> c_int {
     })
 }
 
-/// Things that clients hold by a token.
+/// Objects that clients refer to by handle.
 pub(crate) struct Registry<T> {
     entries: Mutex<BTreeMap<usize, T>>,
 }
@@ -394,7 +393,7 @@ impl<T> Registry<T> {
         Self { entries: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Keeps the entry; the token looks like an aligned pointer and is not null.
+    /// Stores an entry. The handle looks like an aligned, non-null pointer.
     pub(crate) fn add(&self, entry: T) -> crate::abi::OpaqueHandle {
         let mut entries = lock(&self.entries);
         let number = entries.last_key_value().map_or(1, |(last, _)| last.wrapping_add(1)).max(1);
@@ -402,7 +401,7 @@ impl<T> Registry<T> {
         crate::abi::OpaqueHandle(std::ptr::without_provenance(number << 4))
     }
 
-    /// Looks at the entry.
+    /// Accesses an entry.
     pub(crate) fn with<R>(
         &self,
         token: crate::abi::OpaqueHandle,
@@ -412,7 +411,6 @@ impl<T> Registry<T> {
         lock(&self.entries).get_mut(&number).map(update).ok_or(ErrorCode::INVALID_ARGUMENT)
     }
 
-    /// Forgets the entry.
     pub(crate) fn remove(&self, token: crate::abi::OpaqueHandle) -> NvmlResult {
         let number = token.0 as usize >> 4;
         lock(&self.entries).remove(&number).map(drop).ok_or(ErrorCode::INVALID_ARGUMENT)

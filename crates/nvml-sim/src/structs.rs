@@ -1,4 +1,4 @@
-//! NVML's structs, laid out as C does. The ABI test compares sizes and versions with nvidia-ml-py.
+//! NVML's structs in C layout. The ABI test compares sizes and versions with nvidia-ml-py.
 #![allow(dead_code, reason = "members are part of the layout whether or not they are read here")]
 
 use std::ffi::{c_char, c_void};
@@ -15,7 +15,8 @@ macro_rules! c_structs {
         impl CValue for $name {
             unsafe fn write(self, at: *mut Self) {
                 $(
-                    // SAFETY: the member is inside of what the caller warrants to be valid.
+                    // SAFETY: the member is within the struct that the caller guarantees to be
+                    // valid.
                     unsafe { CValue::write(self.$field, &raw mut (*at).$field) };
                 )*
             }
@@ -25,7 +26,7 @@ macro_rules! c_structs {
 
 c_structs! {
     PciInfo { bus_id_legacy: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, bus_id: [u8; 32] }
-    /// Before version 2 there is no subsystem.
+    /// Version 1 has no subsystem.
     PciInfoV1 { bus_id: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32 }
     PciInfoV2 { bus_id: [u8; 16], domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, reserved: [u32; 4] }
     PciInfoExt { version: u32, domain: u32, bus: u32, device: u32, device_id: u32, subsystem_id: u32, base_class: u32, sub_class: u32, bus_id: [u8; 32] }
@@ -58,7 +59,7 @@ c_structs! {
         threshold_exceeded: u32,
     }
     RepairStatus { version: u32, channel: u32, tpc: u32 }
-    /// Its `version` is not looked at.
+    /// Its `version` is not checked.
     UnrepairableMemory { unrepairable: u32 }
     FabricInfo { cluster_uuid: [u8; 16], status: u32, clique: u32, state: u32 }
     FabricInfoV2 { version: u32, cluster_uuid: [u8; 16], status: u32, clique: u32, state: u32, health_mask: u32 }
@@ -70,7 +71,7 @@ c_structs! {
     DriverBranch { version: u32, branch: [u8; 80] }
     C2cModeInfo { enabled: u32 }
     GpmMetric { id: u32, code: u32, value: f64, short_name: *const c_char, long_name: *const c_char, unit: *const c_char }
-    /// `nvmlGpmMetricsGet_t` up to its metrics, whose number differs from header to header.
+    /// `nvmlGpmMetricsGet_t` up to the metrics, whose number depends on the header version.
     GpmMetricsHead { version: u32, count: u32, first: crate::abi::OpaqueHandle, second: crate::abi::OpaqueHandle }
     GpmSupport { version: u32, supported: u32 }
     ConfComputeState { environment: u32, feature: u32, dev_tools: u32 }

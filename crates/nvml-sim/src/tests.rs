@@ -1,4 +1,4 @@
-//! The library from within: one test at a time, since its state is the process's.
+//! In-process tests. They run one at a time, since the library state is per process.
 
 use std::ffi::c_char;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::structs::{EventData, FieldValue, Memory, ProcessInfo, Utilization};
 
 static LIBRARY_LOCK: Mutex<()> = Mutex::new(());
 
-/// An initialised library over a node in a temporary directory.
+/// An initialised library for a node in a temporary directory.
 struct OpenLibrary {
     folder: tempfile::TempDir,
     _lock: MutexGuard<'static, ()>,
@@ -29,7 +29,7 @@ impl OpenLibrary {
         let folder = tempfile::tempdir().unwrap();
         let spec = NodeSpec { driver: driver.to_owned(), ..NodeSpec::new(sku, gpus) };
         let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
-        // What the library reads of a node, and nothing else: a property makes a hundred of them.
+        // Only the files that the library reads: the property tests create a hundred nodes.
         let directory = NodeDir::new(folder.path());
         fs::create_dir(folder.path().join("gpus")).unwrap();
         for (number, gpu) in (0..).zip(&gpus) {
@@ -79,7 +79,7 @@ fn uninitialised_calls_and_unknown_handles_fail() {
     }
     assert_eq!(nvmlEventSetFree(OpaqueHandle(std::ptr::without_provenance(4096))), 2);
     assert_eq!(shut_down(), 0);
-    assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 1, "not initialised");
+    assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 1, "uninitialised");
     initialise_at("nvmlInit_v2", library.folder.path().to_owned()).unwrap();
 }
 
@@ -100,7 +100,7 @@ fn text_larger_than_the_buffer_is_not_written() {
     assert_eq!(text(|version, length| nvmlSystemGetDriverVersion(version, length)).1, "535.183.01");
 }
 
-/// The clock event counters moved when 580.82 renumbered the fields.
+/// Driver 580.82 renumbered the clock event counters.
 #[test]
 fn field_numbers_match_the_driver_version() {
     let field = |driver: &str, number: u32| {
@@ -147,7 +147,7 @@ fn counters_follow_a_frozen_clock() {
     // An idle H100 draws 77.777 W.
     assert_eq!(energy(10_000), (10_000_000, 777_770));
     assert_eq!(energy(20_000), (20_000_000, 1_555_540));
-    assert_eq!(energy(10_000), (10_000_000, 777_770), "it may be set back");
+    assert_eq!(energy(10_000), (10_000_000, 777_770), "the clock may move backwards");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn unloaded_driver_fails_every_call() {
     assert_eq!(nvmlDeviceGetCount_v2(OutPtr::to(&mut count)), 0);
 }
 
-/// Everything that a poller calls; whatever is in the file, it returns.
+/// Makes all calls of a typical poller. They must return whatever the file contains.
 fn poll(device: DeviceHandle) -> i32 {
     let (mut word, mut long) = (0_u32, 0_u64);
     let mut memory = Memory { total: 0, free: 0, used: 0 };
@@ -203,7 +203,7 @@ fn poll(device: DeviceHandle) -> i32 {
 }
 
 fn replace(path: &Path, bytes: &[u8]) {
-    // A new file each time, so that the change is seen at once.
+    // A new inode, so that the change is detected at once.
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
@@ -211,7 +211,7 @@ fn replace(path: &Path, bytes: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Any bytes in a GPU's file: the last good state stays.
+    /// Arbitrary bytes in a GPU's file: the last valid state stays in use.
     #[test]
     fn arbitrary_bytes_never_crash(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
@@ -221,7 +221,7 @@ proptest! {
         prop_assert_eq!(poll(device_handle), 0);
     }
 
-    /// A good file with one number of it replaced by any other: every call still returns.
+    /// A valid file with one number replaced: every call still returns.
     #[test]
     fn arbitrary_numbers_never_crash(line in any::<prop::sample::Index>(), number in prop_oneof![any::<u64>().prop_map(|n| n.to_string()), any::<i32>().prop_map(|n| n.to_string())]) {
         let library = OpenLibrary::new("H100-SXM5-80GB", 1, "580.95.05");
@@ -270,7 +270,7 @@ fn each_event_set_receives_an_event_once() {
         assert_eq!(
             nvmlEventSetWait_v2(set, OutPtr::to(&mut data), 0),
             10,
-            "other types are not told"
+            "other event types are not delivered"
         );
         assert_eq!(nvmlEventSetFree(set), 0);
     }

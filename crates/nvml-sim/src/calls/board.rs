@@ -1,4 +1,4 @@
-//! What a device is: names, numbers, place.
+//! Device identity: names, serials, PCI address, firmware versions.
 
 use std::ffi::c_uint;
 
@@ -28,7 +28,7 @@ device_calls! {
     };
     nvmlDeviceValidateInforom() |gpu| if gpu.board.inforom_valid { Ok(()) } else { Err(ErrorCode::CORRUPTED_INFOROM) };
     nvmlDeviceGetLastBBXFlushTime(_timestamp: OutPtr<u64>, _duration: OutPtr<u64>) |_gpu| Err(ErrorCode::NOT_READY);
-    // The driver and its firmware are of one version.
+    // The GSP firmware version is the driver version.
     nvmlDeviceGetGspFirmwareVersion(version: TextBuffer) |gpu| version.put(64, &gpu.node.driver);
     nvmlDeviceGetGspFirmwareMode(enabled: OutPtr<c_uint>, default: OutPtr<c_uint>) |gpu| {
         let has = u32::from(gpu.board.compute_capability >= [7, 5]);
@@ -39,7 +39,7 @@ device_calls! {
     nvmlDeviceGetModuleId(module: OutPtr<c_uint>) |gpu| module.put(gpu.board.module_id);
     nvmlDeviceGetBoardId(board: OutPtr<c_uint>) |gpu| board.put(gpu.pci.domain << 16 | gpu.pci.bus << 8 | gpu.pci.device);
     nvmlDeviceGetMultiGpuBoard(multi: OutPtr<c_uint>) |_gpu| multi.put(0);
-    // NVIDIA itself, since the older brands ended.
+    // NVML_BRAND_NVIDIA since Ampere; older data-centre GPUs are NVML_BRAND_TESLA.
     nvmlDeviceGetBrand(brand: OutPtr<c_uint>) |gpu| brand.put(if gpu.board.compute_capability[0] >= 8 { 14 } else { 2 });
     nvmlDeviceGetBusType(bus: OutPtr<c_uint>) |_gpu| bus.put(2);
     nvmlDeviceGetIrqNum(number: OutPtr<c_uint>) |gpu| number.put(gpu.pci.irq);
@@ -98,7 +98,7 @@ device_calls! {
         unprotected_kib: gpu.memory.total_bytes.saturating_sub(gpu.memory.reserved_bytes) / 1024,
     });
     nvmlDeviceGetConfComputeProtectedMemoryUsage(usage: OutPtr<Memory>) |_gpu| usage.put(Memory { total: 0, free: 0, used: 0 });
-    // No licences are needed for a part that is not shared: none supported, none listed.
+    // Only vGPUs need licences: none supported, none listed.
     nvmlDeviceGetGridLicensableFeatures(head: OutPtr<[u32; 2]>) |_gpu| head.put([0, 0]);
     nvmlDeviceGetGridLicensableFeatures_v2(head: OutPtr<[u32; 2]>) |_gpu| head.put([0, 0]);
     nvmlDeviceGetGridLicensableFeatures_v3(head: OutPtr<[u32; 2]>) |_gpu| head.put([0, 0]);
@@ -106,7 +106,7 @@ device_calls! {
     nvmlDeviceGetConfComputeGpuCertificate(_certificate: OutPtr<u8>) |_gpu| Err(ErrorCode::UNKNOWN);
 }
 
-/// NVML's number of a generation.
+/// NVML's architecture number.
 fn architecture_number(name: &str) -> u32 {
     match name {
         "Kepler" => 2,
@@ -123,7 +123,7 @@ fn architecture_number(name: &str) -> u32 {
     }
 }
 
-/// Version 1 and 2 have one layout. A card answers every other version as if 2 had been requested for.
+/// Versions 1 and 2 have the same layout. A real GPU treats any other version as 2.
 fn platform(gpu: &GpuView, info: OutPtr<PlatformInfo>) -> NvmlResult {
     let requested = info.version()?;
     let version = if requested == struct_version::<PlatformInfo>(1) {

@@ -1,4 +1,4 @@
-//! Frequencies, and what keeps the card from them.
+//! Clock frequencies and throttling.
 
 use std::ffi::c_uint;
 
@@ -85,7 +85,7 @@ device_calls! {
     };
 }
 
-/// What fills the list of performance states up.
+/// NVML_PSTATE_UNKNOWN, which pads the list of P-states.
 const UNKNOWN_STATE: u32 = 32;
 
 fn current(clocks: &Clocks, clock: u32) -> Result<u32, ErrorCode> {
@@ -135,7 +135,7 @@ fn boost(clocks: &Clocks, clock: u32) -> Result<u32, ErrorCode> {
     }
 }
 
-/// A state for each memory clock: 0 is the fastest, the next one is 2.
+/// One P-state per memory clock: 0 is the fastest, then 2.
 fn performance_states(clocks: &Clocks) -> Vec<u32> {
     [0, 2, 5, 8].into_iter().take(clocks.supported_memory_mhz.len().max(1)).collect()
 }
@@ -144,7 +144,7 @@ fn range_in_state(clocks: &Clocks, clock: u32, state: u32) -> Result<(u32, u32),
     if clock > VIDEO || state >= UNKNOWN_STATE {
         return Err(ErrorCode::INVALID_ARGUMENT);
     }
-    // A card says so, without saying why.
+    // A real GPU returns this code too.
     let index = performance_states(clocks)
         .iter()
         .position(|supported| *supported == state)
@@ -176,7 +176,7 @@ fn no_offsets(min: OutPtr<i32>, max: OutPtr<i32>) -> NvmlResult {
     max.put(0)
 }
 
-/// Time under a policy, from the counters of the reasons.
+/// Violation time of a policy, from the throttle counters.
 pub(crate) fn violation_ns(gpu: &GpuView, policy: u32) -> Result<u64, ErrorCode> {
     let throttled = gpu.clock_events.throttled_at(gpu.now_unix_ms());
     let throttled_us = match policy {

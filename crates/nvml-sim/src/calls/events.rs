@@ -1,4 +1,4 @@
-//! Waiting for what happens.
+//! Event sets.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
@@ -9,14 +9,14 @@ use crate::error_code::{ErrorCode, NvmlResult};
 use crate::library::{Registry, handle_for, on_device, on_node};
 use crate::structs::{EventData, EventDataV1};
 
-/// Event types of a data-centre part: all but the change of the MIG configuration's neighbours 0x20 and 0x40.
+/// Event types of a data-centre GPU: all but 0x20 and 0x40.
 const SUPPORTED: u64 = 0xff9f;
-/// How often the files are looked at while a client waits.
+/// How often the files are polled while a client waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 static SETS: Registry<EventSet> = Registry::new();
 
-/// What one client waits for: by index of the device.
+/// The subscriptions of one event set, by device index.
 #[derive(Default)]
 struct EventSet {
     devices: BTreeMap<usize, Subscription>,
@@ -24,7 +24,7 @@ struct EventSet {
 
 struct Subscription {
     types: u64,
-    /// The last event that this set has seen.
+    /// Last event delivered to this set.
     sequence: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
         if types & !SUPPORTED != 0 {
             return Err(ErrorCode::NOT_SUPPORTED);
         }
-        // What happened before is not told.
+        // Earlier events are not delivered.
         let sequence = gpu.events.last().map_or(0, |event| event.sequence);
         SETS.with(set, |set| {
             let subscription =
@@ -75,7 +75,7 @@ pub(crate) extern "C" fn nvmlEventSetWait_v2(
     timeout_ms: c_uint,
 ) -> c_int {
     wait("nvmlEventSetWait_v2", set, timeout_ms, |event| {
-        // Instances are said only of a GPU that has some.
+        // Instance IDs exist only with MIG.
         data.put(EventData {
             device: event.device,
             kind: event.kind,
@@ -95,7 +95,7 @@ pub(crate) extern "C" fn nvmlEventSetWait(
     wait("nvmlEventSetWait", set, timeout_ms, |event| data.put(event))
 }
 
-/// Looks until there is an event or the time is over. No lock is held in between.
+/// Polls until an event arrives or the timeout expires. Holds no lock in between.
 fn wait(
     name: &str,
     set: OpaqueHandle,
@@ -120,7 +120,7 @@ fn wait(
     })
 }
 
-/// The next event of any device in the set, which is then seen.
+/// Takes the next event of any device in the set.
 fn next_event(
     set: &mut EventSet,
     gpus: &[(usize, std::sync::Arc<farrier_sim::Gpu>)],
@@ -129,7 +129,7 @@ fn next_event(
         let Some(subscription) = set.devices.get_mut(index) else {
             continue;
         };
-        // A file that was made anew begins to count anew.
+        // A recreated file restarts the sequence.
         if gpu.events.last().map_or(0, |event| event.sequence) < subscription.sequence {
             subscription.sequence = 0;
         }

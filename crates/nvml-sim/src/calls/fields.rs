@@ -1,4 +1,4 @@
-//! Field values: the numbers that have no call of their own, and many that have one.
+//! Field values.
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ use crate::error_code::{ErrorCode, NvmlResult};
 use crate::library::GpuView;
 use crate::structs::FieldValue;
 
-/// The most that one call may ask for: more is a length that went astray.
+/// Limit per call; a larger count is a caller's bug.
 const FIELDS_MAX: usize = 4096;
 
 device_calls! {
@@ -52,8 +52,8 @@ fn for_each_field(
     Ok(())
 }
 
-/// The number of a field as drivers from 580.82 on have it. Before, 251 to 255 were the clock event counters,
-/// which are 269 to 273 now, and power smoothing came after them.
+/// Maps a field number to the numbering since driver 580.82. Before, 251 to 255 were the clock
+/// event counters, which are 269 to 273 now, and power smoothing followed them.
 fn canonical(driver: [u32; 3], field: u32) -> u32 {
     if driver >= [580, 82, 0] {
         return field;
@@ -65,7 +65,7 @@ fn canonical(driver: [u32; 3], field: u32) -> u32 {
     }
 }
 
-/// A value with its type.
+/// A field value with its type.
 enum TypedValue {
     Unsigned(u32),
     Long(u64),
@@ -74,7 +74,7 @@ enum TypedValue {
 }
 
 impl TypedValue {
-    /// NVML's number of the type.
+    /// NVML's type number.
     fn kind(&self) -> u32 {
         match self {
             Self::Nothing => 0,
@@ -84,7 +84,7 @@ impl TypedValue {
         }
     }
 
-    /// The union's bytes.
+    /// Content of the value union.
     fn bits(&self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -95,7 +95,7 @@ impl TypedValue {
     }
 }
 
-/// Why there is no value, and the type that the entry is marked with nevertheless.
+/// Why a field has no value, and the type that NVML reports anyway.
 struct FieldError {
     kind: u32,
     code: ErrorCode,
@@ -109,7 +109,7 @@ fn flag(on: bool) -> TypedValue {
     TypedValue::Unsigned(u32::from(on))
 }
 
-/// A count of which the driver gives the lower half.
+/// The driver reports only the low half of this counter.
 fn low_32_bits(count: u64) -> TypedValue {
     TypedValue::Unsigned(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(u32::MAX))
 }
@@ -172,9 +172,9 @@ fn retired(gpu: &GpuView, field: u32) -> Result<TypedValue, FieldError> {
     }))
 }
 
-/// The policies of fields 74 to 81, whose numbers leave a gap.
-fn policy(gpu: &GpuView, place: u32) -> TypedValue {
-    let policy = if place < 6 { place } else { place + 4 };
+/// The policies of fields 74 to 81, whose numbering has a gap.
+fn policy(gpu: &GpuView, offset: u32) -> TypedValue {
+    let policy = if offset < 6 { offset } else { offset + 4 };
     TypedValue::Long(violation_ns(gpu, policy).unwrap_or(0))
 }
 
@@ -202,7 +202,7 @@ fn pcie(gpu: &GpuView, field: u32) -> TypedValue {
     })
 }
 
-/// Scope 0 is the GPU, 1 the module, 2 the memory, as a real H200 answers for them.
+/// Scope 0 is the GPU, 1 the module, 2 the memory. Modelled on a real H200.
 fn power(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     let power = &gpu.power;
     match (scope, field) {
@@ -220,7 +220,7 @@ fn power(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError
     }
 }
 
-/// Time that a reason has held, in nanoseconds.
+/// Throttled time of a reason, in nanoseconds.
 fn throttled(gpu: &GpuView, field: u32) -> TypedValue {
     let throttled = gpu.clock_events.throttled_at(gpu.now_unix_ms());
     let throttled_us = match field {
@@ -231,7 +231,8 @@ fn throttled(gpu: &GpuView, field: u32) -> TypedValue {
     TypedValue::Long(throttled_us.saturating_mul(1000))
 }
 
-/// Fields of `NVLink`: some name the link by their own number, some by the scope, some are of all links.
+/// NVLink fields. The link is given by the field number or by the scope, or the field covers all
+/// links.
 fn nvlink(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldError> {
     let links = &gpu.nvlink.links;
     if field == 147 {
@@ -279,7 +280,7 @@ fn nvlink(gpu: &GpuView, field: u32, scope: u32) -> Result<TypedValue, FieldErro
     count(number, counter).ok_or(invalid)
 }
 
-/// Speeds, states and counts.
+/// Link speeds, states and counts.
 fn rate(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     let speed = |number: usize| {
         let link = gpu.nvlink.links.get(number)?;
@@ -302,7 +303,7 @@ fn rate(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     }
 }
 
-/// Kibibytes sent (even fields) or received, on one link or on all.
+/// KiB sent (even fields) or received (odd fields), for one link or for all.
 fn traffic(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     let now = gpu.now_unix_ms();
     let count = |link: &Link| {
@@ -317,7 +318,7 @@ fn traffic(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     }))
 }
 
-/// The counters that came with the fifth generation.
+/// Counters introduced with NVLink 5.
 fn nvlink5_counter(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> {
     let link = gpu.nvlink.links.get(scope as usize)?;
     let (sent_kib, received_kib) = gpu.nvlink.traffic_kib_at(link, gpu.now_unix_ms());
@@ -342,7 +343,7 @@ fn nvlink5_counter(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> 
     }))
 }
 
-/// The type that a field is marked with where it has no value, as a real H200 without links marks it.
+/// The type reported for a field without a value, as on a real H200 without NVLinks.
 fn default_type(field: u32) -> u32 {
     match field {
         7..=31 | 92 | 93 | 138..=145 | 161..=163 | 272 | 273 => 3,

@@ -1,4 +1,4 @@
-//! GPU performance monitoring: two samples, and metrics of the time between them.
+//! GPU performance monitoring (GPM): metrics over the time between two samples.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -13,12 +13,12 @@ use crate::structs::{GpmMetric, GpmMetricsHead, GpmSupport};
 
 static SAMPLES: Registry<Option<GpmSample>> = Registry::new();
 
-/// Metrics have numbers below this.
+/// Exclusive upper bound of the metric IDs.
 const METRICS_END: u32 = 332;
-/// More metrics than any header has room for.
+/// More than the capacity in any header version.
 const METRICS_REQUESTED_MAX: u32 = 1024;
 
-/// What a sample holds: the rates that last until the next.
+/// A sample: the rates in effect until the next one.
 #[derive(Clone)]
 struct GpmSample {
     gpu_percent: f64,
@@ -35,7 +35,7 @@ struct GpmSample {
     optical_flow_percent: f64,
     pcie_transmit_mib_per_s: f64,
     pcie_receive_mib_per_s: f64,
-    /// Received and sent by each link, in mebibytes a second.
+    /// Receive and transmit rate of each link, in MiB/s.
     links: Vec<(f64, f64)>,
 }
 
@@ -71,14 +71,14 @@ impl GpmSample {
         }
     }
 
-    /// The value of a metric; those that nothing is known of are nought, as on an idle card.
+    /// Value of a metric. Metrics without simulated data are 0, as on an idle GPU.
     fn metric(&self, id: u32) -> f64 {
         match id {
             1 => self.gpu_percent,
             2 => self.sm_percent,
             3 => self.occupancy_percent,
             4 => self.integer_percent,
-            // Half-precision products are all that the tensor cores do here.
+            // All tensor core activity counts as HMMA.
             5 | 7 => self.tensor_percent,
             10 => self.dram_percent,
             11 => self.fp64_percent,
@@ -91,7 +91,7 @@ impl GpmSample {
             50 | 51 => self.optical_flow_percent,
             60 => self.links.iter().map(|link| link.0).sum(),
             61 => self.links.iter().map(|link| link.1).sum(),
-            // Two for each link: received, then sent.
+            // Two metrics per link: receive, then transmit.
             62..=97 => self
                 .links
                 .get((id as usize - 62) / 2)
@@ -138,7 +138,7 @@ pub(crate) extern "C" fn nvmlGpmSampleGet(device: DeviceHandle, sample: OpaqueHa
     })
 }
 
-/// The metrics follow the head; how many there are is in it, as headers differ in how many there is room for.
+/// The metrics array follows the head, which holds the count. Header versions differ in capacity.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlGpmMetricsGet(request: OutPtr<GpmMetricsHead>) -> c_int {
     on_node("nvmlGpmMetricsGet", |_| {
@@ -177,14 +177,14 @@ fn put_metrics(sample: &GpmSample, count: u32, metrics: OutArray<GpmMetric>) -> 
     Ok(())
 }
 
-/// What the driver calls a metric.
+/// Names and unit of a metric, as the driver reports them.
 struct MetricNames {
     short: Option<CString>,
     long: Option<CString>,
     unit: CString,
 }
 
-/// By number. Kept for the life of the library: clients hold on to the pointers.
+/// By metric ID. Static, since clients keep the pointers.
 static NAMES: LazyLock<Vec<MetricNames>> =
     LazyLock::new(|| (0..METRICS_END).map(metric_names).collect());
 
@@ -216,7 +216,7 @@ fn metric_names(id: u32) -> MetricNames {
                 format!("NVLINK_L{link}_{}_PER_SEC", direction.to_uppercase()),
             ))
         }
-        // Of the counters of context switches the one that was seen on a card.
+        // The only context switch counter observed on a real GPU.
         200 => Some(("cs6elp".to_owned(), "GR6_CTXSW_CYCLES_ELAPSED".to_owned())),
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! `NVLink`, `PCIe`, the fabric, and which device is near which.
+//! NVLink, PCIe, fabric and topology.
 
 use std::ffi::{c_uint, c_ulong};
 
@@ -23,7 +23,7 @@ device_calls! {
         }
         link(gpu, number)?;
         match capability {
-            // Peer-to-peer, system memory, atomics to both; not a bridge of graphics cards; valid.
+            // P2P, system memory access, atomics for both, valid. Not an SLI bridge.
             0..=3 | 5 => has.put(1),
             4 => has.put(0),
             _ => Err(ErrorCode::INVALID_ARGUMENT),
@@ -98,10 +98,10 @@ device_calls! {
     };
 }
 
-/// The most links that NVML knows of one GPU.
+/// NVML's maximum number of links per GPU.
 const LINKS_MAX: u32 = 18;
 
-/// A link; a GPU without any does not support the question.
+/// A link. On a GPU without NVLinks the call is not supported.
 fn link(gpu: &GpuView, number: u32) -> Result<&Link, ErrorCode> {
     if gpu.nvlink.links.is_empty() {
         return Err(ErrorCode::NOT_SUPPORTED);
@@ -109,7 +109,7 @@ fn link(gpu: &GpuView, number: u32) -> Result<&Link, ErrorCode> {
     gpu.nvlink.links.get(number as usize).ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// NVML's number of a generation of `NVLink`.
+/// NVML's version number of an NVLink generation.
 pub(crate) fn version_number(generation: u32) -> u32 {
     match generation {
         1 => 1,
@@ -122,7 +122,7 @@ pub(crate) fn version_number(generation: u32) -> u32 {
     }
 }
 
-/// The device at the other end: a switch of NVIDIA's, as far as is known.
+/// PCI info of the remote device, which is assumed to be an NVSwitch.
 fn remote(link: &Link, info: OutPtr<PciInfo>) -> NvmlResult {
     let parts: Vec<u32> = link
         .remote_address
@@ -143,7 +143,7 @@ fn remote(link: &Link, info: OutPtr<PciInfo>) -> NvmlResult {
     })
 }
 
-/// Outside of a fabric every value is nought, which is no error.
+/// Outside of a fabric all values are 0 and the call succeeds.
 fn fabric(gpu: &Gpu) -> (Fabric, [u8; 16]) {
     let none =
         || Fabric { state: 0, status: 0, clique: 0, cluster_uuid: String::new(), health_mask: 0 };
@@ -168,7 +168,7 @@ fn fabric_versions(gpu: &GpuView, info: OutPtr<FabricInfoV2>) -> NvmlResult {
         info.put(two)
     } else if version == struct_version::<FabricInfoV3>(3) {
         info.put(two)?;
-        // Healthy, unhealthy or limited; 0 where there is no fabric.
+        // 1 healthy, 2 unhealthy, 3 limited capacity; 0 without a fabric.
         let limited = health_mask & 0x3 == 1;
         let unhealthy = health_mask >> 4 & 0x3 == 1 || health_mask >> 8 & 0xf > 1;
         let summary = match (state, unhealthy, limited) {
@@ -187,7 +187,7 @@ fn ancestor(gpu: &Gpu, peer: &Gpu) -> u32 {
     if gpu.pci.numa_node == peer.pci.numa_node { 40 } else { 50 }
 }
 
-/// Peers with links to the same switches, or to each other, can do everything; others nothing.
+/// GPUs with active NVLinks have full peer-to-peer access, others none.
 fn peer_status(gpu: &GpuView, peer_index: usize, peer: &Gpu, index: u32) -> u32 {
     const OK: u32 = 0;
     const CHIPSET_NOT_SUPPORTED: u32 = 1;
@@ -202,7 +202,7 @@ fn peer_status(gpu: &GpuView, peer_index: usize, peer: &Gpu, index: u32) -> u32 
     }
 }
 
-/// A set of numbers as bits, in `size` words.
+/// Writes a set of numbers as a bit set of `size` words.
 fn put_bit_set(numbers: &[u32], size: u32, set: OutArray<c_ulong>) -> NvmlResult {
     if size == 0 {
         return Err(ErrorCode::INVALID_ARGUMENT);

@@ -1,4 +1,4 @@
-//! Frame buffer, errors in it, and what was taken out of service.
+//! Frame buffer, ECC errors, row remapping and page retirement.
 
 use std::ffi::c_uint;
 
@@ -14,13 +14,13 @@ use crate::structs::{
 };
 
 device_calls! {
-    // The old call counts what is reserved as used.
+    // Version 1 counts reserved memory as used.
     nvmlDeviceGetMemoryInfo(memory: OutPtr<Memory>) |gpu| {
         let (total, used) = (gpu.memory.total_bytes, gpu.used_bytes().saturating_add(gpu.memory.reserved_bytes));
         memory.put(Memory { total, free: total.saturating_sub(used), used })
     };
     nvmlDeviceGetMemoryInfo_v2(memory: OutPtr<MemoryV2>) |gpu| {
-        // A card answers a version that it does not know as if it did not know the function.
+        // A real GPU returns FUNCTION_NOT_FOUND for an unknown version.
         if memory.version()? != struct_version::<MemoryV2>(2) {
             return Err(ErrorCode::FUNCTION_NOT_FOUND);
         }
@@ -55,7 +55,7 @@ device_calls! {
         pending.put(u32::from(remap.pending))?;
         failed.put(u32::from(remap.failed))
     };
-    // Its struct has no version.
+    // This struct has no version member.
     nvmlDeviceGetRemappedRows_v2(rows: OutPtr<RemappedRowsV2>) |gpu| {
         let remap = remapper(gpu)?;
         rows.put(RemappedRowsV2 {
@@ -107,7 +107,7 @@ device_calls! {
     nvmlDeviceGetDramEncryptionMode(_current: OutPtr<VersionOnly>, _pending: OutPtr<VersionOnly>) |_gpu| Err(ErrorCode::NOT_SUPPORTED);
 }
 
-/// Where memory errors are counted on a card of today.
+/// Error locations in use on current GPUs.
 const DRAM: u32 = 2;
 const SRAM: u32 = 7;
 
@@ -122,7 +122,7 @@ fn counts(gpu: &Gpu, counter: u32) -> Result<&EccCounts, ErrorCode> {
     }
 }
 
-/// All errors: kind 0 put right, 1 not; counter 0 since the driver was loaded, 1 in the card's life.
+/// Error total. `kind`: 0 corrected, 1 uncorrected. `counter`: 0 volatile, 1 aggregate.
 pub(crate) fn total_errors(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, ErrorCode> {
     let counts = counts(gpu, counter)?;
     match kind {

@@ -1,4 +1,4 @@
-//! Partitioning: the mode, and that there are no instances.
+//! MIG mode and profiles. Instances are not simulated.
 
 use std::ffi::{c_uint, c_void};
 
@@ -26,7 +26,7 @@ device_calls! {
         if gpu.mig.is_some() { count.put(0) } else { Err(ErrorCode::NOT_SUPPORTED) }
     };
     nvmlDeviceGetGpuInstanceRemainingCapacity(id: c_uint, count: OutPtr<c_uint>) |gpu| count.put(layout_by_id(gpu, id)?.instances);
-    // The first version wants room from the start.
+    // Version 1 requires a buffer from the start.
     nvmlDeviceGetGpuInstancePossiblePlacements(_id: c_uint, _placements: OutArray<[u32; 2]>, _count: OutPtr<c_uint>) |_gpu| {
         Err(ErrorCode::INVALID_ARGUMENT)
     };
@@ -35,8 +35,8 @@ device_calls! {
         if placements.is_null() {
             return count.put(layout.placements);
         }
-        // Placements start at every place that is a multiple of their size.
-        let size = layout.memory_eighths;
+        // Placements start at multiples of their size.
+        let size = layout.eighths;
         let all: Vec<[u32; 2]> = (0..layout.placements).map(|index| [index * size, size]).collect();
         placements.fill(count, &all)
     };
@@ -46,101 +46,31 @@ device_calls! {
     nvmlDeviceGetGpuInstanceProfileInfoV(number: c_uint, info: OutPtr<GpuInstanceProfileV2>) |gpu| profile_v2(gpu, number, info);
 }
 
-/// A way to cut the GPU, as a real H200 lists it.
+/// A MIG profile, as listed by a real H200.
 struct ProfileLayout {
     slices: u32,
-    /// Of the memory, in eighths.
-    memory_eighths: u32,
-    /// What other calls know it by.
+    /// Share of the memory in eighths.
+    eighths: u32,
+    /// Profile ID that other calls use.
     id: u32,
     instances: u32,
     placements: u32,
-    /// Whether it has the media engines that small instances do without.
+    /// Whether the profile includes the media engines.
     media: bool,
 }
 
-/// By NVML's number of the profile.
+/// By NVML profile number.
 const LAYOUTS: [(u32, ProfileLayout); 7] = [
-    (
-        0,
-        ProfileLayout {
-            slices: 1,
-            memory_eighths: 1,
-            id: 19,
-            instances: 7,
-            placements: 7,
-            media: false,
-        },
-    ),
-    (
-        1,
-        ProfileLayout {
-            slices: 2,
-            memory_eighths: 2,
-            id: 14,
-            instances: 3,
-            placements: 3,
-            media: false,
-        },
-    ),
-    (
-        2,
-        ProfileLayout {
-            slices: 3,
-            memory_eighths: 4,
-            id: 9,
-            instances: 2,
-            placements: 2,
-            media: false,
-        },
-    ),
-    (
-        3,
-        ProfileLayout {
-            slices: 4,
-            memory_eighths: 4,
-            id: 5,
-            instances: 1,
-            placements: 1,
-            media: false,
-        },
-    ),
-    (
-        4,
-        ProfileLayout {
-            slices: 7,
-            memory_eighths: 8,
-            id: 0,
-            instances: 1,
-            placements: 1,
-            media: true,
-        },
-    ),
-    (
-        7,
-        ProfileLayout {
-            slices: 1,
-            memory_eighths: 1,
-            id: 20,
-            instances: 1,
-            placements: 7,
-            media: true,
-        },
-    ),
-    (
-        9,
-        ProfileLayout {
-            slices: 1,
-            memory_eighths: 2,
-            id: 15,
-            instances: 4,
-            placements: 4,
-            media: false,
-        },
-    ),
+    (0, ProfileLayout { slices: 1, eighths: 1, id: 19, instances: 7, placements: 7, media: false }),
+    (1, ProfileLayout { slices: 2, eighths: 2, id: 14, instances: 3, placements: 3, media: false }),
+    (2, ProfileLayout { slices: 3, eighths: 4, id: 9, instances: 2, placements: 2, media: false }),
+    (3, ProfileLayout { slices: 4, eighths: 4, id: 5, instances: 1, placements: 1, media: false }),
+    (4, ProfileLayout { slices: 7, eighths: 8, id: 0, instances: 1, placements: 1, media: true }),
+    (7, ProfileLayout { slices: 1, eighths: 1, id: 20, instances: 1, placements: 7, media: true }),
+    (9, ProfileLayout { slices: 1, eighths: 2, id: 15, instances: 4, placements: 4, media: false }),
 ];
 
-/// Ids of profiles that other parts have.
+/// Profile IDs of other GPU models.
 const OTHER_GPU_IDS: [u32; 2] = [6, 10];
 
 fn layout_by_id(gpu: &GpuView, id: u32) -> Result<&'static ProfileLayout, ErrorCode> {
@@ -154,11 +84,11 @@ fn layout_by_id(gpu: &GpuView, id: u32) -> Result<&'static ProfileLayout, ErrorC
         .ok_or(ErrorCode::INVALID_ARGUMENT)
 }
 
-/// Multiprocessors of a layout: a slice is an eighth of them, and a layout with more memory than slices gets what is
-/// then left over.
+/// Multiprocessors of a profile. A slice is an eighth; profiles with more memory than slices also
+/// get part of the remainder.
 fn multiprocessors(all: u32, layout: &ProfileLayout) -> u32 {
     let slice = all / 8;
-    match (layout.slices, layout.memory_eighths) {
+    match (layout.slices, layout.eighths) {
         (7, _) => all,
         (3, _) => 4 * slice - 4,
         (1, 2) => 2 * slice - 6,
@@ -170,7 +100,7 @@ fn profile(gpu: &GpuView, number: u32) -> Result<(String, GpuInstanceProfile), E
     let mig = gpu.mig.as_ref().ok_or(ErrorCode::NOT_SUPPORTED)?;
     let (_, layout) =
         LAYOUTS.iter().find(|(profile, _)| *profile == number).ok_or(ErrorCode::NOT_SUPPORTED)?;
-    let memory = mig.memory.iter().find(|memory| memory.eighths == layout.memory_eighths);
+    let memory = mig.memory.iter().find(|memory| memory.eighths == layout.eighths);
     let memory = memory.ok_or(ErrorCode::NOT_SUPPORTED)?;
     let media = if layout.media && layout.slices == 1 { "+me" } else { "" };
     let info = GpuInstanceProfile {
@@ -195,7 +125,7 @@ fn profile_v2(gpu: &GpuView, number: u32, out: OutPtr<GpuInstanceProfileV2>) -> 
         return Err(ErrorCode::VERSION_MISMATCH);
     }
     out.put(GpuInstanceProfileV2 {
-        // A card writes nought here.
+        // A real GPU writes 0 here.
         version: 0,
         id: info.id,
         p2p: info.p2p,

@@ -1,6 +1,6 @@
-//! The exported functions, one file a subject.
+//! The exported functions, one file per subject.
 
-/// Exports functions about a device: each gets the GPU as it is now.
+/// Exports functions about a device. The body gets the current state of the GPU.
 macro_rules! device_calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) |$gpu:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -10,7 +10,7 @@ macro_rules! device_calls {
     )*};
 }
 
-/// Exports functions about the node: each gets the session.
+/// Exports functions about the node. The body gets the session.
 macro_rules! node_calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) |$session:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Watts, degrees and fans.
+//! Power, temperature and fans.
 
 use std::ffi::c_uint;
 
@@ -50,7 +50,7 @@ device_calls! {
         let gpu = ThermalSensor { controller: 1, min_c: 0, max_c: 127, current_c: gpu.temperature.gpu_c, target: 1 };
         settings.put(ThermalSettings { count: 1, sensors: [gpu, none, none] })
     };
-    // The modules have no fans: there is no first one to ask about.
+    // SXM modules have no fans.
     nvmlDeviceGetNumFans(count: OutPtr<c_uint>) |_gpu| count.put(0);
     nvmlDeviceGetFanSpeed(_speed: OutPtr<c_uint>) |_gpu| Err(ErrorCode::NOT_SUPPORTED);
     nvmlDeviceGetFanSpeed_v2(_fan: c_uint, _speed: OutPtr<c_uint>) |_gpu| Err(ErrorCode::INVALID_ARGUMENT);
@@ -64,7 +64,7 @@ device_calls! {
     nvmlDeviceGetPowerMizerMode_v1(modes: OutPtr<[u32; 3]>) |_gpu| modes.put([0, 0, 7]);
 }
 
-/// The part does not have it; a card still looks at the struct's version first.
+/// Fails with `code`. A real GPU checks the struct version first.
 fn only_version(
     info: OutPtr<VersionOnly>,
     version: u32,

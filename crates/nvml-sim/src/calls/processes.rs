@@ -1,4 +1,4 @@
-//! What runs on the device.
+//! Processes, their utilisation and accounting.
 
 use std::ffi::c_uint;
 
@@ -13,9 +13,9 @@ use crate::structs::{
     ProcessUtilizationInfo, ProcessUtilizationSample, ProcessesUtilizationInfo,
 };
 
-/// No instance: the GPU is not partitioned.
+/// MIG is not simulated, so processes have no instance.
 const NO_INSTANCE: u32 = u32::MAX;
-/// Samples that the driver keeps.
+/// Length of the driver's sample ring.
 const SAMPLES_MAX: u32 = 72;
 
 device_calls! {
@@ -51,7 +51,7 @@ device_calls! {
     nvmlDeviceGetAccountingBufferSize(size: OutPtr<c_uint>) |_gpu| size.put(4000);
     nvmlDeviceGetAccountingPids(count: OutPtr<c_uint>, pids: OutArray<c_uint>) |gpu| {
         let accounted: Vec<u32> = if gpu.modes.accounting { gpu.processes.iter().map(|process| process.pid).collect() } else { Vec::new() };
-        // A card wants room even for none.
+        // A real GPU requires a buffer even for an empty list.
         if pids.is_null() {
             count.put(u32::try_from(accounted.len()).map_err(|_| ErrorCode::UNKNOWN)?)?;
             return Err(ErrorCode::INSUFFICIENT_SIZE);
@@ -121,7 +121,7 @@ fn put_details(gpu: &GpuView, list: OutPtr<ProcessDetailList>) -> NvmlResult {
     request.processes.put(&details)
 }
 
-/// One sample a process, if it is newer than the last that the caller saw.
+/// One sample per process, if it is newer than the last one the caller has.
 fn utilisation_samples(
     gpu: &GpuView,
     last_seen_us: u64,

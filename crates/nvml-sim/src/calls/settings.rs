@@ -1,4 +1,4 @@
-//! What a client may change. The change is written to the GPU's file; without the right nothing is.
+//! Setters. A change is written to the GPU's file, if the caller has permission.
 
 use std::ffi::{c_int, c_uint};
 
@@ -25,7 +25,7 @@ device_calls! {
         })
     };
     nvmlDeviceSetComputeMode(mode: c_uint) |gpu| {
-        // 1, exclusive thread, was taken out long ago.
+        // 1, exclusive thread, has been removed from NVML.
         if !matches!(mode, 0 | 2 | 3) {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
@@ -132,8 +132,8 @@ fn set_power_limit(gpu: &GpuView, limit_mw: u32) -> NvmlResult {
     })
 }
 
-/// From Hopper on the mode changes at once while nothing runs; before, a reset is needed. What is pending is
-/// kept in both cases, and the call succeeds.
+/// Since Hopper the mode changes at once while the GPU is idle; older GPUs need a reset. The
+/// pending mode is stored and the call succeeds in either case.
 fn set_mig(gpu: &GpuView, mode: u32, activation: OutPtr<c_int>) -> NvmlResult {
     let on = switch(mode)?;
     gpu.session.may_write()?;

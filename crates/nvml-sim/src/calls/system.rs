@@ -1,4 +1,4 @@
-//! Initialisation, versions, and what concerns the whole node.
+//! Initialisation, versions and node-wide calls.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -78,7 +78,7 @@ fn cuda_version(session: &library::Session, version: OutPtr<c_int>) -> NvmlResul
     version.put(c_int::try_from(number).map_err(|_| ErrorCode::UNKNOWN)?)
 }
 
-/// The name of a simulated process, or of a real one.
+/// The name of a simulated process, or else of a real one.
 fn process_name(session: &library::Session, pid: u32) -> Result<String, ErrorCode> {
     for (_, gpu) in session.gpus() {
         let mut running = gpu.processes.iter();
@@ -92,20 +92,20 @@ fn process_name(session: &library::Session, pid: u32) -> Result<String, ErrorCod
     Ok(String::from_utf8_lossy(first).into_owned())
 }
 
-/// The processors of a list such as `0-47,96`.
+/// Parses a CPU list such as `0-47,96`.
 pub(crate) fn cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
         if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
-            // More processors than any node has is a slip.
+            // Capped against typing mistakes.
             cpus.extend((first..=last).take(4096));
         }
     }
     cpus
 }
 
-/// A list of devices; without room only their number, and that is no error.
+/// Writes a list of devices. Without a buffer it only writes the count, which is not an error.
 pub(crate) fn put_devices(
     found: &[DeviceHandle],
     count: OutPtr<u32>,

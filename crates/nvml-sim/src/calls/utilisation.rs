@@ -1,4 +1,4 @@
-//! How busy the device is.
+//! Utilisation and its sample rings.
 
 use std::ffi::c_uint;
 
@@ -7,12 +7,12 @@ use crate::error_code::{ErrorCode, NvmlResult};
 use crate::library::GpuView;
 use crate::structs::{FbcStats, Sample, Utilization};
 
-/// How long the driver looks before it says how busy an engine was.
+/// Sampling period that the driver reports for engines.
 const ENGINE_PERIOD_US: u32 = 100_000;
 
 device_calls! {
     nvmlDeviceGetUtilizationRates(rates: OutPtr<Utilization>) |gpu| {
-        // A partitioned GPU has no rate of its own.
+        // NVML reports no utilisation for a GPU in MIG mode.
         if gpu.mig.as_ref().is_some_and(|mig| mig.enabled) {
             return Err(ErrorCode::NOT_SUPPORTED);
         }
@@ -44,7 +44,7 @@ fn engine(busy: u32, percent: OutPtr<c_uint>, period: OutPtr<c_uint>) -> NvmlRes
     period.put(ENGINE_PERIOD_US)
 }
 
-/// The driver's ring of samples: its length and the time between two, as a real H200 has them.
+/// The driver's sample ring: length, period in µs and current value. Modelled on a real H200.
 fn ring(gpu: &GpuView, kind: u32) -> Result<(u32, u64, Option<u32>), ErrorCode> {
     let busy = &gpu.utilisation;
     Ok(match kind {
@@ -53,7 +53,7 @@ fn ring(gpu: &GpuView, kind: u32) -> Result<(u32, u64, Option<u32>), ErrorCode> 
         2 => (72, 200_000, Some(busy.memory_percent)),
         3 => (72, 200_000, Some(busy.encoder_percent)),
         4 => (72, 200_000, Some(busy.decoder_percent)),
-        // Clocks have a ring, and nothing is ever in it.
+        // Clocks have a ring that is always empty.
         5 | 6 => (100, 20_000, None),
         8 => (72, 200_000, Some(busy.jpeg_percent)),
         _ => return Err(ErrorCode::INVALID_ARGUMENT),
@@ -69,7 +69,7 @@ fn put_samples(
     samples: OutArray<Sample>,
 ) -> NvmlResult {
     let (length, period_us, value) = ring(gpu, kind)?;
-    // Unsigned.
+    // NVML_VALUE_TYPE_UNSIGNED_INT.
     value_type.put(1)?;
     if samples.is_null() {
         return count.put(length);

@@ -325,7 +325,7 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
 fn unsupported(facts: &GpuFacts) -> Vec<String> {
     let mut calls: Vec<&str> = Vec::new();
     if facts.compute_capability.major < 9 {
-        // Introduced with Hopper: margins, modules, confidential computing, JPEG and OFA engines.
+        // Calls supported since Hopper.
         calls.extend([
             "nvmlDeviceGetMarginTemperature",
             "nvmlDeviceGetModuleId",
