@@ -112,10 +112,10 @@ fn invalid_arguments_fail_with_a_hint() {
     for (words, expected) in [
         (vec!["error", "nvmlDeviceGetName", "GPU_IS_LOSTT"], "GPU_IS_LOST?"),
         (vec!["error", "getName", "15"], "not the name of an NVML function"),
-        (vec!["hang", "nvmlDeviceGetName", "soon"], "not a time"),
+        (vec!["hang", "nvmlDeviceGetName", "soon"], "not a duration"),
         (vec!["nvlink-down", "0"], "there is no NVLink 0"),
         (vec!["remap", "--pending"], "no row remapping"),
-        (vec!["lost", "--gpu", "1"], "there is no GPU 1"),
+        (vec!["lost", "--gpu", "1"], "has no GPU 1"),
         (vec!["recovery-action", "9"], "not a recovery action"),
     ] {
         let mut all = vec!["simulate", "inject", dir];

@@ -399,7 +399,7 @@ fn invalid_host_faults_are_rejected() {
         (vec!["nic", "mlx5_0", "--port", "2", "--gone"], "no port 2"),
         (vec!["nic", "mlx5_0", "--state", "upp"], "not a port state"),
         (vec!["module-on-disk", "../../etc"], "not a driver version"),
-        (vec!["kernel-line", "text", "--gpu", "1"], "happens to the node"),
+        (vec!["kernel-line", "text", "--gpu", "1"], "affects the node"),
         (vec!["host"], "required"),
         (vec!["acs"], "required"),
         (vec!["power-limit", "--watts", "5"], "failed to change GPU 0"),
@@ -427,7 +427,7 @@ fn reboot_resets_boot_id_and_counters() {
     node.inject(&["module-on-disk", "580.105.08"]);
     assert_eq!(run(&["simulate", "clock", &node.dir(), "--advance-s", "60"]).code, 0);
     let output = node.inject(&["reboot"]).stdout;
-    assert!(output.contains("an agent on it is of the boot before: start it anew"), "{output}");
+    assert!(output.contains("restart any agent on it: it belongs to the previous boot"), "{output}");
     assert_ne!(read(&node, boot), boot_before);
     assert!(read(&node, "proc/uptime").starts_with("0.00 "));
     assert_eq!(read(&node, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));

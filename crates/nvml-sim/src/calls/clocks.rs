@@ -85,7 +85,7 @@ device_calls! {
     };
 }
 
-/// NVML_PSTATE_UNKNOWN, which pads the list of P-states.
+/// `NVML_PSTATE_UNKNOWN`, which pads the list of P-states.
 const UNKNOWN_STATE: u32 = 32;
 
 fn current(clocks: &Clocks, clock: u32) -> Result<u32, ErrorCode> {

@@ -343,7 +343,7 @@ fn nvlink5_counter(gpu: &GpuView, field: u32, scope: u32) -> Option<TypedValue> 
     }))
 }
 
-/// The type reported for a field without a value, as on a real H200 without NVLinks.
+/// The type reported for a field without a value, as on a real H200 without NVLink links.
 fn default_type(field: u32) -> u32 {
     match field {
         7..=31 | 92 | 93 | 138..=145 | 161..=163 | 272 | 273 => 3,

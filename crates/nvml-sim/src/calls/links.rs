@@ -101,7 +101,7 @@ device_calls! {
 /// NVML's maximum number of links per GPU.
 const LINKS_MAX: u32 = 18;
 
-/// A link. On a GPU without NVLinks the call is not supported.
+/// A link. On a GPU without NVLink links the call is not supported.
 fn link(gpu: &GpuView, number: u32) -> Result<&Link, ErrorCode> {
     if gpu.nvlink.links.is_empty() {
         return Err(ErrorCode::NOT_SUPPORTED);
@@ -187,7 +187,7 @@ fn ancestor(gpu: &Gpu, peer: &Gpu) -> u32 {
     if gpu.pci.numa_node == peer.pci.numa_node { 40 } else { 50 }
 }
 
-/// GPUs with active NVLinks have full peer-to-peer access, others none.
+/// GPUs with active NVLink links have full peer-to-peer access, others none.
 fn peer_status(gpu: &GpuView, peer_index: usize, peer: &Gpu, index: u32) -> u32 {
     const OK: u32 = 0;
     const CHIPSET_NOT_SUPPORTED: u32 = 1;

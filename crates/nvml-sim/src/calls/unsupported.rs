@@ -1,7 +1,7 @@
 //! Exported functions that data-centre GPUs do not support or that are not simulated: vGPU, fans
 //! and displays, MIG instance creation, and newer hardware.
 
-/// Exports functions that return NOT_SUPPORTED. In the C calling convention the caller cleans up
+/// Exports functions that return `NOT_SUPPORTED`. In the C calling convention the caller cleans up
 /// the arguments, so a function without parameters may be called with any.
 macro_rules! unsupported {
     ($($name:ident),* $(,)?) => {$(

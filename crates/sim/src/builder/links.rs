@@ -7,7 +7,7 @@ use crate::sku::Sku;
 
 use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
 
-/// PCI buses of the NVSwitches.
+/// PCI buses of the `NVSwitches`.
 const SWITCH_BUSES: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
 
 pub(super) fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {

@@ -24,9 +24,9 @@ pub struct Activity {
     /// FP16 pipe, outside the tensor cores.
     pub fp16: Option<f64>,
     pub integer: Option<f64>,
-    /// Sum over all NVLinks.
+    /// Sum over all NVLink links.
     pub nvlink_transmit_bytes_per_s: Option<u64>,
-    /// Sum over all NVLinks.
+    /// Sum over all NVLink links.
     pub nvlink_receive_bytes_per_s: Option<u64>,
     /// GPU to host.
     pub pcie_transmit_bytes_per_s: Option<u64>,

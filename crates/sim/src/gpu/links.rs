@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// NVLinks of a GPU.
+/// NVLink links of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvLink {

@@ -110,5 +110,5 @@ pub(super) fn default_tasks(node: &Node) -> Vec<Task> {
 
 /// PID of `nvidia-persistenced`.
 pub(crate) const PERSISTENCED_PID: u32 = 1320;
-/// PID of the Fabric Manager, on nodes with NVSwitches.
+/// PID of the Fabric Manager, on nodes with `NVSwitches`.
 pub(crate) const FABRIC_MANAGER_PID: u32 = 1340;

@@ -15,7 +15,7 @@ pub(super) fn module_flavour(open: bool) -> &'static str {
     if open { "Open Kernel Module for x86_64" } else { "x86_64 Kernel Module" }
 }
 
-/// PCI addresses of the linked NVSwitches, as the kernel prints them.
+/// PCI addresses of the linked `NVSwitches`, as the kernel prints them.
 pub(super) fn switches(gpus: &[&Gpu]) -> Vec<String> {
     let mut found: Vec<String> = gpus
         .iter()

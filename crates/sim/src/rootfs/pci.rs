@@ -1,4 +1,4 @@
-//! `/sys/bus/pci`: GPUs, NVSwitches and the bridges above the GPUs.
+//! `/sys/bus/pci`: GPUs, `NVSwitches` and the bridges above the GPUs.
 
 use crate::gpu::Gpu;
 use crate::host::Host;

@@ -13,7 +13,7 @@ use crate::printer::{Printer, Tone};
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         printer.line(&format!("adapters: {}", nics.join(", ")))?;
     }
     if let Some(now) = node.clock_unix_ms {
-        printer.line(&format!("the clock stands at {now} ms"))?;
+        printer.line(&format!("clock frozen at {now} ms"))?;
     }
     for fault in describe_node_faults(&node).into_iter().chain(host.describe_faults()) {
         printer.line(&printer.toned(Tone::Bad, &fault))?;
@@ -57,9 +57,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         gpus.iter().enumerate().map(|(number, gpu)| row(number, gpu)).collect();
     printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory"], &rows)?;
     printer.line("")?;
-    // Below the table, where nothing of it is folded.
+    // Below the table, so that long descriptions are not wrapped in a cell.
     if gpus.iter().all(|gpu| gpu.describe_faults().is_empty()) {
-        printer.line(&printer.toned(Tone::Good, "nothing is wrong with the GPUs"))?;
+        printer.line(&printer.toned(Tone::Good, "no GPU faults"))?;
     }
     for (number, gpu) in gpus.iter().enumerate() {
         for fault in gpu.describe_faults() {

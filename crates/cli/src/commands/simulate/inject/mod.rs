@@ -19,20 +19,20 @@ use farrier_sim::{SimState, StoreError};
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// The fault and where.
+/// The fault and its target.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// The GPU by its number, or `all`; without it the first one. Faults of the node (adapters, host, driver, reboot)
-    /// take none; `clear` without it is for the whole node
+    /// GPU number, or `all`; the first GPU by default. Faults of the node (adapters, host, driver,
+    /// reboot) do not accept it; `clear` without it clears the whole node
     #[arg(long, value_name = "NUMBER", global = true)]
     gpu: Option<GpuSelection>,
     #[command(subcommand)]
     fault: FaultCommand,
 }
 
-/// One GPU or all.
+/// Target GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GpuSelection {
     All,
@@ -45,23 +45,25 @@ impl FromStr for GpuSelection {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "all" => Ok(Self::All),
-            number => number.parse().map(Self::One).map_err(|_| "a number or `all`".to_owned()),
+            number => {
+                number.parse().map(Self::One).map_err(|_| "expected a number or `all`".to_owned())
+            }
         }
     }
 }
 
-/// What may happen.
+/// Faults by target.
 #[derive(Debug, Subcommand)]
 enum FaultCommand {
     #[command(flatten)]
     Gpu(gpu::GpuCommand),
     #[command(flatten)]
     Host(host::HostCommand),
-    /// Put everything right again; counters of the card's life stay
+    /// Clear all faults; lifetime counters stay
     Clear,
 }
 
-/// What is to happen to what.
+/// A fault with its target.
 enum Injection {
     Gpu(Fault),
     Host(HostFault),
@@ -74,13 +76,13 @@ impl Injection {
             FaultCommand::Clear => Self::Clear,
             FaultCommand::Host(_) if selection.is_some() => {
                 return Err(Hinted::error(
-                    "this happens to the node and not to a GPU",
-                    "leave `--gpu` out",
+                    "this fault affects the node, not a GPU",
+                    "remove `--gpu`",
                 ));
             }
             FaultCommand::Host(command) => Self::Host(command.fault()),
             FaultCommand::Gpu(command) => match command.fault()? {
-                // Calls that are about no GPU in particular.
+                // Calls that concern no particular GPU.
                 Fault::Call(call) if fault::is_node_scoped(&call.call) => {
                     Self::Host(HostFault::Call(call))
                 }
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets it happen. Returns what to tell.
+/// Applies the fault. Returns the lines to print.
 fn inject(
     state: &mut SimState,
     injection: &Injection,
@@ -118,7 +120,7 @@ fn inject(
             fault::apply_to_host(state, fault, now_unix_ms)?;
             lines.push("injected into the node".to_owned());
             if *fault == HostFault::Reboot {
-                lines.push("  an agent on it is of the boot before: start it anew".to_owned());
+                lines.push("  restart any agent on it: it belongs to the previous boot".to_owned());
             }
             return Ok(lines);
         }
@@ -152,7 +154,7 @@ fn selected_gpus(state: &SimState, selection: GpuSelection) -> Result<Vec<u32>, 
     }
 }
 
-/// Why nothing was injected.
+/// Why a fault could not be injected.
 #[derive(Debug, thiserror::Error)]
 enum InjectError {
     #[error(transparent)]
@@ -165,7 +167,7 @@ enum InjectError {
     },
     #[error(transparent)]
     Host(#[from] HostFaultError),
-    #[error("there is no GPU {number} in the node")]
+    #[error("the node has no GPU {number}")]
     NoGpu { number: u32, last: Option<u32> },
 }
 
@@ -173,7 +175,7 @@ fn with_hint(err: InjectError) -> anyhow::Error {
     let hint = match &err {
         InjectError::NoGpu { last, .. } => {
             let last = last.map_or("none".to_owned(), |last| last.to_string());
-            format!("the last one is {last}")
+            format!("the last GPU is {last}")
         }
         InjectError::Host(
             HostFaultError::Nic { name, available }
@@ -181,9 +183,9 @@ fn with_hint(err: InjectError) -> anyhow::Error {
             | HostFaultError::PortState { word: name, available }
             | HostFaultError::Mount { path: name, available },
         ) => match nearest(name, available.iter().map(String::as_str)).first() {
-            Some(near) => format!("did you mean `{near}`?"),
+            Some(suggestion) => format!("did you mean `{suggestion}`?"),
             None if available.is_empty() => "the node has none".to_owned(),
-            None => format!("there are {}", available.join(", ")),
+            None => format!("available: {}", available.join(", ")),
         },
         _ => return err.into(),
     };
