@@ -1,5 +1,5 @@
-//! Any configuration of a model is planned, searched or refused in any split, and any table of runs scored
-//! or refused; what is planned is finite.
+//! Any model config is planned, searched or rejected in any layout, and any table of runs is scored
+//! or rejected. Planned values are finite.
 #![no_main]
 
 use farrier_facts::FactSet;
@@ -13,14 +13,14 @@ use farrier_planner::search::{self, Axes};
 use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
-/// One of several, by any number.
+/// Picks an element by any number.
 fn pick<T: Copy>(all: &[T], number: u8) -> T {
     all[usize::from(number) % all.len()]
 }
 
-/// What is fixed, or nothing.
+/// A fixed value, or `None` to leave the axis free.
 fn fixed(number: u16) -> Option<u32> {
-    // The highest bit leaves it free.
+    // The highest bit leaves the axis free.
     (number < 1 << 15).then(|| u32::from(number))
 }
 
@@ -60,10 +60,10 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         moment_bytes: kinds[6],
         ..Layout::copies(u32::from(dp), u32::from(micro_batch))
     };
-    let part = pick(&plannable(facts), kinds[7]);
+    let gpu_id = pick(&plannable(facts), kinds[7]);
     let run = Run {
         model,
-        gpu: Accelerator::named(facts, part).expect("a part of the facts"),
+        gpu: Accelerator::named(facts, gpu_id).expect("the GPU is in the facts"),
         seq_len,
         global_batch,
         precision: pick(&Precision::ALL, kinds[8]),
@@ -94,7 +94,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     let gpus = u32::from(gpus);
     let quick = search::quick(planner, &run, gpus, &axes);
     let Ok(found) = search::search(planner, &run, gpus, &axes) else {
-        assert!(quick.is_none(), "what is found quickly is found by a whole search");
+        assert!(quick.is_none(), "a quick result implies a full search result");
         return;
     };
     assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
@@ -102,7 +102,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
     axes.lay_out(&mut best, found.best[0].layout);
     let plan = plan::plan(planner, &best, None, None);
     for launcher in [Launcher::Torchrun, Launcher::Slurm] {
-        // Written or refused.
+        // May fail.
         let _ = emit(&plan, &best, launcher);
     }
 });

@@ -1,4 +1,4 @@
-//! No bytes of an agent make the server panic, and none of a server the agent.
+//! No message from an agent makes the server panic, and no message from a server the agent.
 #![no_main]
 
 use farrier_wire::proto::{self, down, report, up};

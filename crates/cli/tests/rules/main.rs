@@ -1,21 +1,21 @@
-//! Every rule fires on its case, which stands in its data, and none fires in a quiet hour.
+//! Every rule fires on the case in its data, and no rule fires on a healthy node.
 //!
-//! A case runs on a simulated node in a time that the test makes: real NVML calls by the probe's child, real reads of
-//! the host's files and of the kernel log, faults by `farrier simulate inject`.
+//! A case runs on a simulated node in simulated time: real NVML calls by the probe process, real
+//! reads of the host's files and the kernel log, and faults by `farrier simulate inject`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a test fails by panicking and says why"
+    reason = "tests fail by panicking and print the reason"
 )]
 
 mod rule_case;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "what a command prints is not looked at here")]
+#[expect(dead_code, reason = "these tests do not use the output of commands")]
 mod support;
 #[path = "../simulate/test_node.rs"]
 #[expect(
     dead_code,
-    reason = "made for the tests of the simulator; a node and its faults are what is used here"
+    reason = "shared with the simulator tests; only nodes and faults are used here"
 )]
 mod test_node;
 
@@ -27,7 +27,7 @@ use farrier_fleet::health::{Change, Rule, Rules};
 
 use rule_case::RuleCase;
 
-/// Cases that run at a time. Each waits for its child most of the time.
+/// Concurrent cases. Each spends most of its time waiting for its probe.
 const PARALLEL_CASES: usize = 4;
 
 #[test]
@@ -48,7 +48,7 @@ fn every_rule_fires_on_its_case() {
                         continue;
                     }
                     let fired = std::panic::catch_unwind(|| fires(rule));
-                    let fired = fired.unwrap_or_else(|_| Err("it panicked".to_owned()));
+                    let fired = fired.unwrap_or_else(|_| Err("panicked".to_owned()));
                     if let Err(reason) = fired {
                         failures.lock().unwrap().push(format!("{}: {reason}", rule.code));
                     }
@@ -70,7 +70,7 @@ fn fires(rule: &Rule) -> Result<(), String> {
     if opened.contains(rule.code.as_str()) {
         return Ok(());
     }
-    Err(format!("it did not fire; these did: {opened:?}"))
+    Err(format!("the rule did not fire; fired: {opened:?}"))
 }
 
 fn opened_code(change: &Change) -> Option<&str> {
@@ -82,11 +82,11 @@ fn opened_code(change: &Change) -> Option<&str> {
 
 #[test]
 fn idle_hour_opens_no_findings() {
-    // The last two stand in PCIe slots: their links, where they have any, lead nowhere.
+    // The last two are PCIe cards: their NVLinks, if any, are not connected.
     for sku in ["H100-SXM5-80GB", "B200-SXM6-180GB", "A100-SXM4-80GB", "A100-PCIe-80GB", "T4"] {
         assert_no_findings_in_an_hour(sku, false, &[]);
     }
-    // Adapters of another kind are slower, and that is no fault.
+    // EFA is slower than InfiniBand, which is not a fault.
     assert_no_findings_in_an_hour("H100-SXM5-80GB", true, &[]);
 }
 

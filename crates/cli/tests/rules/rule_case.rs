@@ -1,4 +1,4 @@
-//! The agent's collectors and engine on a simulated node, in a time that the test makes.
+//! The agent's collectors and rule engine on a simulated node, in simulated time.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use crate::support::run;
 use crate::test_node::TestNode;
 
-/// A node and those who look at it.
+/// A simulated node with its collectors and rule engine.
 pub(crate) struct RuleCase {
     test_node: TestNode,
     node: NodeDir,
@@ -37,10 +37,9 @@ pub(crate) struct RuleCase {
     kernel_after: Option<u64>,
     kernel_bytes: u64,
     lost: u64,
-    /// Whether the kernel log is read.
     reads_kernel_log: bool,
     start_unix_ms: u64,
-    /// Since the node was made, and since the last boot.
+    /// Seconds since the node was created; `boot_s` counts since the last boot.
     elapsed_s: u64,
     boot_s: u64,
     boots: u32,
@@ -87,14 +86,17 @@ impl RuleCase {
         self.watcher.end();
     }
 
-    /// Does the steps. What opened, changed and cleared meanwhile.
+    /// Runs the steps and returns the finding changes they caused.
     pub(crate) fn run_steps(&mut self, steps: &[String]) -> Result<Vec<Change>, String> {
         let mut at = 0;
         while at < steps.len() {
             let step = steps[at].as_str();
             if let Some(times) = step.strip_prefix("repeat ") {
                 let times: u32 = number(times)?;
-                let length = steps[at..].iter().position(|step| step == "end").ok_or("no `end`")?;
+                let length = steps[at..]
+                    .iter()
+                    .position(|step| step == "end")
+                    .ok_or("`repeat` without `end`")?;
                 for _ in 0..times {
                     let changes = self.run_steps(&steps[at + 1..at + length])?;
                     self.changes.extend(changes);
@@ -113,7 +115,7 @@ impl RuleCase {
         match verb {
             "run" | "slow" => {
                 let seconds: u64 = number(rest)?;
-                // Long times need not be lived second by second: every reading is there, only fewer of the fast ones.
+                // Long runs advance 10 s at a time, which only thins out the fast tier.
                 let stride = if verb == "slow" || seconds > 60 { 10 } else { 1 };
                 for _ in 0..seconds.div_ceil(stride) {
                     self.advance(stride);
@@ -134,7 +136,7 @@ impl RuleCase {
                 let signal = Signal::from_str(signal).map_err(|err| err.to_string())?;
                 let subject =
                     if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
-                // A counter stands at nought before it grows.
+                // A counter needs a first sample of 0 to increase from.
                 let before = Sample {
                     subject: subject.clone(),
                     signal,
@@ -158,12 +160,12 @@ impl RuleCase {
             "reboot" => self.reboot(),
             "deaf" => self.reads_kernel_log = false,
             "efa" => {}
-            other => return Err(format!("there is no step `{other}`")),
+            other => return Err(format!("unknown step `{other}`")),
         }
         Ok(())
     }
 
-    /// A value of the agent's own holds for some minutes, as it would be observed again and again.
+    /// Repeats an agent or node sample for two minutes, as if it were observed each second.
     fn repeat_sample(&mut self, signal: Signal, value: f64) {
         let subject = if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
         for _ in 0..120 {
@@ -187,7 +189,7 @@ impl RuleCase {
         }
     }
 
-    /// So many seconds later, everything that is due is read.
+    /// Advances the clock and reads everything that is due.
     fn advance(&mut self, stride: u64) {
         let tiers = [(Tier::Fast, 1), (Tier::Medium, 10), (Tier::Slow, 60), (Tier::Rare, 3600)];
         let due: Vec<Tier> = tiers
@@ -211,7 +213,7 @@ impl RuleCase {
                     batch.inventory = report.inventory.or(batch.inventory);
                     batch.samples.extend(report.samples);
                 }
-                // What it says of the node it says in reports as well.
+                // The reports contain the same information.
                 ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
                 other => panic!("{other:?}"),
             }
@@ -257,7 +259,7 @@ impl RuleCase {
                 KernelLog::CaughtUp => {}
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "some dozen lines")]
+        #[expect(clippy::cast_precision_loss, reason = "a few dozen lines")]
         let lost = Reading::Value(self.lost as f64);
         let signal = Signal::AgentKernelLinesLost;
         batch.samples.push(Sample { subject: Subject::Agent, signal, reading: lost, note: None });
@@ -269,7 +271,7 @@ impl RuleCase {
         self.changes.extend(decision.changes);
     }
 
-    /// The node starts anew, and the agent goes on from what it kept.
+    /// Reboots the node; the agent restores its saved state.
     fn reboot(&mut self) {
         let saved = Saved {
             findings: self.engine.findings().cloned().collect(),
@@ -304,10 +306,10 @@ fn start_collectors(node: &NodeDir) -> (Watcher, Collector) {
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| format!("`{text}` is no number"))
+    text.trim().parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-/// Words as a shell has them: quotes keep spaces.
+/// Splits words like a shell, with quotes.
 fn split_words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for letter in text.chars() {

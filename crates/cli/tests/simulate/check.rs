@@ -1,4 +1,4 @@
-//! `farrier check` of a simulated node: the faults that one look shows.
+//! `farrier check` on a simulated node: faults visible in a single run.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ fn report(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
 }
 
-/// Codes of what is not fine.
+/// Codes of the items that are not ok.
 fn open(report: &Value) -> Vec<&str> {
     let items = report["items"].as_array().unwrap().iter();
     items
@@ -81,5 +81,5 @@ fn hung_call_is_reported_and_other_gpus_are_checked() {
     let text = item("nvml-hung")["text"].as_str().unwrap();
     assert!(text.contains("nvmlDeviceGetHandleByIndex_v2 of GPU 3"), "{text}");
     assert_eq!(item("gpus-unread")["subject"], "GPUs 3, 4, 5, 6, 7");
-    assert_eq!(item("ecc-uncorrected")["subject"], "GPU 1", "what was read is judged");
+    assert_eq!(item("ecc-uncorrected")["subject"], "GPU 1", "GPUs that were read are checked");
 }

@@ -1,4 +1,4 @@
-//! Whole clients, and the layout of what passes between them and the library.
+//! Third-party NVML clients, and the struct layout of the C interface.
 
 use std::path::Path;
 
@@ -47,8 +47,8 @@ fn nvitop_lists_eight_gpus() {
     assert!(text.contains("4096MiB") || text.contains("4.00GiB"), "the process is listed: {text}");
 }
 
-/// Sizes of our structs as nvidia-ml-py has them: the calls with versioned structs check the size themselves, so
-/// that a success is the proof; the others are compared by what they write and what they leave alone.
+/// Compares our struct sizes with nvidia-ml-py. Calls with versioned structs check the size
+/// themselves, so success is the proof. For the others, the test checks which bytes they write.
 const LAYOUT: &str = r#"
 from ctypes import *
 device = gpu(0)
@@ -123,7 +123,7 @@ fn struct_layout_matches_nvidia_ml_py() {
     assert_eq!(node.python(&python, LAYOUT).trim(), "[]");
 }
 
-/// Calls by their Python names, as scripts use them.
+/// Calls by their Python names, as used in scripts.
 const INVENTORY: &str = r#"
 handles = [gpu(index) for index in range(nvmlDeviceGetCount())]
 one = handles[0]

@@ -1,4 +1,4 @@
-//! A clock that stands still, and what moves with it.
+//! The frozen clock and the values that follow it.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ fn files_follow_the_frozen_clock() {
     clock(&node, &["--real"]);
     let text = fs::read_to_string(node.path().join("node.json")).unwrap();
     assert!(!text.contains("clock_unix_ms"), "{text}");
-    assert_eq!(run(&["simulate", "clock", &node.dir()]).code, 2, "a time is wanted");
+    assert_eq!(run(&["simulate", "clock", &node.dir()]).code, 2, "a time argument is required");
 }
 
 #[test]
@@ -58,19 +58,19 @@ print(json.dumps([fields[0].timestamp, nvmlDeviceGetTotalEnergyConsumption(one)]
 ";
     let numbers = |text: &str| -> Vec<i64> { serde_json::from_str(text).unwrap() };
     let before = numbers(&node.python(&python, read));
-    assert_eq!(before, numbers(&node.python(&python, read)), "it stands still");
+    assert_eq!(before, numbers(&node.python(&python, read)), "the clock is frozen");
     assert_eq!(before[0], i64::try_from(START_MS).unwrap() * 1000);
     clock(&node, &["--advance-s", "60"]);
     let after = numbers(&node.python(&python, read));
     let mut moved: Vec<i64> =
         before.iter().zip(&after).map(|(before, after)| after - before).collect();
-    // The last has 32 bits, and begins anew when they are full.
+    // The last field has 32 bits and wraps around.
     moved[5] = moved[5].rem_euclid(1 << 32);
-    // Microseconds, millijoules, nanoseconds held, kibibytes of a link and of all links, bytes.
+    // Microseconds, millijoules, throttled nanoseconds, KiB of one link and of all links, bytes.
     assert_eq!(moved, [60_000_000, 30_000_000, 60_000_000_000, 60_000, 18 * 120_000, 120_000_000]);
 }
 
-/// Samples of a GPU's performance monitor, and its metrics of these numbers.
+/// Takes two GPM samples and returns the requested metrics.
 const METRICS: &str = "
 def metrics(index, ids):
     one = gpu(index)

@@ -1,4 +1,4 @@
-//! The command itself: what it makes and what it refuses.
+//! The `simulate` command: the files it creates and the arguments it rejects.
 
 use std::fs;
 
@@ -71,7 +71,7 @@ fn existing_directory_is_not_overwritten() {
         run(&["simulate", "node", &node.dir(), "--sku", "T4", "--gpus", "2", "--force"]).code,
         0
     );
-    assert!(!node.path().join("gpus/2.json").exists(), "the GPUs of the node before are gone");
+    assert!(!node.path().join("gpus/2.json").exists(), "files of the replaced node are removed");
 
     let other_dir = tempfile::tempdir().unwrap();
     fs::create_dir(other_dir.path().join("lib")).unwrap();

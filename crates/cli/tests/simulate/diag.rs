@@ -1,11 +1,11 @@
-//! `farrier diag` on a simulated node: NVML says who is there and who is busy.
+//! `farrier diag` on a simulated node: NVML reports which GPUs exist and which are busy.
 
 use serde_json::Value;
 
 use crate::support::{Ran, run};
 use crate::test_node::TestNode;
 
-/// Simulated CUDA for GPUs that have nothing.
+/// Simulated CUDA results of healthy GPUs.
 const HEALTHY: &str = r#"[{"name":"NVIDIA H100 80GB HBM3","compute_capability":[9,0],"processors":132,"memory_mib":16,"memory_gb_per_s":3000.0,
 "pcie_gb_per_s":55.0,"peer_gb_per_s":390.0,"peers":1,"tflops":760.0,"launch_us":[3.6,0.6],"has_library":true}]"#;
 
@@ -38,7 +38,7 @@ fn busy_gpu_is_skipped_without_force() {
     let ran = diag(&node, &["--gpu", "1", "--force"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("note: GPU 1 is in use by process 4711"), "{}", ran.stdout);
-    // The other one is free.
+    // The other GPU is idle.
     assert_eq!(diag(&node, &["--gpu", "0"]).code, 0);
 }
 
@@ -59,5 +59,5 @@ fn lost_gpu_fails_and_other_gpus_are_tested() {
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["gpus"][0]["grade"], "fail", "{report:#}");
     assert_eq!(report["gpus"][1]["grade"], "pass");
-    assert_eq!(ran.code, 1, "a GPU that is gone is no pass");
+    assert_eq!(ran.code, 1, "a missing GPU is not a pass");
 }

@@ -1,4 +1,4 @@
-//! What nvidia-ml-py sees of injected faults, and of edits while it reads.
+//! Injected faults and concurrent edits as seen through nvidia-ml-py.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::test_node::{TestNode, python, wait_with_timeout};
 
-/// A client that holds a handle, and waits until a call with it returns what is wanted.
+/// A client that keeps a handle and polls until a call with it returns the expected code.
 const HOLD_HANDLE: &str = "
 held = gpu(0)
 print('held')
@@ -38,12 +38,12 @@ nvmlEventSetFree(events)
     );
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
-    assert_eq!(line(), "ready", "what happened before is not told");
+    assert_eq!(line(), "ready", "earlier events are not delivered");
     node.inject(&["xid", "94", "--gpu", "2"]);
     assert_eq!(line(), "2 8 94");
     node.inject(&["xid", "79", "--gpu", "5"]);
     assert_eq!(line(), "lost 8 79");
-    assert_eq!(line(), "10", "then the wait ends with a timeout");
+    assert_eq!(line(), "10", "then the wait times out");
     assert!(child.wait().unwrap().success());
 }
 
@@ -97,7 +97,7 @@ print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTempera
     );
     assert_eq!(output.trim(), "[15, 16, 0, true]");
 
-    // A client that holds a handle finds out as well, and again when it is put right.
+    // A client that already has a handle notices the fault and its end.
     let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}until(15)\nuntil(0)\n"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
@@ -111,7 +111,10 @@ print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTempera
     node.inject(&["hang", "nvmlInit", "forever"]);
     node.inject(&["hang", "nvmlInitWithFlags", "forever"]);
     let mut stuck = node.spawn(&python, "print('initialised')");
-    assert!(wait_with_timeout(&mut stuck, Duration::from_secs(2)).is_none(), "it hangs");
+    assert!(
+        wait_with_timeout(&mut stuck, Duration::from_secs(2)).is_none(),
+        "the client hangs in nvmlInit"
+    );
     stuck.kill().unwrap();
     stuck.wait().unwrap();
     node.inject(&["clear"]);
@@ -124,7 +127,7 @@ fn settings_persist_and_need_permission() {
     let node = TestNode::eight_h100();
     node.edit("node.json", |node| node["as_root"] = false.into());
     let set = "print(code(nvmlDeviceSetPowerManagementLimit, gpu(0), 500000))";
-    assert_eq!(node.python(&python, set).trim(), "4", "without the right nothing is set");
+    assert_eq!(node.python(&python, set).trim(), "4", "setters need permission");
     node.edit("node.json", |node| node["as_root"] = true.into());
     let output = node.python(
         &python,
@@ -151,11 +154,11 @@ print(json.dumps([nvmlDeviceGetEnforcedPowerLimit(one), nvmlDeviceGetComputeMode
     assert_eq!(
         again.trim(),
         "[500000, 3, 0, [1, 0], 1200, 1500, [1, 1], 3]",
-        "another process sees it"
+        "settings are visible to other processes"
     );
 }
 
-/// Reads everything that a poller reads, as fast as it can, and counts what is out of order.
+/// Polls as fast as it can and collects inconsistent readings.
 const POLLER: &str = "
 handles = [gpu(index) for index in range(8)]
 print('ready')
@@ -195,7 +198,7 @@ fn clients_survive_concurrent_edits() {
     let path = node.path().join("gpus/3.json");
     for round in 0_usize..20 {
         node.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
-        // An editor that writes in place, and stops half-way.
+        // An editor that writes in place and is interrupted half-way.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() * round / 20]).unwrap();
         std::thread::sleep(Duration::from_millis(5));
@@ -312,8 +315,8 @@ fn unloaded_and_replaced_driver() {
     node.inject(&["module-on-disk", "580.105.08"]);
     node.inject(&["clear"]);
     node.inject(&["module-on-disk", "580.105.08"]);
-    assert_eq!(line(), "0", "who has the old library goes on with it");
+    assert_eq!(line(), "0", "a process with the old library continues");
     assert_eq!(line(), "again");
-    assert_eq!(started(), "18", "who starts now has the new one");
+    assert_eq!(started(), "18", "a new process loads the new library");
     assert!(child.wait().unwrap().success());
 }

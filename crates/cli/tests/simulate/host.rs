@@ -1,4 +1,4 @@
-//! What a reader of files sees of a node: whole when it is made, changed by faults, and put right again.
+//! The node's files: complete after creation, changed by faults, restored by `clear`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ fn read(node: &TestNode, path: &str) -> String {
         .unwrap_or_else(|err| panic!("{path}: {err}"))
 }
 
-/// The words of a check of the node.
+/// Exit code and output of `farrier check` on the node.
 fn run_check(node: &TestNode) -> (i32, String) {
     let root = node.path().join("root");
     let library = node.path().join("lib/libnvidia-ml.so.1");
@@ -28,7 +28,7 @@ fn run_check(node: &TestNode) -> (i32, String) {
     (ran.code, ran.stdout)
 }
 
-/// Every file and link below a folder.
+/// Collects every file and symlink in a folder.
 fn contents(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -44,7 +44,7 @@ fn contents(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// All files of the node but its kernel log, which only grows.
+/// All files of the node except its kernel log, which is append-only.
 fn files(node: &TestNode) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     contents(&node.path().join("root"), &mut found);
@@ -60,10 +60,10 @@ fn new_node_passes_check() {
         let (code, words) = run_check(&TestNode::new(sku, gpus, "580.95.05"));
         assert_eq!(code, 0, "{sku}: {words}");
         assert!(words.starts_with("OK: "), "{sku}: {words}");
-        let doubt = words.lines().find(|line| {
+        let problem = words.lines().find(|line| {
             ["unknown ", "caveat ", "blocked "].iter().any(|start| line.starts_with(start))
         });
-        assert_eq!(doubt, None, "{sku}");
+        assert_eq!(problem, None, "{sku}");
     }
 }
 
@@ -105,7 +105,7 @@ fn clear_restores_every_file() {
     ] {
         let last = files(&node);
         node.inject(&words);
-        assert!(files(&node) != last, "{words:?} is not to be seen");
+        assert!(files(&node) != last, "{words:?} changes no file");
     }
     let shown = run(&["simulate", "show", &node.dir()]).stdout;
     for words in [
@@ -180,7 +180,7 @@ fn lost_gpu_reads_all_ones_and_gone_gpu_has_no_device() {
     assert!(config.exists());
 }
 
-/// The sequence numbers of the kernel log.
+/// Sequence numbers in the kernel log.
 fn sequences(node: &TestNode) -> Vec<u64> {
     let number = |line: &str| line.split(',').nth(1).unwrap().parse().unwrap();
     read(node, "dev/kmsg").lines().map(number).collect()
@@ -275,7 +275,7 @@ fn gpu_processes_appear_in_proc() {
     assert_eq!(read(&node, "proc/4242/task/4242/stat"), read(&node, "proc/4242/stat"));
     assert_eq!(read(&node, "proc/4242/stat").split_whitespace().count(), 52);
     node.inject(&["process", "4242", "--end", "--gpu", "0"]);
-    assert!(node.path().join("root/proc/4242").exists(), "it still holds seven");
+    assert!(node.path().join("root/proc/4242").exists(), "the process still uses seven GPUs");
     node.inject(&["process", "4242", "--end", "--gpu", "all"]);
     assert!(!node.path().join("root/proc/4242").exists());
 }
@@ -296,7 +296,7 @@ fn driver_upgrade_while_loaded() {
     ] {
         assert!(words.contains(item), "{item}: {words}");
     }
-    // The restart that was waited for.
+    // The pending driver reload.
     node.inject(&["driver-unloaded"]);
     node.inject(&["driver-loaded"]);
     assert_eq!(read(&node, "sys/module/nvidia/version"), "580.105.08\n");
@@ -311,7 +311,7 @@ fn acs_is_set_on_the_bridges() {
         let bridge = node.path().join("root/sys/bus/pci/devices/0000:1a:00.0");
         assert_eq!(fs::read_to_string(bridge.join("class")).unwrap(), "0x060400\n");
         let config = fs::read(bridge.join("config")).unwrap();
-        // The first extended capability: its number, and its control register.
+        // The first extended capability: its ID and control register.
         assert_eq!(config[0x100..0x102], [0x0d, 0x00]);
         u16::from_le_bytes([config[0x106], config[0x107]])
     };
@@ -427,7 +427,10 @@ fn reboot_resets_boot_id_and_counters() {
     node.inject(&["module-on-disk", "580.105.08"]);
     assert_eq!(run(&["simulate", "clock", &node.dir(), "--advance-s", "60"]).code, 0);
     let output = node.inject(&["reboot"]).stdout;
-    assert!(output.contains("restart any agent on it: it belongs to the previous boot"), "{output}");
+    assert!(
+        output.contains("restart any agent on it: it belongs to the previous boot"),
+        "{output}"
+    );
     assert_ne!(read(&node, boot), boot_before);
     assert!(read(&node, "proc/uptime").starts_with("0.00 "));
     assert_eq!(read(&node, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));

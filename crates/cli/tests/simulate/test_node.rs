@@ -1,4 +1,4 @@
-//! What the tests run in: a simulated node in a temporary directory, and a Python with the clients.
+//! A simulated node in a temporary directory, and a Python environment with NVML clients.
 
 use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Ran, run};
 
-/// The clients, pinned: what they print is part of the tests.
+/// Pinned client versions, since the tests check their output.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
-/// A simulated node that goes away with the test.
+/// A simulated node that is removed with the test.
 pub(crate) struct TestNode {
     folder: tempfile::TempDir,
 }
 
 impl TestNode {
-    /// A node of these args.
+    /// Creates a node with these arguments of `simulate node`.
     pub(crate) fn with_args(args: &[&str]) -> Self {
         let node = Self { folder: tempfile::tempdir().unwrap() };
         let dir = node.dir();
@@ -28,13 +28,12 @@ impl TestNode {
         node
     }
 
-    /// A node with these GPUs.
     pub(crate) fn new(sku: &str, gpus: u32, driver: &str) -> Self {
         let count = gpus.to_string();
         Self::with(&["--sku", sku, "--gpus", &count, "--driver", driver])
     }
 
-    /// Eight H100.
+    /// A node with eight H100.
     pub(crate) fn eight_h100() -> Self {
         Self::of("H100-SXM5-80GB", 8, "580.95.05")
     }
@@ -47,7 +46,7 @@ impl TestNode {
         self.path().to_str().unwrap().to_owned()
     }
 
-    /// Injects, and expects that it worked.
+    /// Injects a fault and expects success.
     pub(crate) fn inject(&self, args: &[&str]) -> Ran {
         let dir = self.dir();
         let mut command = vec!["simulate", "inject", &dir];
@@ -57,7 +56,6 @@ impl TestNode {
         output
     }
 
-    /// Changes a JSON file of the node in place.
     pub(crate) fn edit(&self, file: &str, change: impl FnOnce(&mut serde_json::Value)) {
         let path = self.path().join(file);
         let mut value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -65,7 +63,7 @@ impl TestNode {
         fs::write(&path, serde_json::to_string_pretty(&value).unwrap()).unwrap();
     }
 
-    /// A client that sees the node as its machine.
+    /// A command that loads the node's NVML library.
     pub(crate) fn client(&self, python: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(python);
         command
@@ -79,7 +77,7 @@ impl TestNode {
         command
     }
 
-    /// Runs Python source against the node; gives what it printed.
+    /// Runs Python source against the node and returns its output.
     pub(crate) fn python(&self, python: &Path, source: &str) -> String {
         let source = format!("{PRELUDE}\n{source}");
         let output = self.client(python, &["-c", &source]).output().unwrap();
@@ -96,7 +94,7 @@ impl TestNode {
     }
 }
 
-/// A client that does not outlive its test, however that ends.
+/// A client process that is killed when the test ends.
 pub(crate) struct PythonClient(Child);
 
 impl Deref for PythonClient {
@@ -120,7 +118,7 @@ impl Drop for PythonClient {
     }
 }
 
-/// What every piece of Python begins with.
+/// Prepended to all Python source.
 const PRELUDE: &str = "
 import json, os, sys, time
 from pynvml import *
@@ -134,7 +132,7 @@ def code(call, *arguments):
         return err.value
 ";
 
-/// Waits for a child for so long; `None` when it still runs.
+/// Waits for a child. `None` if it is still running after `limit`.
 pub(crate) fn wait_with_timeout(
     child: &mut Child,
     limit: Duration,
@@ -149,13 +147,12 @@ pub(crate) fn wait_with_timeout(
     None
 }
 
-/// `target/debug` or `target/release`.
 fn profile_folder() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap().to_owned()
 }
 
-/// A Python with the clients, installed once and kept below `target`. Without a network or Python the test is
-/// skipped and says so; with `CI=true` that is a failure.
+/// A Python with the clients, installed once in `target`. Without network or Python the test is
+/// skipped with a message; with `CI=true` it fails.
 pub(crate) fn python() -> Option<PathBuf> {
     let folder = profile_folder().parent().unwrap().join("python-clients");
     match install(&folder) {

@@ -1,5 +1,5 @@
-//! The simulated H200 is held to what a real one answered: `tests/fixtures/nvml/capture.py` is run against it and
-//! compared, call by call, with the transcript of a card.
+//! Compares the simulated H200 with a real one: runs `tests/fixtures/nvml/capture.py` against it
+//! and compares the result call by call with the transcript of a real GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,20 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/nvml")
 }
 
-/// Calls whose return code may differ, and why.
+/// Calls whose return code may differ, with the reason.
 const OTHER_CODE: &[(&str, &str)] = &[
-    ("nvmlDeviceGetHandleByPciBusId", "that capture passed wide characters"),
-    ("nvmlDeviceGetHandleByPciBusId_v2", "that capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId", "the capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId_v2", "the capture passed wide characters"),
 ];
 
-/// Calls whose values may differ, and why. Everything else is equal to the byte.
+/// Calls whose values may differ, with the reason. All others must match exactly.
 const OTHER_VALUE: &[(&str, &str)] = &[
-    ("nvmlDeviceGetUUID", "of the card"),
-    ("nvmlDeviceGetSerial", "of the card"),
-    ("nvmlDeviceGetPdi", "of the card"),
-    ("nvmlDeviceGetIrqNum", "of the machine"),
-    ("nvmlSystemGetProcessName", "of the capture's own process"),
-    ("nvmlSystemGetDriverBranch", "the build's name is not in its version"),
+    ("nvmlDeviceGetUUID", "specific to the GPU"),
+    ("nvmlDeviceGetSerial", "specific to the GPU"),
+    ("nvmlDeviceGetPdi", "specific to the GPU"),
+    ("nvmlDeviceGetIrqNum", "specific to the machine"),
+    ("nvmlSystemGetProcessName", "name of the capture process"),
+    ("nvmlSystemGetDriverBranch", "the branch name is not derivable from the version"),
     ("nvmlDeviceGetPowerUsage", "a measurement"),
     ("nvmlDeviceGetTotalEnergyConsumption", "a measurement"),
     ("nvmlDeviceGetTemperature", "a measurement"),
@@ -35,27 +35,27 @@ const OTHER_VALUE: &[(&str, &str)] = &[
     ("nvmlDeviceGetThermalSettings", "a measurement"),
     ("nvmlDeviceGetPcieThroughput", "a measurement"),
     ("nvmlDeviceGetSamples", "measurements"),
-    ("nvmlDeviceGetViolationStatus", "has the time in it"),
-    ("nvmlDeviceGetHandleByPciBusId", "that capture passed wide characters"),
-    ("nvmlDeviceGetHandleByPciBusId_v2", "that capture passed wide characters"),
+    ("nvmlDeviceGetViolationStatus", "contains a timestamp"),
+    ("nvmlDeviceGetHandleByPciBusId", "the capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId_v2", "the capture passed wide characters"),
 ];
 
-/// Fields whose values may differ, and why; their codes and types may not.
+/// Fields whose values may differ, with the reason. Their codes and types must match.
 const OTHER_FIELD: &[(u64, &str)] = &[
     (78, "time below full load"),
     (80, "time below application clocks"),
     (81, "time below base clocks"),
     (83, "a measurement"),
-    (169, "a counter of the card's link"),
-    (175, "a counter of the card's link"),
-    (176, "a counter of the card's link"),
-    (177, "a counter of the card's link"),
-    (183, "a counter of the card's link"),
+    (169, "a link counter"),
+    (175, "a link counter"),
+    (176, "a link counter"),
+    (177, "a link counter"),
+    (183, "a link counter"),
     (185, "a measurement"),
     (186, "a measurement"),
     (191, "a measurement"),
-    (197, "a counter of the card's link"),
-    (198, "a counter of the card's link"),
+    (197, "a link counter"),
+    (198, "a link counter"),
 ];
 
 fn is_exempt<K: PartialEq>(list: &[(K, &str)], key: &K) -> bool {
@@ -79,7 +79,7 @@ fn simulated_h200_matches_the_recorded_transcript() {
 
     assert_eq!(
         simulated["library"]["exported"], real["library"]["exported"],
-        "the same functions are exported"
+        "exported functions differ"
     );
     let mut wrong = Vec::new();
     let mut compared = 0;
@@ -96,7 +96,7 @@ fn simulated_h200_matches_the_recorded_transcript() {
     assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Runs the capture against the node.
+/// Runs the capture script against the node.
 fn capture(node: &TestNode, python: &Path) -> Value {
     let (out, library) =
         (node.path().join("capture.json"), node.path().join("lib/libnvidia-ml.so.1"));
@@ -134,7 +134,7 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
     if !is_exempt(OTHER_CODE, &call) {
         differ("code", &real["rc"], &simulated["rc"]);
     }
-    // The outputs of a call that failed are whatever was there before.
+    // A failed call leaves its outputs unwritten.
     let answered = matches!(real["rc"].as_i64(), Some(0 | 7));
     if answered && real.get("out").is_some() && !is_exempt(OTHER_VALUE, &call) {
         differ("values", &real["out"], &simulated["out"]);
@@ -151,7 +151,7 @@ fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
     }
 }
 
-/// What of a field or a metric does not depend on the moment.
+/// The parts of a field or metric that do not depend on time.
 fn stable(entry: &Value) -> Value {
     let mut fields = BTreeMap::new();
     for key in ["field", "scope", "rc", "type", "metric", "shortName", "longName", "unit"] {
@@ -164,12 +164,12 @@ fn stable(entry: &Value) -> Value {
     serde_json::to_value(fields).unwrap()
 }
 
-/// A value without its numbers and words: its type, and the names and number of its parts.
+/// The shape of a value: its type, and the names and number of its members.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Number(_) => "number".into(),
         Value::String(_) => "text".into(),
-        // Rings of samples are as long as the caller had room for.
+        // The length of a sample ring depends on the caller's buffer.
         Value::Array(parts) => parts.first().map_or(Value::Null, |first| match first {
             Value::Object(_) | Value::Array(_) => shape(first),
             _ => parts.iter().map(shape).collect(),

@@ -1,16 +1,15 @@
-//! Waiting for what other processes and threads do.
-#![allow(dead_code, reason = "not every test waits, and few wait for all of it")]
+//! Polling for the effects of other processes and threads.
+#![allow(dead_code, reason = "shared by test binaries that use only parts of it")]
 
 use std::time::{Duration, Instant};
 
-/// A deadline in a test ends a hang and says nothing about speed: on a machine with four busy
-/// processes a core everything takes ten times as long. nextest kills a test some minutes later.
+/// Only ends a hang; it does not check speed. With four busy processes per core everything takes
+/// ten times as long. nextest kills a test some minutes later.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// From one look to the next.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until something is found; gives it. `explain` says what is there instead.
+/// Polls until `poll` returns a value. `explain` describes the state on a timeout.
 #[track_caller]
 pub(crate) fn wait_for<T>(
     explain: impl FnOnce() -> String,
@@ -21,12 +20,12 @@ pub(crate) fn wait_for<T>(
         if let Some(found) = poll() {
             return found;
         }
-        assert!(start.elapsed() < TEST_TIMEOUT, "it did not come about: {}", explain());
+        assert!(start.elapsed() < TEST_TIMEOUT, "timed out: {}", explain());
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until something condition.
+/// Polls until the condition is true.
 #[track_caller]
 pub(crate) fn wait_until(explain: impl FnOnce() -> String, mut condition: impl FnMut() -> bool) {
     wait_for(explain, || condition().then_some(()));
