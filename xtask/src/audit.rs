@@ -1,7 +1,7 @@
-//! `cargo xtask audit`: what is in the dependency tree.
+//! `cargo xtask audit`: checks the dependency tree.
 //!
-//! The advisory database is not asked: it lives outside the package registry, and a build farm may
-//! not reach it.
+//! It does not query the advisory database, which is outside the package registry and may be
+//! unreachable from a build machine.
 
 use crate::shell::{cargo, has_cargo_command, print_status};
 

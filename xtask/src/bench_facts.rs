@@ -1,4 +1,4 @@
-//! `cargo xtask bench facts`: speed of check and decode, each against a peer in the same run.
+//! `cargo xtask bench facts`: speed of check and decode, each interleaved with a reference program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,24 +14,24 @@ use crate::process::ChildProcess;
 use crate::python::target;
 use crate::shell::{command, print_status};
 
-/// How much of everything.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
 struct FactsParams {
     log_bytes: u64,
-    /// Cold starts measured of each program.
+    /// Cold starts of each program.
     starts: usize,
     /// Passes over the log of each program.
     passes: usize,
 }
 
-/// What the budgets are stated for.
+/// The sizes that the budgets refer to.
 const FULL: FactsParams = FactsParams { log_bytes: 1 << 30, starts: 200, passes: 5 };
 const QUICK: FactsParams = FactsParams { log_bytes: 16 << 20, starts: 10, passes: 2 };
 
-/// The words of the check that is timed.
+/// Arguments of the timed check.
 const CHECK: [&str; 7] = ["check", "--gpu", "H100", "--driver", "550.54.15", "--cuda", "12.8"];
 
-/// Measures and writes `bench/facts.md`.
+/// Runs the benchmark and writes `bench/facts.md`.
 pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.build(&[])?;
     let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
@@ -49,11 +49,11 @@ pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.judge(&over)
 }
 
-/// Budgets: an answer "at once", and a log read as fast as a person would grep it.
+/// Budgets: an instant answer, and decoding at about the speed of grep.
 const COLD_MS_MAX: f64 = 5.0;
 const DECODE_RATIO_MAX: f64 = 1.5;
 
-/// Timings of one program, sorted.
+/// Sorted timings of one program.
 pub(crate) struct Timings(Vec<Duration>);
 
 impl Timings {
@@ -75,19 +75,20 @@ impl Timings {
     }
 }
 
-/// Runs the commands by turns, so that what else the machine does falls on all alike.
+/// Runs the commands in turn, so that other load on the machine affects all of them alike.
 fn run_interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Timings>> {
     let mut times = vec![Vec::new(); commands.len()];
     for _ in 0..rounds {
         for (command, times) in commands.iter_mut().zip(&mut times) {
             let start = Instant::now();
-            // A pipe, not /dev/null: grep stops at the first match when nobody reads on.
+            // A pipe, since grep stops at the first match if stdout is /dev/null.
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
             let mut output = child.stdout.take().context("the child has a pipe")?;
             std::io::copy(&mut output, &mut std::io::sink())?;
             let status = child.wait()?;
             times.push(start.elapsed());
-            // `farrier` exits with 1 for a finding, and `grep` for no match; 2 is an error of either.
+            // Exit code 1 is a finding of `farrier`, or no match of `grep`; 2 is an error of
+            // either.
             if status.code().is_none_or(|code| code >= 2) {
                 bail!("{command:?} failed ({status})");
             }
@@ -102,8 +103,8 @@ fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Timings>> {
     run_interleaved(starts, &mut [check, command("true")])
 }
 
-/// What the in-process benchmark prints: microseconds a check. A quick run makes one round of the dev
-/// build, which is what `cargo test` does with a benchmark.
+/// Runs the in-process benchmark, which prints microseconds per check. A quick run makes a single
+/// round of the dev build, as `cargo test` does with benchmarks.
 fn in_process(size: Size) -> anyhow::Result<String> {
     let full = ["bench", "--package", "farrier-facts"];
     let quick = ["test", "--workspace", "--exclude=xtask"];
@@ -118,7 +119,7 @@ fn in_process(size: Size) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Timings of decode and of its peer, and the memory of decode.
+/// Timings of decode and grep, and decode's memory.
 struct DecodeTimings {
     times: Vec<Timings>,
     resident_kib: [(u64, u64); 2],
@@ -136,7 +137,7 @@ fn decode(farrier: &Path, params: FactsParams) -> anyhow::Result<DecodeTimings> 
     decode_file.arg(&log);
     let mut grep = command("grep");
     grep.env("LC_ALL", "C").args(["-F", "NVRM"]).arg(&log);
-    // Once over the file, so that neither pays for the disk.
+    // Reads the file once, so that it is in the page cache.
     std::io::copy(&mut File::open(&log)?, &mut std::io::sink())?;
     let times = run_interleaved(params.passes, &mut [decode_file, grep])?;
     let resident_kib = [
@@ -146,7 +147,7 @@ fn decode(farrier: &Path, params: FactsParams) -> anyhow::Result<DecodeTimings> 
     Ok(DecodeTimings { times, resident_kib })
 }
 
-/// A log of that size under target/, made once.
+/// A log of this size in target/, created once.
 fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench");
     std::fs::create_dir_all(&folder)?;
@@ -159,8 +160,8 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The peak memory of a command that reads this log from standard input. It is read when all of the
-/// log is in, and before the end of the input lets the process exit.
+/// Peak memory of a command that reads the log from stdin. It is sampled after the last byte and
+/// before EOF lets the process exit.
 fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("the child has a pipe")?;

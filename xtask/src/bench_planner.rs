@@ -1,4 +1,5 @@
-//! `cargo xtask bench planner`: how far the planner is from published runs, and what it costs and misses beside llm-analysis.
+//! `cargo xtask bench planner`: error of the planner against published runs, and speed and error
+//! compared with llm-analysis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,23 +14,22 @@ use crate::bench_size::Size;
 use crate::python;
 use crate::shell::{command, print_status, root};
 
-/// The page that is kept in the repository.
+/// The committed scoreboard.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
-/// The peer.
 const PEER: &[&str] = &["llm-analysis==0.2.2"];
-/// The peer with what it imports. Its other dependencies, transformers and numpy among them, read models
-/// from a hub and take minutes to install; without them the same functions run.
+/// llm-analysis with only what it imports. Its other dependencies, such as transformers and numpy,
+/// read models from a hub and take minutes to install. The same functions run without them.
 const PEER_QUICK: &[&str] =
     &["--no-deps", "llm-analysis==0.2.2", "fire==0.5.0", "six==1.17.0", "termcolor==3.3.0"];
-/// Turns of each program.
+/// Rounds of each program.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
-/// Goals: an answer that a search can afford thousands of, and a search "at once".
+/// Budgets: a plan fast enough for thousands per search, and an instant search.
 const ANSWER_US_MAX: f64 = 50.0;
 const SEARCH_MS_MAX: f64 = 100.0;
 
-/// Writes the scoreboard and the page of measurements. A quick run writes neither: it compares.
+/// Writes the scoreboard and `bench/planner.md`. A quick run only compares the scoreboard.
 pub(crate) fn measure(size: Size) -> anyhow::Result<()> {
     build(size)?;
     match size {
@@ -52,7 +52,7 @@ fn write(scoreboard: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the scoreboard that is committed is the one that is printed now. Writes nothing.
+/// Checks that the committed scoreboard is up to date. Writes nothing.
 pub(crate) fn check() -> anyhow::Result<()> {
     build(Size::Full)?;
     let mut show = command("git");
@@ -76,7 +76,7 @@ fn scoreboard(size: Size) -> anyhow::Result<String> {
     capture_stdout(&mut command(size.example("scoreboard")), "scoreboard")
 }
 
-/// What a command prints.
+/// Standard output of a command.
 fn capture_stdout(command: &mut Command, name: &str) -> anyhow::Result<String> {
     let output = command
         .stderr(Stdio::inherit())
@@ -88,12 +88,12 @@ fn capture_stdout(command: &mut Command, name: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Numbers of one program by their names, one of each round.
+/// Values of one program by name, one per round.
 #[derive(Default)]
 struct RoundTimings(BTreeMap<String, Vec<f64>>);
 
 impl RoundTimings {
-    /// Adds what a program printed: name and number on a line.
+    /// Adds a program's output: one tab-separated name and number per line.
     fn add(&mut self, text: &str) -> anyhow::Result<()> {
         for line in text.lines() {
             let (name, number) = line.split_once('\t').context("a line is a name and a number")?;
@@ -109,14 +109,14 @@ impl RoundTimings {
         Ok(found[found.len() / 2])
     }
 
-    /// The rounds as they came, each divided.
+    /// All rounds, divided by `by`.
     fn each(&self, name: &str, by: f64) -> String {
         let found = self.0.get(name).into_iter().flatten();
         found.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Asks both the same, by turns, and writes `bench/planner.md`.
+/// Asks both programs the same questions in turn and writes `bench/planner.md`.
 fn compare_with_peer(size: Size) -> anyhow::Result<()> {
     let (name, packages) =
         size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));

@@ -1,4 +1,4 @@
-//! Full or quick: how large a benchmark is, which build it measures and where its report goes.
+//! Full or quick benchmarks: sizes, build profile and report location.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use anyhow::{Context, bail};
 use crate::python::target;
 use crate::shell::{cargo, print_status, root};
 
-/// How large a benchmark is.
+/// Size of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// The sizes that budgets are stated for, on a release build. The report is committed.
+    /// The sizes that the budgets refer to, with a release build. The report is committed.
     Full,
-    /// Every stage, small: it proves that the benchmark still works. Its numbers mean nothing.
+    /// All stages with small sizes, to check that the benchmark works. The figures are meaningless.
     Quick,
 }
 
 impl Size {
-    /// Splits `--quick` from the other words.
+    /// Splits `--quick` from the other arguments.
     pub(crate) fn parse<'a>(args: &[&'a str]) -> (Self, Vec<&'a str>) {
         let size = if args.contains(&"--quick") { Self::Quick } else { Self::Full };
         (size, args.iter().copied().filter(|arg| *arg != "--quick").collect())
@@ -31,11 +31,11 @@ impl Size {
         }
     }
 
-    /// Builds what a benchmark runs.
+    /// Builds the programs of a benchmark.
     ///
-    /// A quick run uses the dev profile: `cargo xtask test` has built it already, and a cold release
-    /// build takes minutes that say nothing about whether the benchmark works. `--workspace` and
-    /// `--examples` resolve features as the tests do, so that nothing is compiled twice.
+    /// A quick run uses the dev profile, which `cargo xtask test` has already built; a cold release
+    /// build takes minutes. `--workspace` and `--examples` resolve features as the tests do, so
+    /// that nothing is compiled twice.
     pub(crate) fn build(self, release: &[&str]) -> anyhow::Result<()> {
         match self {
             Self::Full => cargo(&[&["build", "--release", "--locked"], release].concat()),
@@ -63,7 +63,7 @@ impl Size {
         self.folder().join("examples").join(name)
     }
 
-    /// Prints the report and writes it: to `bench/` when full, below `target/` when quick.
+    /// Prints the report and writes it to `bench/` (full) or `target/` (quick).
     pub(crate) fn publish(self, name: &str, report: &str) -> anyhow::Result<()> {
         let report = match self {
             Self::Full => report.to_owned(),
@@ -81,8 +81,8 @@ impl Size {
         Ok(())
     }
 
-    /// Fails when something is over its budget. A quick run measures a dev build on a machine that
-    /// may be busy, so its figures are not judged.
+    /// Fails if something is over budget. Quick runs are exempt: they measure a dev build on a
+    /// machine that may be busy.
     pub(crate) fn judge(self, over: &[String]) -> anyhow::Result<()> {
         match self {
             Self::Quick => print_status("--- quick: budgets are not judged"),

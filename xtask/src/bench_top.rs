@@ -1,5 +1,5 @@
-//! What `farrier top` costs beside nvitop and nvtop: each in a terminal of 80×24 that tmux keeps, once a second, on the same simulated node,
-//! one after the other in turns.
+//! Cost of `farrier top` compared with nvitop and nvtop. Each runs in an 80×24 tmux terminal with
+//! one refresh per second on the same simulated node, one after the other in several rounds.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,29 +17,29 @@ use crate::python::target;
 use crate::requirements;
 use crate::shell::{command, print_status, run};
 
-/// How the servers of tmux begin that are ours alone.
+/// Prefix of our tmux socket names.
 const SOCKET: &str = "farrier-bench-top";
 
-/// How often and how long.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
 struct TopParams {
     rounds: usize,
-    /// Of each program in each round.
+    /// Per program and round.
     watch: Duration,
-    /// Until lines, processes and caches are there.
+    /// Until charts, processes and caches have filled.
     warm_up: Duration,
 }
 
-/// A minute of each program in all.
+/// One minute per program in total.
 const FULL: TopParams =
     TopParams { rounds: 3, watch: Duration::from_secs(20), warm_up: Duration::from_secs(6) };
 const QUICK: TopParams =
     TopParams { rounds: 1, watch: Duration::from_secs(3), warm_up: Duration::from_secs(3) };
 
-/// Of one core, in milliseconds a second: one per cent.
+/// 1 % of a core.
 const BUDGET_MS_PER_S: f64 = 10.0;
 
-/// One that is measured.
+/// A measured program.
 struct Program {
     name: String,
     line: String,
@@ -47,7 +47,7 @@ struct Program {
     rss_mb: f64,
 }
 
-/// Measures and writes `bench/top.md`.
+/// Runs the benchmark and writes `bench/top.md`.
 pub(crate) fn run_all(size: Size) -> anyhow::Result<()> {
     requirements::ensure_tmux()?;
     size.build(&["--quiet", "--package=farrier", "--package=farrier-nvml-sim"])?;
@@ -71,7 +71,7 @@ pub(crate) fn run_all(size: Size) -> anyhow::Result<()> {
     size.judge(&over.into_iter().collect::<Vec<_>>())
 }
 
-/// A node of eight H100 with a job on all of them.
+/// Creates a node with eight H100 and a job on all of them.
 fn create_node(farrier: &Path) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench/top");
     if folder.exists() {
@@ -113,12 +113,12 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
     let by_python =
         format!("LD_LIBRARY_PATH={library} exec {} -m nvitop --interval 1", python.display());
     let mut programs = vec![program("farrier top", own), program("nvitop 1.7.2", by_python)];
-    // Debian has it in `contrib`; one that is elsewhere can be named.
+    // In Debian's `contrib`. FARRIER_NVTOP can name another binary.
     let nvtop = std::env::var("FARRIER_NVTOP").unwrap_or_else(|_| "nvtop".to_owned());
     match command(&nvtop).arg("--version").output() {
         Ok(output) => {
             let version = String::from_utf8_lossy(&output.stdout).trim().replace("version ", "");
-            // Its delay is in tenths of a second.
+            // The delay is in tenths of a second.
             let line = format!("LD_LIBRARY_PATH={library} exec {nvtop} -d 10");
             programs.push(program(&version, line));
         }
@@ -128,7 +128,7 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
 }
 
 fn measure(program: &mut Program, params: TopParams) -> anyhow::Result<()> {
-    // A server of tmux ends some time after its last session: each has its own.
+    // A tmux server lingers after its last session, so each run has its own.
     let socket = format!("{SOCKET}-{}-{}", program.name.replace(' ', "-"), program.ms_per_s.len());
     let tmux = || {
         let mut tmux = command("tmux");

@@ -1,6 +1,6 @@
-//! `cargo xtask kernels`: the GPU kernels from their sources, by clang, with no CUDA toolkit.
+//! `cargo xtask kernels`: compiles the GPU kernels with clang, without a CUDA toolkit.
 //!
-//! The results are kept beside the sources, so that nobody who builds Farrier needs a compiler for GPUs.
+//! The PTX files are committed next to the sources, so that a build needs no GPU compiler.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,14 +9,15 @@ use anyhow::Context;
 
 use crate::shell::{command, print_status, root, run};
 
-/// A source, the oldest GPU that it is for, and the oldest PTX that knows that.
+/// Source name, oldest supported GPU, and the oldest PTX version that supports it.
 const KERNELS: [(&str, &str, &str); 2] =
     [("memory", "sm_70", "+ptx60"), ("tensor", "sm_80", "+ptx70")];
 
-/// Version 14 is Debian 12's. Another one makes other PTX of the same source, and no better one.
+/// The version in Debian 12. Other versions produce different PTX from the same source, but not
+/// better.
 const CLANG: &str = "clang-14";
 
-/// Builds all of them.
+/// Compiles all kernels.
 pub(crate) fn build() -> anyhow::Result<()> {
     for (name, gpu, ptx) in KERNELS {
         let (source, result) = (file(name, "cu"), file(name, "ptx"));
@@ -37,7 +38,7 @@ fn file(name: &str, ending: &str) -> PathBuf {
     root().join(format!("crates/hardware/kernels/{name}.{ending}"))
 }
 
-/// The first line of a result: which sources it was made from (FNV-1a, 64 bits).
+/// First line of a PTX file: a hash of its sources (64-bit FNV-1a).
 fn source_hash_line(name: &str) -> anyhow::Result<String> {
     let fnv1a = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let mut hash = 0xcbf2_9ce4_8422_2325;

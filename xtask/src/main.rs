@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | audit | bench | kernels | picture`.
+//! Project tasks: `cargo xtask test | audit | bench | kernels | picture`.
 
 mod audit;
 mod bench_agent;
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The benchmarks, shortest first.
+/// All benchmarks, shortest first.
 const BENCHES: [&str; 5] = ["planner", "facts", "top", "agent", "fleet"];
 
 fn bench(which: &str, args: &[&str]) -> anyhow::Result<()> {
@@ -91,7 +91,7 @@ fn bench(which: &str, args: &[&str]) -> anyhow::Result<()> {
     }
 }
 
-/// Runs every benchmark, also after one that fails.
+/// Runs every benchmark, even after one has failed.
 fn bench_all(args: &[&str]) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for which in BENCHES {

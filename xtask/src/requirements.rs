@@ -1,4 +1,4 @@
-//! What the tests need besides Rust and a C compiler.
+//! Test requirements besides Rust and a C compiler.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use crate::shell::{command, print_status};
 
-/// Python with virtual environments: real NVML clients run against the simulated library.
+/// Python with venv, for real NVML clients on the simulated library.
 pub(crate) fn ensure_python() -> anyhow::Result<()> {
     if has_python() {
         return Ok(());
@@ -20,7 +20,7 @@ pub(crate) fn ensure_python() -> anyhow::Result<()> {
     continue_without(advice, "the tests with Python clients will be skipped")
 }
 
-/// Slurm: orders are carried out on nodes of a real one.
+/// Slurm, for orders on nodes of a real cluster.
 pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     if has_slurm() {
         return Ok(());
@@ -33,7 +33,7 @@ pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     continue_without(advice, "the tests with Slurm will be skipped")
 }
 
-/// tmux: `cargo xtask bench top` runs each program in a terminal of its own.
+/// tmux, for terminals in `cargo xtask bench top`.
 pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     let has_tmux = || {
         let mut tmux = command("tmux");
@@ -50,7 +50,7 @@ pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     bail!("tmux could not be installed: `apt-get install tmux` as root")
 }
 
-/// Installs packages of Debian's, as root or with sudo.
+/// Installs Debian packages, as root or with sudo.
 fn install(packages: &[&str]) -> bool {
     for (program, words) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
         let run = |step: &[&str]| {
@@ -68,7 +68,7 @@ fn install(packages: &[&str]) -> bool {
     false
 }
 
-/// On CI nothing is done without.
+/// Warns, or fails on CI.
 fn continue_without(advice: &str, what: &str) -> anyhow::Result<()> {
     if std::env::var_os("CI").is_some() {
         bail!("{advice}");

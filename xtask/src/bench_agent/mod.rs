@@ -1,8 +1,9 @@
-//! `cargo xtask bench agent`: what the agent costs and how fast it is, on a simulated node of eight H100.
+//! `cargo xtask bench agent`: cost and latency of the agent on a simulated node with eight H100.
 //!
 //! ```text
-//! node ─┬─ agent and probe, scraped ─┐   (the agent tells a server, and carries out its orders)
-//!       ├─ gpustat, once a second    ├─ one run ─> cost ─> (peers end) ─> latency ─> flood ─> bench/agent.md
+//! node ─┬─ agent and probe, scraped ─┐  (the agent reports to a server and executes its orders)
+//!       ├─ gpustat, once a second    ├─> cost ─> (peers stop) ─> latency ─> flood ─>
+//! bench/agent.md
 //!       └─ nvitop, once a second     ┘
 //! ```
 
@@ -24,20 +25,19 @@ use node::{AgentProcess, BenchNode};
 use peers::PeerProcess;
 use server::ServerProcess;
 
-/// How much of everything.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
 struct AgentParams {
-    /// Until everybody has started and the agent has looked at everything once.
+    /// Until all processes have started and the agent has read every tier once.
     warm_up: Duration,
-    /// How long costs are measured.
+    /// Duration of the cost measurement.
     watch: Duration,
-    /// Lines whose way to a finding is timed.
+    /// Kernel lines whose latency is measured.
     lines_timed: usize,
-    /// Lines of the flood.
     flood_lines: u64,
 }
 
-/// What the budgets are stated for; the slowest tier comes by once in the minute.
+/// The sizes that the budgets refer to. The slowest tier runs once in the minute.
 const FULL: AgentParams = AgentParams {
     warm_up: Duration::from_secs(15),
     watch: Duration::from_secs(60),
@@ -51,23 +51,21 @@ const QUICK: AgentParams = AgentParams {
     flood_lines: 5_000,
 };
 
-/// As Prometheus commonly scrapes.
+/// Common Prometheus scrape interval.
 const SCRAPE: Duration = Duration::from_secs(15);
-/// Pauses between timed lines, at most; not in step with how often the log is looked at.
+/// Maximum pause between timed lines, out of step with the agent's polling.
 const PAUSE_US_MAX: u64 = 80_000;
-/// The speed of the flood.
 const FLOOD_LINES_PER_S: u64 = 10_000;
 
-/// Budgets.
 const RSS_MB_MAX: f64 = 40.0;
 const LATENCY_MS_MAX: f64 = 50.0;
 
-/// Xids that no driver prints: each opens a finding of its own and no other.
+/// Xids that no driver prints, so that each opens exactly one finding.
 const FIRST_UNKNOWN_XID: usize = 1000;
-/// An Xid that a faulty program prints without end.
+/// An Xid that a faulty program can trigger endlessly.
 const FLOOD_XID: usize = 31;
 
-/// Measures and writes `bench/agent.md`.
+/// Runs the benchmark and writes `bench/agent.md`.
 pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.build(&[])?;
     let (farrier, params) = (size.farrier(), size.pick(FULL, QUICK));
@@ -90,13 +88,13 @@ pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     size.judge(&over)
 }
 
-/// What one watcher costs.
+/// Cost of one monitoring program.
 struct WatcherCost {
     name: &'static str,
-    /// Milliseconds of processor time a second, by part.
+    /// CPU milliseconds per second, by thread or child.
     rates: BTreeMap<String, f64>,
     memory: MemoryUsage,
-    /// How often it looked; none where it goes by tiers.
+    /// Readings taken. `None` for the agent, which reads by tiers.
     rounds: Option<u32>,
 }
 
@@ -106,7 +104,7 @@ impl WatcherCost {
     }
 }
 
-/// The agent and its peers at the same time; the agent is first.
+/// Measures the agent and its peers at the same time. The agent is first.
 fn costs(
     node: &BenchNode,
     agent: &mut AgentProcess,
@@ -153,10 +151,10 @@ fn scrape_for(agent: &AgentProcess, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From the write of a kernel line to its finding in the sink, which comes after the disk has it.
+/// Latency from the write of a kernel line to its finding in the sink, after the journal's fsync.
 fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::Result<Timings> {
     let mut log = node.kernel_log()?;
-    // Knuth's generator, as in `bench_log`.
+    // The same linear congruential generator as in `bench_log`.
     let mut state = 42_u64;
     let mut times = Vec::with_capacity(lines);
     for xid in FIRST_UNKNOWN_XID..FIRST_UNKNOWN_XID + lines {
@@ -172,14 +170,14 @@ fn latency(node: &BenchNode, agent: &mut AgentProcess, lines: usize) -> anyhow::
     Ok(Timings::new(times))
 }
 
-/// What a flood came to.
+/// Result of the flood.
 struct FloodResult {
-    /// How long it was written.
+    /// Time taken to write the lines.
     written: Duration,
-    /// From the last line to the sink's count of all of them; counts are written once a second.
+    /// From the last line until the sink's count is complete. Counts are written once a second.
     counted_after: Duration,
     counted: u64,
-    /// Processor time of the agent while it was written and counted, in milliseconds a second.
+    /// CPU time of the agent from the first line until the count is complete.
     ms_per_s: f64,
     memory: MemoryUsage,
     memory_before: MemoryUsage,

@@ -1,4 +1,4 @@
-//! A simulated node of eight H100, and an agent that watches it.
+//! A simulated node with eight H100 and its agent.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,13 +13,13 @@ use crate::process::ChildProcess;
 use crate::python::target;
 use crate::shell::{command, run};
 
-/// Ends a hang; a busy machine takes long over anything, and that is no failure.
+/// Only ends a hang: on a busy machine everything takes long.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Later than any node has run: what claims to be of the future is of now.
+/// Later than any uptime; the agent treats timestamps in the future as now.
 const LATE_US: u64 = 1_000_000_000_000_000;
 
-/// A node below target/, where the disk is a real one: findings are synced to it.
+/// A node in target/, which is on a real disk: findings are fsynced.
 pub(super) struct BenchNode {
     pub(super) folder: PathBuf,
     farrier: PathBuf,
@@ -43,14 +43,14 @@ impl BenchNode {
         self.folder.join(name)
     }
 
-    /// The address of the first GPU, as the driver prints it: `0000:1b:00`.
+    /// PCI address of the first GPU as the driver prints it: `0000:1b:00`.
     fn gpu(&self) -> anyhow::Result<String> {
         let gpus = fs::read_dir(self.at("node/root/proc/driver/nvidia/gpus"))?;
         let first = gpus.flatten().filter_map(|gpu| gpu.file_name().into_string().ok()).min();
         Ok(first.context("the node has no GPU")?.trim_end_matches(".0").to_owned())
     }
 
-    /// The end of the kernel log.
+    /// Opens the kernel log for appending.
     pub(super) fn kernel_log(&self) -> anyhow::Result<KernelLogWriter> {
         let path = self.at("node/root/dev/kmsg");
         let text = fs::read_to_string(&path)?;
@@ -60,8 +60,8 @@ impl BenchNode {
         Ok(KernelLogWriter { file, next, gpu: self.gpu()? })
     }
 
-    /// Starts an agent with this more in its configuration, and waits until it sees everything, finds nothing wrong, and its server
-    /// has heard of it.
+    /// Starts an agent with additional configuration and waits until it is healthy and connected to
+    /// its server.
     pub(super) fn agent(&self, more: &str) -> anyhow::Result<AgentProcess> {
         let at = |name: &str| self.at(name).display().to_string();
         let config = format!(
@@ -101,7 +101,7 @@ impl BenchNode {
     }
 }
 
-/// A writer of the kernel log, as the driver would be.
+/// Writes kernel log lines in place of the driver.
 pub(super) struct KernelLogWriter {
     file: File,
     next: u64,
@@ -109,7 +109,7 @@ pub(super) struct KernelLogWriter {
 }
 
 impl KernelLogWriter {
-    /// Appends so many lines of this Xid in one write.
+    /// Appends this many lines of an Xid in one write.
     pub(super) fn xid(&mut self, xid: usize, lines: u64) -> anyhow::Result<()> {
         let mut text = String::new();
         for seq in self.next..self.next + lines {
@@ -123,7 +123,6 @@ impl KernelLogWriter {
     }
 }
 
-/// An agent that runs.
 pub(super) struct AgentProcess {
     pub(super) process: ChildProcess,
     address: String,
@@ -131,7 +130,7 @@ pub(super) struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// One scrape, as Prometheus does it.
+    /// Scrapes the metrics, as Prometheus does.
     pub(super) fn metrics(&self) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -144,7 +143,7 @@ impl AgentProcess {
         Ok(response)
     }
 
-    /// Waits until the sink has a line of which `wanted` gives something.
+    /// Waits for a sink line for which `matches` returns a value.
     pub(super) fn wait_for_sink_line<T>(
         &mut self,
         mut matches: impl FnMut(&str) -> Option<T>,

@@ -1,4 +1,4 @@
-//! Other watchers of GPUs: each a loop in one long-lived process, once a second, on the same node.
+//! Other GPU monitors: each a loop in one long-lived process, once a second, on the same node.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::python::target;
 use crate::requirements;
 use crate::shell::{command, run};
 
-/// As the tests of the simulated library pin them, and in the same folder.
+/// Same versions and folder as in the simulator tests.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
 
-/// What one round of a peer is: its name, how it begins, and what it does each second.
+/// Peers: name, setup code, and code that runs each second.
 const PEERS: [(&str, &str, &str); 2] = [
     ("gpustat.new_query()", "import gpustat", "assert len(gpustat.new_query().gpus) == 8"),
     (
@@ -25,7 +25,6 @@ const PEERS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// A peer that runs.
 pub(super) struct PeerProcess {
     pub(super) name: &'static str,
     pub(super) process: ChildProcess,
@@ -33,13 +32,13 @@ pub(super) struct PeerProcess {
 }
 
 impl PeerProcess {
-    /// How often it has looked so far.
+    /// Readings taken so far.
     pub(super) fn rounds(&self) -> anyhow::Result<u32> {
         Ok(u32::try_from(fs::metadata(&self.rounds)?.len())?)
     }
 }
 
-/// Starts them all.
+/// Starts all peers.
 pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
     let python = install()?;
     let each = PEERS.iter().enumerate();
@@ -58,7 +57,6 @@ pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
     .collect()
 }
 
-/// A Python with the clients, installed once.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let folder = target().join("python-clients");
     let python = folder.join("bin/python");

@@ -1,4 +1,4 @@
-//! The result file.
+//! The report.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::bench_facts::{Timings, machine, today};
 
-/// Why the peers' numbers are beside ours, and what the simulation adds.
+/// How the numbers compare, and what the simulation adds.
 const NOTES: &str = "\
 The peers run as loops in one long-lived Python process each, once a second. The agent goes by tiers: what is cheap and \
 changes fast each second, the rest less often; besides NVML it reads the kernel log, PCI, network ports and the host, and \

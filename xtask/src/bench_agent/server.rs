@@ -1,4 +1,4 @@
-//! A server that the agent tells, on this machine, over TLS.
+//! A server on this machine, over TLS.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use super::node::TIMEOUT;
 use crate::process::ChildProcess;
 use crate::shell::command;
 
-/// A server that runs.
 pub(super) struct ServerProcess {
     farrier: PathBuf,
     folder: PathBuf,
@@ -21,7 +20,6 @@ pub(super) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts one in `folder`.
     pub(super) fn start(farrier: &Path, folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join("server.log");
         let mut start = command(farrier);
@@ -52,8 +50,8 @@ impl ServerProcess {
         })
     }
 
-    /// Enrols a node; gives what its agent's configuration says of it. Orders are carried out, but for those that would end the
-    /// agent: Xids come later.
+    /// Enrols a node and returns the configuration for its agent. Reboots and resets are disabled,
+    /// since the Xids injected later would trigger them.
     pub(super) fn enrol(&self, node: &str) -> anyhow::Result<String> {
         let identity = self.folder.join("identity");
         let mut create = command(&self.farrier);

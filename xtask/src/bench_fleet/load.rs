@@ -1,4 +1,4 @@
-//! The agents, in a process of their own, and what they say.
+//! The load generator process and its measurements.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use crate::bench_size::Size;
 use crate::process::ChildProcess;
 use crate::shell::{command, print_status};
 
-/// What was measured, by name.
+/// Measurements by name.
 #[derive(Default, Clone)]
 pub(super) struct Measurements(BTreeMap<String, f64>);
 
@@ -20,7 +20,7 @@ impl Measurements {
     }
 }
 
-/// Runs the agents to their end. They wait where they have marked a moment until `at_mark` is done with it.
+/// Runs the load generator to completion. At each mark it waits until `at_mark` returns.
 pub(super) fn run(
     size: Size,
     args: &[&str],
@@ -43,7 +43,7 @@ pub(super) fn run(
         print_status(&format!("    {name} {value}"));
         if name == "mark" {
             at_mark(value)?;
-            // One that does not wait for it may have ended.
+            // A generator that does not wait may have exited.
             let _ = input.write_all(b"\n");
         } else {
             measurements.0.insert(name.to_owned(), value.parse()?);

@@ -1,4 +1,4 @@
-//! `cargo xtask bench fleet`: what the server costs and how fast it is, with agents of another process on the real wire.
+//! `cargo xtask bench fleet`: cost and latency of the server, with agents in another process.
 //!
 //! ```text
 //! crates/sim/examples/load ─ gRPC, server-sent events ─> farrier server run ─> /proc ─> bench/fleet.md
@@ -17,23 +17,24 @@ use scenarios::{
     BurstResult, CertifiedResult, FindingsResult, FloodResult, RestartResult, SteadyResult,
 };
 
-/// How much of everything.
+/// Sizes of a run.
 #[derive(Clone, Copy)]
 struct FleetParams {
-    /// Nodes that report, for so many seconds.
+    /// Reporting nodes, and seconds.
     steady: (usize, usize),
     certified: usize,
     /// Nodes, and how many of them fail.
     burst: (usize, usize),
     /// Nodes, and findings on them.
     findings: (usize, usize),
-    /// Nodes, nodes that flood, and fatal findings on the others.
+    /// Nodes, flooding nodes, and fatal findings on the others.
     flood: (usize, usize, usize),
-    /// Entries of the log, and how many of them come after the state that was kept.
+    /// Log entries, and how many of them follow the snapshot.
     history: (usize, usize),
 }
 
-/// What the budgets are stated for. The state is kept every 50,000 entries, and more come while it is written.
+/// The sizes that the budgets refer to. A snapshot is written every 50,000 entries, and more
+/// entries arrive while it is written.
 const FULL: FleetParams = FleetParams {
     steady: (100_000, 180),
     certified: 2_000,
@@ -51,7 +52,7 @@ const QUICK: FleetParams = FleetParams {
     history: (10_000, 1_000),
 };
 
-/// What was measured; a part that was not asked for is missing.
+/// Results by scenario. Scenarios that did not run are missing.
 #[derive(Default)]
 struct FleetResults {
     steady: Vec<SteadyResult>,
@@ -62,7 +63,7 @@ struct FleetResults {
     restarts: Vec<RestartResult>,
 }
 
-/// Measures all, or the parts that are named, and writes `bench/fleet.md` where it was all of them.
+/// Runs all or the named scenarios. Writes `bench/fleet.md` if all ran.
 pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     let params = size.pick(FULL, QUICK);
     let known = ["burst", "findings", "flood", "steady", "restart", "certified"];
@@ -79,7 +80,7 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     ])?;
     let mut results = FleetResults::default();
     if selected("burst") {
-        // As policy has it at first, and with room for all that fail.
+        // With the default disruption budget, and with one that covers all failing nodes.
         for share in ["0", "0.5"] {
             results.bursts.push(scenarios::burst(size, params.burst, share)?);
         }

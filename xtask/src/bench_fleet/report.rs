@@ -1,4 +1,4 @@
-//! The measurements beside their budgets, in words.
+//! The report, with budgets.
 
 use std::fmt::Write as _;
 
@@ -10,16 +10,15 @@ use super::scenarios::{
 };
 use crate::bench_facts::{machine, today};
 
-/// Budgets.
 const CORES_MAX: f64 = 1.0;
 const MEMORY_MB_MAX: f64 = 2000.0;
 const DECISIONS_S_MAX: f64 = 2.0;
 const EVENT_MS_MAX: f64 = 250.0;
-/// How much later a fatal finding may be in a flood, at the 99th percentile.
+/// Maximum delay of a fatal finding in a flood, at P99.
 const FLOOD_DELAY_MS_MAX: f64 = 100.0;
 const RESTART_S_MAX: f64 = 5.0;
 
-/// What another system has published, as the reference.
+/// Published figures of another system, for reference.
 const REFERENCE: &str = "\
 NVSentinel's published measurements, on its own machines and with Kubernetes and MongoDB beneath it, are no race on one machine: they say what a
 fleet of this size is known to cost. 57 events a second: 17.67 ms an event in its analyser, one at a time (ADR 056 of its repository). 163 s: the 90 % of
@@ -27,7 +26,7 @@ the times from fault to cordon when 375 of 1,500 nodes fail (its fault-quarantin
 100,000 nodes (its pull request 1789). Source: github.com/NVIDIA/NVSentinel, read in November 2026.
 ";
 
-/// What is over its budget.
+/// Scenarios over their budget.
 pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>> {
     let mut over = Vec::new();
     for result in &results.steady {
@@ -59,7 +58,7 @@ pub(super) fn over_budget(results: &FleetResults) -> anyhow::Result<Vec<String>>
     Ok(over)
 }
 
-/// Fails when the log lost or doubled a finding. This is no budget: it counts at every size.
+/// Fails if the log lost or duplicated a finding. Not a budget: this applies at every size.
 pub(super) fn check_nothing_lost(results: &FleetResults) -> anyhow::Result<()> {
     let Some(result) = &results.certified else { return Ok(()) };
     let get = |name: &str| result.measurements.get(name);
@@ -141,7 +140,7 @@ fn steady(text: &mut String, all: &[SteadyResult]) -> anyhow::Result<()> {
     joined(text, all)
 }
 
-/// How they came, and how the server comes back with as many.
+/// The join phase, and a restart with all nodes in the log.
 fn joined(text: &mut String, all: &[SteadyResult]) -> anyhow::Result<()> {
     writeln!(
         text,

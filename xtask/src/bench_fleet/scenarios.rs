@@ -1,4 +1,4 @@
-//! What is measured, one function each.
+//! The scenarios, one function each.
 
 use std::fs;
 use std::path::Path;
@@ -18,9 +18,9 @@ pub(super) struct SteadyResult {
     pub(super) nodes: usize,
     pub(super) seconds: usize,
     pub(super) cost: ServerCost,
-    /// MemoryUsage before anybody came.
+    /// Memory before any node connects.
     pub(super) empty_mb: f64,
-    /// How long the next start took, after it was killed, and of that its processor time.
+    /// Time and CPU time of the next start after a kill.
     pub(super) restart: (Duration, Duration),
     pub(super) measurements: Measurements,
 }
@@ -80,7 +80,7 @@ pub(super) fn findings(
     Ok(FindingsResult { nodes, measurements })
 }
 
-/// Bytes of each report in a flood: about what a message may have.
+/// Size of each flood report, close to the message limit.
 const FLOOD_BYTES: usize = 1_000_000;
 
 pub(super) struct FloodResult {
@@ -144,7 +144,7 @@ pub(super) fn burst(
 
 pub(super) struct CertifiedResult {
     pub(super) nodes: usize,
-    /// MemoryUsage before and with all connections.
+    /// Memory before and with all connections.
     pub(super) pss_mb: (f64, f64),
     pub(super) peak_rss_mb: f64,
     pub(super) measurements: Measurements,
@@ -171,7 +171,8 @@ pub(super) fn certified(size: Size, nodes: usize) -> anyhow::Result<CertifiedRes
         let running = || server.as_ref().context("the server runs").map(BenchServer::pid);
         match mark {
             "enrolled" => {
-                // Enrolled by one that is fresh, so that what enrolling left behind is not counted for connections.
+                // A fresh server, so that memory left over from enrolment is not attributed to
+                // connections.
                 server.take().context("the server runs")?.stop()?;
                 server = Some(BenchServer::start_at(size, &folder, Transport::Tls, address)?);
                 let pid = server.as_ref().context("the server runs")?.pid();
@@ -212,7 +213,7 @@ impl RestartResult {
     }
 }
 
-/// Starts of each kind.
+/// Starts per kind.
 const STARTS: usize = 3;
 
 pub(super) fn restarts(
@@ -256,7 +257,7 @@ pub(super) fn restarts(
     };
     let worst = || copy_server_dir(&history, &folder);
     measure("after kill -9, just before the state is kept next", true, &worst, &BenchServer::kill)?;
-    // One that was stopped in order leaves its state; the copy above is from before.
+    // An orderly stop writes a snapshot, unlike the history that was copied.
     BenchServer::start(size, &folder, Transport::Plain)?.stop()?;
     measure("after it was stopped", true, &|| Ok(()), &BenchServer::stop)?;
     let none = || remove_snapshots(&folder);
@@ -264,20 +265,20 @@ pub(super) fn restarts(
     Ok(restarts)
 }
 
-/// Whether a file is there and was written after the other. A history that an older program wrote may
+/// Whether a file exists and is newer than the other. A history written by an older program may
 /// have another format.
 fn is_newer(file: &Path, than: &Path) -> bool {
     let written = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     matches!((written(file), written(than)), (Ok(file), Ok(than)) if file > than)
 }
 
-/// Copies a server's folder: the log, the state that was kept and the authority, without which a
-/// server does not take up a log.
+/// Copies a server folder: the log, its snapshots and the authority, without which a server does
+/// not open a log.
 fn copy_server_dir(from: &Path, to: &Path) -> anyhow::Result<()> {
     remove_snapshots(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        // Files that nodes have sent are not needed.
+        // Uploads from nodes are not needed.
         if entry.file_type()?.is_file() {
             fs::copy(entry.path(), to.join(entry.file_name()))?;
         }
@@ -285,7 +286,7 @@ fn copy_server_dir(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes states that were kept.
+/// Removes all snapshots.
 fn remove_snapshots(folder: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

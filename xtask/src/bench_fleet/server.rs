@@ -1,4 +1,4 @@
-//! A server of its own in a folder of its own, and what it costs.
+//! A server process with its own folder, and its cost.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,23 +15,23 @@ use crate::process::{ChildProcess, CpuTime, MemoryUsage, process_cpu_time};
 use crate::python::target;
 use crate::shell::command;
 
-/// Longer than a start may ever take.
+/// Longer than any start takes.
 const START_WAIT: Duration = Duration::from_secs(180);
 
-/// A folder for a server, empty.
+/// Creates an empty folder for a server.
 pub(super) fn folder(name: &str) -> anyhow::Result<PathBuf> {
     let folder = target().join("bench/fleet").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    // A server keeps its keys there, and refuses a folder that others may use.
+    // The folder holds keys, so the server requires mode 0700.
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
     Ok(folder)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// Loopback without TLS: whoever says a name is believed.
+    /// Plaintext on loopback, where node names are not authenticated.
     Plain,
     Tls,
 }
@@ -39,9 +39,9 @@ pub(super) enum Transport {
 pub(super) struct BenchServer {
     pub(super) process: ChildProcess,
     pub(super) address: SocketAddr,
-    /// From the start of the process until it answered.
+    /// From process start until the first response.
     pub(super) ready_after: Duration,
-    /// Processor time until then.
+    /// CPU time until then.
     pub(super) ready_cpu: Duration,
     farrier: PathBuf,
     folder: PathBuf,
@@ -49,7 +49,7 @@ pub(super) struct BenchServer {
 }
 
 impl BenchServer {
-    /// Starts one on a port that the kernel chooses.
+    /// Starts a server on a port chosen by the kernel.
     pub(super) fn start(size: Size, folder: &Path, transport: Transport) -> anyhow::Result<Self> {
         Self::start_at(size, folder, transport, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
@@ -97,14 +97,14 @@ impl BenchServer {
         self.process.pid()
     }
 
-    /// A token of a person who may do everything.
+    /// Creates an admin user and returns the token.
     pub(super) fn admin_token(&self) -> anyhow::Result<String> {
         let output =
             self.run_command(&["user", "add", "bench", "--role", "admin", "--expires", "1d"])?;
         output.lines().next().map(str::to_owned).context("no token")
     }
 
-    /// A token that so many nodes may join with, and the authority's fingerprint.
+    /// Creates a join token for this many nodes. Also returns the CA fingerprint.
     pub(super) fn join_token(&self, nodes: usize) -> anyhow::Result<(String, String)> {
         let uses = nodes.to_string();
         let output = self.run_command(&["token", "create", "--pool", "train", "--uses", &uses])?;
@@ -123,14 +123,14 @@ impl BenchServer {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Ends it as a power cut would.
+    /// Kills the server, as a power cut would.
     pub(super) fn kill(mut self) -> anyhow::Result<()> {
         self.process.0.kill()?;
         self.process.0.wait()?;
         Ok(())
     }
 
-    /// Ends it in order.
+    /// Stops the server with SIGTERM.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         let pid = self.pid().to_string();
         command("kill").args(["-TERM", &pid]).status()?;
@@ -139,7 +139,7 @@ impl BenchServer {
     }
 }
 
-/// The address that the server's log names once it serves.
+/// The listen address from the server's log.
 fn listen_address(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
     let line = text.lines().find(|line| line.contains("agents are served"))?;
@@ -158,12 +158,12 @@ fn is_healthy(address: SocketAddr) -> bool {
     request().unwrap_or(false)
 }
 
-/// What a server costs between two moments.
+/// Cost of a server over a time interval.
 #[derive(Default, Clone)]
 pub(super) struct ServerCost {
-    /// Of one core.
+    /// CPU, in cores.
     pub(super) cores: f64,
-    /// Of these on the thread that decides.
+    /// CPU of the controller thread, in cores.
     pub(super) controller_cores: f64,
     pub(super) pss_mb: f64,
     pub(super) peak_rss_mb: f64,
@@ -182,7 +182,7 @@ impl ServerCost {
     }
 }
 
-/// The most that was ever resident.
+/// Peak resident memory.
 fn peak_rss_mb(pid: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

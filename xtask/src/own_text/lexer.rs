@@ -1,6 +1,5 @@
-//! Rust source as tokens: enough to see which method is called on what and with which literals.
+//! A minimal Rust lexer: enough to see which method is called on what and with which literals.
 
-/// A token and its line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token {
     pub(super) kind: TokenKind,
@@ -10,7 +9,7 @@ pub(super) struct Token {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum TokenKind {
     Ident(String),
-    /// The content of a string literal, as it is written.
+    /// Content of a string literal, with escapes as written.
     Text(String),
     Punct(char),
     /// A number, a character or a lifetime.
@@ -45,7 +44,7 @@ pub(super) fn tokens(source: &str) -> Vec<Token> {
     tokens
 }
 
-/// The token that begins at a index, none of blanks and comments, and where it ends.
+/// The token at `at`, or `None` for whitespace and comments, and the index after it.
 fn next(chars: &[char], at: usize) -> (Option<TokenKind>, usize) {
     let is = |index: usize, ch: char| chars.get(index) == Some(&ch);
     let ch = chars[at];
@@ -108,7 +107,7 @@ fn block_comment(chars: &[char], from: usize) -> usize {
     at.min(chars.len())
 }
 
-/// A string literal from its quotation mark on.
+/// A string literal that starts at its opening quote.
 fn text(chars: &[char], quote: usize, hashes: usize, is_raw: bool) -> (Option<TokenKind>, usize) {
     let mut at = quote + 1;
     while at < chars.len() {
@@ -124,7 +123,7 @@ fn text(chars: &[char], quote: usize, hashes: usize, is_raw: bool) -> (Option<To
     (Some(TokenKind::Text(content)), (end + 1 + hashes).min(chars.len()))
 }
 
-/// The index behind the bracket that closes the one at `open`; `open` itself where none is.
+/// The index after the bracket that closes the one at `open`, or `open` if there is none.
 pub(super) fn group_end(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0_i32;
     for (index, token) in tokens.iter().enumerate().skip(open) {

@@ -1,12 +1,12 @@
-//! Whether code reads our own sentences back. Reasons, errors and states are values; a sentence is
+//! Checks that no code parses our own messages. Reasons, errors and states are values; text is
 //! output.
 //!
 //! ```text
 //! crates/*/src, xtask/src ─ lexer ─> tokens ─ rules ─> matches ─ allowed.txt ─> problems
 //! ```
 //!
-//! The rules see names and literals, and not types: a text_match that reads another program's text stands
-//! in `allowed.txt` with what it reads. Comparing two values that hold sentences is not seen here.
+//! The rules see names and literals but no types. Code that parses text of other programs is listed
+//! in `allowed.txt`. Comparisons of two variables that hold messages are not detected.
 
 mod lexer;
 mod rules;
@@ -19,16 +19,16 @@ use anyhow::Context as _;
 use lexer::{Token, group_end};
 use rules::{constants, scan};
 
-/// A text_match that looks into a text which may be ours.
+/// Code that inspects a text which may be ours.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct TextMatch {
     path: String,
     line: usize,
-    /// `contains("a b")`, `why.ends_with`, `Result<_, String>`.
+    /// The match, such as `contains("a b")`, `why.ends_with` or `Result<_, String>`.
     what: String,
 }
 
-/// An exception: the path of a file or, with a slash at its end, a folder; and a text_match's `what`, or
+/// An exception: a file path, or a folder path with a trailing slash, and a `what` to match, or
 /// `*`.
 #[derive(Debug)]
 struct Exception {
@@ -46,8 +46,7 @@ impl Exception {
     }
 }
 
-/// All problems of the repository below a root: matches that nothing allows, and exceptions that
-/// nothing needs.
+/// All problems of the repository: matches without an exception, and unused exceptions.
 pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let allowed = allowed(&read(&root.join("xtask/src/own_text/allowed.txt"))?)?;
     let mut sources = BTreeMap::new();
@@ -82,7 +81,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("failed to read `{}`", path.display()))
 }
 
-/// `path | what | reason` a line; `#` begins a comment.
+/// Parses `path | what | reason` lines; `#` starts a comment.
 fn allowed(text: &str) -> anyhow::Result<Vec<Exception>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
@@ -116,7 +115,7 @@ fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The matches of all sources, by path.
+/// The matches in all sources, by path.
 fn find_matches(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<TextMatch> {
     let tests: BTreeSet<String> =
         sources.iter_mut().flat_map(|(path, tokens)| strip_tests(path, tokens)).collect();
@@ -126,7 +125,7 @@ fn find_matches(mut sources: BTreeMap<String, Vec<Token>>) -> Vec<TextMatch> {
             .any(|test| path == format!("{test}.rs") || path.starts_with(&format!("{test}/")))
     };
     sources.retain(|path, _| !is_test(path));
-    // A name that files give to other things too is only looked up in the file itself.
+    // A constant name with several meanings is resolved only within its own file.
     let mut everywhere: BTreeMap<&str, bool> = BTreeMap::new();
     for (name, is_sentence) in sources.values().flat_map(|tokens| constants(tokens)) {
         *everywhere.entry(name).or_insert(true) &= is_sentence;
@@ -150,8 +149,8 @@ fn is_library(path: &str) -> bool {
     !path.starts_with("crates/cli/") && !path.starts_with("xtask/")
 }
 
-/// Takes out items under `#[cfg(test)]`. Modules among them are files, whose paths without `.rs` are
-/// given back.
+/// Removes items under `#[cfg(test)]`. Returns the paths, without `.rs`, of test modules in
+/// separate files.
 fn strip_tests(path: &str, tokens: &mut Vec<Token>) -> Vec<String> {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     let (folder, name) = stem.rsplit_once('/').unwrap_or(("", stem));

@@ -1,10 +1,10 @@
-//! What looks into a text, on tokens.
+//! Rules that find code which inspects text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lexer::{Token, TokenKind, group_end};
 
-/// Methods that look into a text.
+/// Methods that inspect a text.
 const METHODS: [&str; 15] = [
     "contains",
     "ends_with",
@@ -23,22 +23,22 @@ const METHODS: [&str; 15] = [
     "trim_start_matches",
 ];
 
-/// Methods that rewrite a text: what they look for comes first.
+/// Methods that rewrite a text; the first argument is the pattern.
 const REWRITES: [&str; 2] = ["replace", "replacen"];
 
-/// Names of variables and fields that hold a sentence of ours or an error.
+/// Names of variables and fields that hold a message or an error.
 const SENTENCES: [&str; 6] = ["err", "error", "message", "reason", "sentence", "why"];
 
-/// Methods after which a text is still the same text.
+/// Methods that preserve the text.
 const SAME: [&str; 7] =
     ["as_deref", "as_ref", "as_str", "clone", "to_ascii_lowercase", "to_lowercase", "trim"];
 
-/// Whether a literal is more than a name, a path or a mark of another format.
+/// Whether a literal is more than a name, a path or a format marker.
 fn is_sentence(text: &str) -> bool {
     text.len() > 1 && text.contains(' ')
 }
 
-/// Constants, and whether each is a sentence: `const NAME: &str = "a sentence"`.
+/// Constants, and whether each is a message: `const NAME: &str = "a sentence"`.
 pub(super) fn constants(tokens: &[Token]) -> BTreeMap<&str, bool> {
     let mut constants = BTreeMap::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn constants(tokens: &[Token]) -> BTreeMap<&str, bool> {
     constants
 }
 
-/// What looks into a text, by line.
+/// Finds text inspections, by line.
 pub(super) fn scan(
     tokens: &[Token],
     sentences: &BTreeSet<&str>,
@@ -77,7 +77,7 @@ fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<Strin
     if at < 2 || !tokens[at - 1].is('.') || !tokens.get(at + 1)?.is('(') {
         return None;
     }
-    // What a closure does with it is looked at by itself.
+    // Closures are scanned separately.
     let argument = &tokens[at + 2..group_end(tokens, at + 1) - 1];
     let argument = argument.iter().take_while(|token| !token.is('|'));
     let argument = argument.take_while(|token| !is_rewrite(&method) || !token.is(','));
@@ -96,7 +96,7 @@ fn call(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option<Strin
     receiver.map(|receiver| format!("{receiver}.{method}"))
 }
 
-/// The sentence that the expression before a place ends in: `why`, `.text`, `to_string()`.
+/// The message expression that ends before `end`: `why`, `.text`, `to_string()`.
 fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
     loop {
         let last = tokens.get(end.checked_sub(1)?)?;
@@ -118,7 +118,7 @@ fn sentence_before(tokens: &[Token], mut end: usize) -> Option<String> {
     }
 }
 
-/// The bracket that the one at `close` closes.
+/// The bracket that is closed at `close`.
 fn opening(tokens: &[Token], close: usize) -> Option<usize> {
     let mut depth = 0;
     (0..=close).rev().find(|place| {
@@ -148,7 +148,7 @@ fn comparison(tokens: &[Token], at: usize, sentences: &BTreeSet<&str>) -> Option
             _ => break,
         }
     }
-    // A value of ours may be called `why`; what is `.text` or was made a text is none any more.
+    // A variable called `why` may be a typed value, but `.text` and `to_string()` are text.
     let receiver = sentence_before(tokens, at)?;
     let of_value =
         receiver.split_once('.').map_or(receiver == "text", |(of, _)| SENTENCES.contains(&of));
@@ -182,7 +182,7 @@ fn text_error(tokens: &[Token], at: usize) -> Option<String> {
     }
     let (mut depth, mut first, mut argument) = (0, true, Vec::new());
     for (index, token) in tokens.iter().enumerate().skip(at + 1) {
-        // The arrow of a function type closes nothing.
+        // The arrow of a function type is not a closing bracket.
         let is_arrow = token.is('>') && tokens[index - 1].is('-');
         match token.kind {
             TokenKind::Punct('<' | '(' | '[') => depth += 1,
@@ -200,7 +200,7 @@ fn text_error(tokens: &[Token], at: usize) -> Option<String> {
     (!first && argument == [Some("String")]).then(|| "Result<_, String>".to_owned())
 }
 
-/// A status of NVML by its name: it is a number.
+/// An NVML status by name; statuses should be compared as numbers.
 fn nvml_name(token: &Token) -> Option<String> {
     match &token.kind {
         TokenKind::Text(text) if text.starts_with("NVML_ERROR_") => Some(format!("\"{text}\"")),

@@ -1,4 +1,4 @@
-//! The rules on small samples, and on the repository.
+//! Tests of the rules on samples, and on the repository.
 
 use super::*;
 
@@ -21,17 +21,17 @@ fn no_code_parses_our_own_messages() {
     );
 }
 
-/// As they once were in this repository.
+/// Samples from the history of this repository.
 #[test]
 fn known_bad_samples_are_reported() {
     let samples = [
-        // Tenants were kept apart by the words of a sentence.
+        // Tenant isolation depended on the wording of a message.
         r#"let (count, rest) = text.split_once(" of ")?;"#,
         r#"let rest = rest.strip_suffix(" are out of service")?;"#,
-        // The state of a node was looked for in its reason.
+        // The state of a node was parsed from its reason.
         r#"let silent = why.text.contains("nothing was heard");"#,
         r#"node.why.text.contains("enrolled")"#,
-        // NVML's return code was formatted and parsed again.
+        // NVML return codes were formatted and parsed again.
         r#"Reading::Unreadable(why) if why.ends_with("INVALID_ARGUMENT") => return None,"#,
         r#"Reading::Unreadable(why) if why.starts_with("NVML") => {}"#,
         r#"Self::Refused(why) => why.ends_with("NO_PERMISSION"),"#,
@@ -40,7 +40,7 @@ fn known_bad_samples_are_reported() {
         r#"const NVML: &str = "watched apart"; fn f() { !item.text.contains(NVML) }"#,
         r#"const OF_GPU: &str = " of GPU "; fn f() { during.rsplit_once(OF_GPU)? }"#,
         r#"const BY: &str = ", told by NVML"; fn f() { line.ends_with(BY) }"#,
-        // A part of a sentence was taken for the cause.
+        // Part of a message was taken as the cause.
         r#"let first = item.text.split_once(". ");"#,
         r#"let cause = why.split_once(": ").map_or(why, |(_, cause)| cause);"#,
         r#"news.sort_by_key(|(id, it)| (!it.reason.contains("Xid "), *id));"#,
@@ -54,9 +54,9 @@ fn known_bad_samples_are_reported() {
         r#"match said { "it is not asked" => {} _ => {} }"#,
         r#"match said { Some("it is asked" | "asked") => {} _ => {} }"#,
         r#"matches!(said.as_str(), "it is not asked")"#,
-        // A sentence about one node was made one about several.
+        // A message about one node was rewritten for several.
         r#"text.replacen(": it ", ": each ", 1)"#,
-        // Errors were sentences.
+        // Errors were strings.
         "fn f() -> Result<Option<u32>, String> {}",
         "type Known = Box<dyn Fn() -> Result<(u8, Vec<u8>), String> + Send>;",
     ];

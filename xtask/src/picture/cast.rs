@@ -1,4 +1,4 @@
-//! A recording of a terminal in asciinema's form, version 2: a line of what it is, then a line an output with its time.
+//! A terminal recording in asciicast format version 2: a header line, then one line per output.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{TmuxWindow, tmux};
 use crate::shell::run;
 
-/// What a window writes, as it comes.
+/// Records the output of a tmux window.
 pub(super) struct Recording {
     begun: Instant,
     output: File,
@@ -32,7 +32,7 @@ impl Recording {
         self.begun.elapsed()
     }
 
-    /// Keeps what has come since the last time.
+    /// Appends the output since the last call.
     pub(super) fn record_output(&mut self) -> anyhow::Result<()> {
         self.output.read_to_end(&mut self.pending)?;
         let whole = match std::str::from_utf8(&self.pending) {
@@ -53,7 +53,7 @@ impl Recording {
     }
 }
 
-/// As JSON has it between quotes.
+/// Escapes a JSON string.
 fn escaped(text: &str) -> String {
     let letter = |letter: char| match letter {
         '"' => "\\\"".to_owned(),

@@ -1,8 +1,8 @@
-//! Pictures and a recording of `farrier top`, made by the program itself on a simulated node that works.
+//! Screenshots and a recording of `farrier top` on a simulated node under load.
 //!
 //! ```text
-//! farrier simulate inject, again and again ─> a node ─> farrier top in tmux ─┬─ capture-pane ─> SVG
-//!                                                                           └─ pipe-pane ────> asciicast
+//! farrier simulate inject, repeatedly ─> node ─> farrier top in tmux ─┬─ capture-pane ─> SVG
+//!                                                                     └─ pipe-pane ────> asciicast
 //! ```
 
 mod cast;
@@ -18,18 +18,18 @@ use anyhow::{Context, bail};
 use crate::shell::{cargo, command, print_status, root, run};
 use cast::Recording;
 
-/// The server of tmux that is ours alone.
+/// Our own tmux socket.
 const SOCKET: &str = "farrier-picture";
 
-/// Its one window.
 const WINDOW: &str = "top";
 
-/// How long a node works before it is shown: so long that lines are full.
+/// Load time before a screenshot, long enough to fill the charts.
 const LOAD_TIME: Duration = Duration::from_secs(34);
 
 const GPUS: u32 = 8;
 
-/// Draws `docs/top_80x24.svg`, `docs/top_wide.svg` and `docs/top_gpu.svg`, and records `docs/top.cast`.
+/// Draws `docs/top_80x24.svg`, `docs/top_wide.svg` and `docs/top_gpu.svg`, and records
+/// `docs/top.cast`.
 pub(crate) fn top() -> anyhow::Result<()> {
     cargo(&["build", "--quiet", "--locked", "-p", "farrier", "-p", "farrier-nvml-sim"])?;
     let node = DemoNode::create()?;
@@ -60,7 +60,6 @@ pub(crate) fn top() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A simulated node.
 struct DemoNode {
     folder: PathBuf,
     farrier: PathBuf,
@@ -91,7 +90,8 @@ impl DemoNode {
         Ok(())
     }
 
-    /// A job on six GPUs of which one is at its power limit and one is hot; a server that waits on the seventh; the last is lost.
+    /// A training job on six GPUs, one of them at its power limit and one hot, and an inference
+    /// server on the seventh. The caller injects a lost GPU as the last one.
     fn prepare(&self) -> anyhow::Result<()> {
         for gpu in 0..6 {
             let (gpu, pid) = (gpu.to_string(), (4000 + gpu).to_string());
@@ -110,14 +110,14 @@ impl DemoNode {
         Ok(())
     }
 
-    /// Lets the GPUs work for so long, in waves as training does; `cast` keeps what is drawn meanwhile.
+    /// Varies the load in waves like a training job, and records the screen.
     fn simulate_load(&self, time: Duration, cast: &mut Recording) -> anyhow::Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < time {
             let moment = cast.elapsed().as_secs();
             for gpu in 0..7_u64 {
                 let wave = (moment + 3 * gpu) % 11;
-                // Checkpoints: now and then nothing is computed.
+                // Occasional pauses, as for checkpoints.
                 let idle = wave > 8 || gpu == 6 && wave.is_multiple_of(2);
                 let number = gpu.to_string();
                 let watts = if idle { 240 } else { 560 + wave * 14 };
@@ -152,7 +152,7 @@ impl DemoNode {
         let (width, height) = (width.to_string(), height.to_string());
         let mut tmux = tmux();
         tmux.args(["new-session", "-d", "-s", WINDOW, "-x", &width, "-y", &height, &line]);
-        // What a person has set is not in the picture.
+        // Ignores the user's colour settings.
         tmux.env_remove("NO_COLOR").env("TERM", "xterm-256color");
         run(&mut tmux, "tmux new-session").context("tmux is needed: `apt-get install tmux`")?;
         Ok(TmuxWindow { name: WINDOW, output: self.folder.join("output") })
@@ -165,7 +165,6 @@ fn tmux() -> std::process::Command {
     tmux
 }
 
-/// A window of tmux.
 struct TmuxWindow {
     name: &'static str,
     output: PathBuf,
@@ -176,7 +175,7 @@ impl TmuxWindow {
         run(tmux().args(["send-keys", "-t", self.name]).args(keys), "tmux send-keys")
     }
 
-    /// What it shows, with its colours.
+    /// The screen content with colours.
     fn screen(&self) -> anyhow::Result<String> {
         let output = tmux().args(["capture-pane", "-e", "-p", "-t", self.name]).output()?;
         Ok(String::from_utf8(output.stdout)?)

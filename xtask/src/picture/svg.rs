@@ -1,6 +1,6 @@
-//! A screen as a picture of text: `tmux capture-pane -e` in, SVG out.
+//! Renders a terminal screen (`tmux capture-pane -e`) as SVG text.
 
-/// Of a ch, in the picture's units; the font's own width is stretched to it.
+/// Width of a character cell in SVG units; the font is stretched to it.
 const WIDTH: f64 = 8.4;
 const HEIGHT: f64 = 17.0;
 const MARGIN: f64 = 10.0;
@@ -8,7 +8,7 @@ const MARGIN: f64 = 10.0;
 const BACKGROUND: &str = "#14161b";
 const PLAIN: &str = "#d5d8de";
 
-/// How chars style.
+/// Text attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct TextStyle {
     colour: Option<u8>,
@@ -18,7 +18,7 @@ struct TextStyle {
 }
 
 impl TextStyle {
-    /// Takes the numbers of one `ESC [ ... m`.
+    /// Applies the parameters of an SGR sequence, `ESC [ ... m`.
     fn apply_sgr(&mut self, numbers: &str) {
         for number in numbers.split(';') {
             match number.parse().unwrap_or(0_u8) {
@@ -46,14 +46,14 @@ impl TextStyle {
     }
 }
 
-/// The picture of a screen of so many columns and rows.
+/// Renders a screen of this size.
 pub(super) fn render(screen: &str, (columns, rows): (u16, u16)) -> String {
     let width = f64::from(columns) * WIDTH + 2.0 * MARGIN;
     let height = f64::from(rows) * HEIGHT + 2.0 * MARGIN;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"{BACKGROUND}\"/>\n"
     );
-    // The terminal goes on in the next line as it looked at the end of this one.
+    // Attributes carry over from one line to the next.
     let mut style = TextStyle::default();
     for (row, line) in screen.lines().take(usize::from(rows)).enumerate() {
         let top = MARGIN + HEIGHT * f64::from(u16::try_from(row).unwrap_or(0));
@@ -83,7 +83,7 @@ pub(super) fn render(screen: &str, (columns, rows): (u16, u16)) -> String {
     text
 }
 
-/// Letters that look the same, with the column where they begin.
+/// Splits a line into runs of equal attributes, each with its start column.
 fn runs(line: &str, style: &mut TextStyle) -> Vec<(u16, String, TextStyle)> {
     let mut runs: Vec<(u16, String, TextStyle)> = Vec::new();
     let mut column = 0_u16;
