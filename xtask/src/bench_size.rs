@@ -68,7 +68,7 @@ impl Size {
         let report = match self {
             Self::Full => report.to_owned(),
             Self::Quick => {
-                format!("A quick run of a dev build: these figures mean nothing.\n\n{report}")
+                format!("Quick run of a dev build: the figures are meaningless.\n\n{report}")
             }
         };
         let folder = self.pick(root().join("bench"), target().join("bench/quick"));
@@ -85,10 +85,10 @@ impl Size {
     /// machine that may be busy.
     pub(crate) fn judge(self, over: &[String]) -> anyhow::Result<()> {
         match self {
-            Self::Quick => print_status("--- quick: budgets are not judged"),
+            Self::Quick => print_status("--- quick: budgets are not enforced"),
             Self::Full if over.is_empty() => {}
             Self::Full => {
-                bail!("over budget: {}; is the machine busy with something else?", over.join(", "))
+                bail!("over budget: {} (is the machine busy?)", over.join(", "))
             }
         }
         Ok(())

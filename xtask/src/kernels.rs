@@ -29,7 +29,7 @@ pub(crate) fn build() -> anyhow::Result<()> {
         run(&mut clang, &format!("{CLANG} {name}.cu")).context("`apt-get install clang-14`")?;
         let text = fs::read_to_string(&result)?;
         fs::write(&result, format!("{}\n{text}", source_hash_line(name)?))?;
-        print_status(&format!("{} is written", result.display()));
+        print_status(&format!("wrote {}", result.display()));
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(
                 first,
                 source_hash_line(name).unwrap(),
-                "{name}.cu was changed: run `cargo xtask kernels`"
+                "{name}.cu has changed: run `cargo xtask kernels`"
             );
         }
     }

@@ -19,7 +19,7 @@ impl ChildProcess {
     pub(crate) fn ensure_running(&mut self, name: &str) -> anyhow::Result<()> {
         match self.0.try_wait()? {
             None => Ok(()),
-            Some(status) => anyhow::bail!("{name} ended early ({status})"),
+            Some(status) => anyhow::bail!("{name} exited early ({status})"),
         }
     }
 }
@@ -80,7 +80,7 @@ impl CpuTime {
         }
         let ended = self.ended.saturating_sub(before.ended);
         if !ended.is_zero() {
-            add("children that ended", ended);
+            add("exited children", ended);
         }
         rates
     }

@@ -36,7 +36,7 @@ pub(crate) fn without_frameworks() -> anyhow::Result<()> {
         Ok(python) => python,
         Err(err) if std::env::var_os("CI").is_some() => return Err(err),
         Err(err) => {
-            print_status(&format!("warning: {err:#}; the tests of the Python package did not run"));
+            print_status(&format!("warning: {err:#}; the Python tests did not run"));
             return Ok(());
         }
     };
@@ -86,13 +86,13 @@ pub(crate) fn gpu() -> anyhow::Result<()> {
     let missing = if !has("import torch") {
         "`python3` has no torch"
     } else if !has("import torch, sys; sys.exit(not torch.cuda.is_available())") {
-        "torch sees no GPU"
+        "torch finds no GPU"
     } else if !has("import pytest") {
         "`python3` has no pytest"
     } else {
         return run(&mut pytest(python, &["tests/with_gpu"], "torch,gpu"), "pytest tests/with_gpu");
     };
-    bail!("the tests on a GPU did not run: {missing}");
+    bail!("the GPU tests did not run: {missing}");
 }
 
 fn lint(python: &Path) -> anyhow::Result<()> {

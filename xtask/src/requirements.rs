@@ -16,8 +16,9 @@ pub(crate) fn ensure_python() -> anyhow::Result<()> {
     if install(&["python3-venv"]) && has_python() {
         return Ok(());
     }
-    let advice = "Python with venv could not be installed: `apt-get install python3-venv` as root";
-    continue_without(advice, "the tests with Python clients will be skipped")
+    let advice =
+        "Python with venv could not be installed; run `apt-get install python3-venv` as root";
+    continue_without(advice, "tests with Python clients will be skipped")
 }
 
 /// Slurm, for orders on nodes of a real cluster.
@@ -29,8 +30,8 @@ pub(crate) fn ensure_slurm() -> anyhow::Result<()> {
     if install(&["--no-install-recommends", "slurm-wlm", "munge"]) && has_slurm() {
         return Ok(());
     }
-    let advice = "Slurm could not be installed: `apt-get install slurm-wlm munge` as root";
-    continue_without(advice, "the tests with Slurm will be skipped")
+    let advice = "Slurm could not be installed; run `apt-get install slurm-wlm munge` as root";
+    continue_without(advice, "tests with Slurm will be skipped")
 }
 
 /// tmux, for terminals in `cargo xtask bench top`.
@@ -47,7 +48,7 @@ pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
     if install(&["tmux"]) && has_tmux() {
         return Ok(());
     }
-    bail!("tmux could not be installed: `apt-get install tmux` as root")
+    bail!("tmux could not be installed; run `apt-get install tmux` as root")
 }
 
 /// Installs Debian packages, as root or with sudo.

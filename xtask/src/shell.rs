@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 /// Prints a line to stderr.
 pub(crate) fn print_status(text: &str) {
-    #[expect(clippy::print_stderr, reason = "xtask speaks to the person who runs it")]
+    #[expect(clippy::print_stderr, reason = "xtask reports to the terminal")]
     {
         eprintln!("{text}");
     }
@@ -17,7 +17,7 @@ pub(crate) fn print_status(text: &str) {
 /// Root of the checkout.
 pub(crate) fn root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().expect("xtask lies in the checkout").to_owned()
+    manifest.parent().expect("xtask is inside the checkout").to_owned()
 }
 
 /// A command that runs in the checkout root.

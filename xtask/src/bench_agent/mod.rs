@@ -73,9 +73,9 @@ pub(crate) fn run(size: Size) -> anyhow::Result<()> {
     let server = ServerProcess::start(&farrier, &node.folder)?;
     let mut agent = node.agent(&server.enrol("bench-1")?)?;
     let costs = costs(&node, &mut agent, params)?;
-    print_status("--- from line to finding");
+    print_status("--- latency from kernel line to finding");
     let latency = latency(&node, &mut agent, params.lines_timed)?;
-    print_status("--- a flood");
+    print_status("--- flood");
     let flood = flood(&node, &mut agent, params.flood_lines)?;
     size.publish("agent", &report::text(params, &costs, &latency, &flood)?)?;
     let mut over = Vec::new();
@@ -83,7 +83,7 @@ pub(crate) fn run(size: Size) -> anyhow::Result<()> {
         over.push("memory".to_owned());
     }
     if latency.p99_ms() > LATENCY_MS_MAX {
-        over.push("from line to finding".to_owned());
+        over.push("latency from kernel line to finding".to_owned());
     }
     size.judge(&over)
 }
@@ -129,7 +129,7 @@ fn costs(
     agent.process.ensure_running("the agent")?;
     let mut costs = vec![WatcherCost {
         name: "farrier agent",
-        rates: rates.next().context("the agent was measured")?,
+        rates: rates.next().context("the agent was not measured")?,
         memory: MemoryUsage::of_process(agent.process.pid())?,
         rounds: None,
     }];
@@ -205,7 +205,7 @@ fn flood(node: &BenchNode, agent: &mut AgentProcess, lines: u64) -> anyhow::Resu
     let (written, counted_after) = (last_line - begun, last_line.elapsed());
     let lost = "\nfarrier_agent_kernel_lines_lost_total 0\n";
     if counted != lines || !agent.metrics()?.contains(lost) {
-        bail!("{counted} of {lines} lines were counted, or lines were lost");
+        bail!("only {counted} of {lines} lines were counted, or the agent lost lines");
     }
     let ms_per_s = CpuTime::measure(pid, "probe")?.rates_since(&cpu_before).values().sum();
     let memory = MemoryUsage::of_process(pid)?;

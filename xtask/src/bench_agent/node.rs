@@ -81,13 +81,14 @@ impl BenchNode {
         let begun = Instant::now();
         while !self.is_healthy()? {
             if begun.elapsed() > TIMEOUT {
-                bail!("the agent does not become healthy; its log is {}", at("log"));
+                bail!("the agent did not become healthy; see its log {}", at("log"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
         let log = fs::read_to_string(self.at("log"))?;
         let address = log.lines().find_map(|line| line.split("address=").nth(1));
-        let address = address.context("the agent does not say where it listens")?.trim().to_owned();
+        let address =
+            address.context("no listen address in the log of the agent")?.trim().to_owned();
         Ok(AgentProcess { process, address, sink: File::open(self.at("sink.jsonl"))? })
     }
 
@@ -138,7 +139,10 @@ impl AgentProcess {
         let mut response = String::new();
         stream.read_to_string(&mut response)?;
         if !response.starts_with("HTTP/1.1 200 ") {
-            bail!("/metrics does not response: {}", response.lines().next().unwrap_or_default());
+            bail!(
+                "unexpected response from /metrics: {}",
+                response.lines().next().unwrap_or_default()
+            );
         }
         Ok(response)
     }
@@ -159,6 +163,9 @@ impl AgentProcess {
                 return Ok(found);
             }
         }
-        bail!("it does not come to the sink; last: {}", text.lines().last().unwrap_or_default())
+        bail!(
+            "timed out waiting for the sink; last line: {}",
+            text.lines().last().unwrap_or_default()
+        )
     }
 }

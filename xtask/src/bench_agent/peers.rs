@@ -80,7 +80,7 @@ mod tests {
     fn clients_match_the_pinned_test_versions() {
         let tests = include_str!("../../../crates/cli/tests/simulate/test_node.rs");
         for client in super::CLIENTS {
-            assert!(tests.contains(client), "{client} is not what the tests install");
+            assert!(tests.contains(client), "{client} differs from the version in the tests");
         }
     }
 }

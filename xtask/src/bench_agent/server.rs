@@ -37,7 +37,7 @@ impl ServerProcess {
                 break (address, fingerprint);
             }
             if begun.elapsed() > TIMEOUT {
-                bail!("the server does not serve; its log is {}", log.display());
+                bail!("the server did not start; see its log {}", log.display());
             }
             std::thread::sleep(Duration::from_millis(20));
         };
@@ -58,12 +58,12 @@ impl ServerProcess {
         create.args(["server", "token", "create", "--pool", "bench", "--dir"]);
         let made = create.arg(self.folder.join("server")).output()?;
         let token = String::from_utf8(made.stdout)?;
-        let token = token.lines().next().context("no token was made")?;
+        let token = token.lines().next().context("no token in the output")?;
         let mut enrol = command(&self.farrier);
         enrol.args(["agent", "enrol", "--server", &self.url, "--node", node, "--token", token]);
         enrol.args(["--ca-fingerprint", &self.fingerprint, "--identity"]).arg(&identity);
         if !enrol.stdout(Stdio::null()).status()?.success() {
-            bail!("the node does not enrol");
+            bail!("failed to enrol the node");
         }
         Ok(format!(
             "[server]\nurl = {:?}\nidentity = {:?}\n[orders]\nenabled = true\nscheduler = \"host\"\nallow_reboot = false\nallow_reset = false\n",

@@ -33,8 +33,8 @@ pub(super) fn run(
     ));
     let mut agents = command(size.example("load"));
     let mut child = agents.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut input = child.stdin.take().context("the child has a pipe")?;
-    let output = BufReader::new(child.stdout.take().context("the child has a pipe")?);
+    let mut input = child.stdin.take().context("the child has no pipe")?;
+    let output = BufReader::new(child.stdout.take().context("the child has no pipe")?);
     let mut process = ChildProcess(child);
     let mut measurements = Measurements::default();
     for line in output.lines() {
@@ -51,7 +51,7 @@ pub(super) fn run(
     }
     let status = process.0.wait()?;
     if !status.success() {
-        bail!("the agents failed ({status})");
+        bail!("the load generator failed ({status})");
     }
     Ok(measurements)
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     let params = size.pick(FULL, QUICK);
     let known = ["burst", "findings", "flood", "steady", "restart", "certified"];
     if let Some(unknown) = parts.iter().find(|part| !known.contains(part)) {
-        bail!("`{unknown}` is none of {}", known.join(", "));
+        bail!("unknown scenario `{unknown}`; expected one of {}", known.join(", "));
     }
     let selected = |part: &str| parts.is_empty() || parts.contains(&part);
     size.build(&[

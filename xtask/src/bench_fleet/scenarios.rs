@@ -40,7 +40,9 @@ pub(super) fn steady(
     let measurements = load::run(size, &args, |mark| {
         match mark {
             "begin" => before = Some(CpuTime::measure(server.pid(), "child")?),
-            _ => cost = ServerCost::since(before.as_ref().context("it has begun")?, server.pid())?,
+            _ => {
+                cost = ServerCost::since(before.as_ref().context("no `begin` mark")?, server.pid())?
+            }
         }
         Ok(())
     })?;
@@ -114,7 +116,7 @@ pub(super) fn flood(
     server.kill()?;
     let log = ["log", "log-wal"]
         .map(|name| fs::metadata(folder.join(name)).map_or(0, |metadata| metadata.len()));
-    #[expect(clippy::cast_precision_loss, reason = "some gigabytes")]
+    #[expect(clippy::cast_precision_loss, reason = "a few gigabytes")]
     let log_mb = log.iter().sum::<u64>() as f64 / 1e6;
     Ok(FloodResult { nodes, flooding, log_mb, peak_rss_mb, measurements })
 }
@@ -152,7 +154,7 @@ pub(super) struct CertifiedResult {
 
 impl CertifiedResult {
     pub(super) fn bytes_each(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "some thousands")]
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
         let nodes = self.nodes as f64;
         (self.pss_mb.1 - self.pss_mb.0) * 1e6 / nodes
     }
@@ -168,28 +170,28 @@ pub(super) fn certified(size: Size, nodes: usize) -> anyhow::Result<CertifiedRes
     let (mut pss_mb, mut peak_rss_mb) = ((0.0, 0.0), 0.0);
     let args = ["certified", &url, &join, &fingerprint, &person, &nodes.to_string()];
     let measurements = load::run(size, &args, |mark| {
-        let running = || server.as_ref().context("the server runs").map(BenchServer::pid);
+        let running = || server.as_ref().context("the server is not running").map(BenchServer::pid);
         match mark {
             "enrolled" => {
                 // A fresh server, so that memory left over from enrolment is not attributed to
                 // connections.
-                server.take().context("the server runs")?.stop()?;
+                server.take().context("the server is not running")?.stop()?;
                 server = Some(BenchServer::start_at(size, &folder, Transport::Tls, address)?);
-                let pid = server.as_ref().context("the server runs")?.pid();
+                let pid = server.as_ref().context("the server is not running")?.pid();
                 pss_mb.0 = MemoryUsage::of_process(pid)?.pss_mb();
             }
             "connected" => {
                 let pid = running()?;
                 pss_mb.1 = MemoryUsage::of_process(pid)?.pss_mb();
                 peak_rss_mb = ServerCost::since(&CpuTime::measure(pid, "child")?, pid)?.peak_rss_mb;
-                server.take().context("the server runs")?.kill()?;
+                server.take().context("the server is not running")?.kill()?;
             }
             "gone" => server = Some(BenchServer::start_at(size, &folder, Transport::Tls, address)?),
             _ => {}
         }
         Ok(())
     })?;
-    server.context("the server runs")?.stop()?;
+    server.context("the server is not running")?.stop()?;
     Ok(CertifiedResult { nodes, pss_mb, peak_rss_mb, measurements })
 }
 
@@ -234,7 +236,8 @@ pub(super) fn restarts(
     }
     let text = fs::read_to_string(&summary)?;
     let mut numbers = text.split(' ').map(str::parse::<f64>);
-    let mut next = || Ok::<_, anyhow::Error>(numbers.next().context("a figure")??);
+    let mut next =
+        || Ok::<_, anyhow::Error>(numbers.next().context("missing value in the summary")??);
     let (entries, nodes, days) = (next()?, next()?, next()?);
     let folder = folder("restart")?;
     copy_server_dir(&history, &folder)?;
@@ -256,12 +259,12 @@ pub(super) fn restarts(
         Ok::<_, anyhow::Error>(())
     };
     let worst = || copy_server_dir(&history, &folder);
-    measure("after kill -9, just before the state is kept next", true, &worst, &BenchServer::kill)?;
+    measure("after kill -9, just before the next snapshot", true, &worst, &BenchServer::kill)?;
     // An orderly stop writes a snapshot, unlike the history that was copied.
     BenchServer::start(size, &folder, Transport::Plain)?.stop()?;
-    measure("after it was stopped", true, &|| Ok(()), &BenchServer::stop)?;
+    measure("after an orderly stop", true, &|| Ok(()), &BenchServer::stop)?;
     let none = || remove_snapshots(&folder);
-    measure("with no state that was kept", false, &none, &BenchServer::kill)?;
+    measure("without a snapshot", false, &none, &BenchServer::kill)?;
     Ok(restarts)
 }
 

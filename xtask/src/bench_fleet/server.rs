@@ -78,12 +78,12 @@ impl BenchServer {
             let ended = process.ensure_running("the server");
             ended.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
             if begun.elapsed() > START_WAIT {
-                bail!("the server does not answer");
+                bail!("the server did not respond in time");
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         let ready_after = begun.elapsed();
-        let ready_cpu = process_cpu_time(process.pid()).context("the server runs")?;
+        let ready_cpu = process_cpu_time(process.pid()).context("the server is not running")?;
         let folder = folder.to_owned();
         Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, transport })
     }

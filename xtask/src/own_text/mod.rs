@@ -63,7 +63,7 @@ pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut problems: Vec<String> = open
         .map(|text_match| {
             format!(
-                "{}:{}: reads a text back: {}",
+                "{}:{}: parses a message: {}",
                 text_match.path, text_match.line, text_match.what
             )
         })
@@ -72,7 +72,7 @@ pub(crate) fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
         .iter()
         .filter(|exception| !matches.iter().any(|text_match| exception.covers(text_match)));
     problems.extend(stale.map(|exception| {
-        format!("allowed.txt: nothing needs `{} | {}`", exception.path, exception.what)
+        format!("allowed.txt: unused exception `{} | {}`", exception.path, exception.what)
     }));
     Ok(problems)
 }

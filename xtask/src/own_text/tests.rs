@@ -16,7 +16,7 @@ fn no_code_parses_our_own_messages() {
     let problems = problems(&crate::shell::root()).unwrap();
     assert!(
         problems.is_empty(),
-        "make a value of it, or name in xtask/src/own_text/allowed.txt whose text it is:\n{}",
+        "use a typed value, or list the source of the text in xtask/src/own_text/allowed.txt:\n{}",
         problems.join("\n")
     );
 }

@@ -56,7 +56,7 @@ pub(crate) fn top() -> anyhow::Result<()> {
     node.simulate_load(LOAD_TIME / 2, &mut nothing)?;
     fs::write(docs.join("top_wide.svg"), svg::render(&wide.screen()?, (150, 40)))?;
     wide.end()?;
-    print_status("drawn: docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
+    print_status("wrote docs/top_80x24.svg, docs/top_gpu.svg, docs/top_wide.svg, docs/top.cast");
     Ok(())
 }
 
@@ -154,7 +154,7 @@ impl DemoNode {
         tmux.args(["new-session", "-d", "-s", WINDOW, "-x", &width, "-y", &height, &line]);
         // Ignores the user's colour settings.
         tmux.env_remove("NO_COLOR").env("TERM", "xterm-256color");
-        run(&mut tmux, "tmux new-session").context("tmux is needed: `apt-get install tmux`")?;
+        run(&mut tmux, "tmux new-session").context("tmux is required: `apt-get install tmux`")?;
         Ok(TmuxWindow { name: WINDOW, output: self.folder.join("output") })
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     fn colours_and_columns_are_preserved() {
         let picture = render("a\x1b[31m<b>\x1b[0;7mc\x1b[0m d", (8, 1));
         assert!(picture.contains("fill=\"#ff6b68\">&lt;b&gt;</text>"), "{picture}");
-        assert!(picture.contains("<rect x=\"43.6\""), "what is chosen has a ground: {picture}");
+        assert!(picture.contains("<rect x=\"43.6\""), "reversed text has a background: {picture}");
         let begun: Vec<u16> = runs("a\x1b[31mbc\x1b[0m d", &mut TextStyle::default())
             .into_iter()
             .map(|(column, ..)| column)
