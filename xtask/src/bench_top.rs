@@ -86,11 +86,11 @@ fn create_node(farrier: &Path) -> anyhow::Result<PathBuf> {
     for gpu in 0..8 {
         let (pid, gpu) = ((4000 + gpu).to_string(), gpu.to_string());
         let process = ["process", &pid, "--memory-mib", "69000", "--sm", "93", "--gpu", &gpu];
-        for words in [&process[..], &["utilisation", "97", "--gpu", &gpu]] {
+        for args in [&process[..], &["utilisation", "97", "--gpu", &gpu]] {
             let mut inject = command(farrier);
-            inject.args(["simulate", "inject"]).arg(&node).args(words).stdout(Stdio::null());
+            inject.args(["simulate", "inject"]).arg(&node).args(args).stdout(Stdio::null());
             if !inject.status()?.success() {
-                bail!("`farrier simulate inject {}` failed", words.join(" "));
+                bail!("`farrier simulate inject {}` failed", args.join(" "));
             }
         }
     }

@@ -53,10 +53,10 @@ pub(crate) fn ensure_tmux() -> anyhow::Result<()> {
 
 /// Installs Debian packages, as root or with sudo.
 fn install(packages: &[&str]) -> bool {
-    for (program, words) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
+    for (program, args) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
         let run = |step: &[&str]| {
             let mut apt = command(program);
-            apt.args(words).args(step).env("DEBIAN_FRONTEND", "noninteractive");
+            apt.args(args).args(step).env("DEBIAN_FRONTEND", "noninteractive");
             apt.stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status()

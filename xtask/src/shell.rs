@@ -28,7 +28,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Runs `cargo` with these arguments and shows its output.
-pub(crate) fn cargo(words: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = command(cargo);
     // `cargo run` sets these for our package. Build scripts depend on them, so passing them on
@@ -39,7 +39,7 @@ pub(crate) fn cargo(words: &[&str]) -> anyhow::Result<()> {
             cargo.env_remove(name);
         }
     }
-    run(cargo.args(words), &format!("cargo {}", words.join(" ")))
+    run(cargo.args(args), &format!("cargo {}", args.join(" ")))
 }
 
 /// Runs a command. An error names it.

@@ -197,7 +197,7 @@ const OTHER: Sku = Sku {
 impl Sku {
     /// The constants of a GPU model; unlisted models are derived from their facts.
     pub(crate) fn for_gpu(gpu: &GpuFacts) -> Self {
-        let known = match gpu.id.as_str() {
+        let constants = match gpu.id.as_str() {
             "H200-SXM5-141GB" => Some(H200),
             "H100-SXM5-80GB" => Some(H100_SXM),
             "H100-PCIe-80GB" => Some(H100_PCIE),
@@ -206,7 +206,7 @@ impl Sku {
             "B200-SXM6-180GB" => Some(B200),
             _ => None,
         };
-        known.unwrap_or_else(|| Self::from_facts(gpu))
+        constants.unwrap_or_else(|| Self::from_facts(gpu))
     }
 
     #[expect(

@@ -42,9 +42,9 @@ impl PeerProcess {
 pub(super) fn start(node: &BenchNode) -> anyhow::Result<Vec<PeerProcess>> {
     let python = install()?;
     let each = PEERS.iter().enumerate();
-    each.map(|(number, (name, begin, look))| {
+    each.map(|(number, (name, setup, reading))| {
         let source = format!(
-            "import os, time\n{begin}\nnext = time.monotonic()\nwhile True:\n    {look}\n    os.write(1, b'.')\n    \
+            "import os, time\n{setup}\nnext = time.monotonic()\nwhile True:\n    {reading}\n    os.write(1, b'.')\n    \
              next += 1\n    time.sleep(max(0, next - time.monotonic()))\n"
         );
         let rounds = node.at(&format!("peer-{number}"));

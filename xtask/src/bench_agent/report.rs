@@ -58,11 +58,12 @@ fn write_costs(
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|")?;
     for cost in costs {
-        let looked = cost.rounds.map_or("by tiers".to_owned(), |rounds| format!("{rounds} times"));
+        let readings =
+            cost.rounds.map_or("by tiers".to_owned(), |rounds| format!("{rounds} times"));
         let budget = cost.rounds.map_or(format!("RSS {RSS_MB_MAX:.0} MB"), |_| String::new());
         writeln!(
             text,
-            "| `{}` | {looked} | {:.2} | {:.2} | {:.1} | {:.1} | {budget} |",
+            "| `{}` | {readings} | {:.2} | {:.2} | {:.1} | {:.1} | {budget} |",
             cost.name,
             cost.ms_per_s(),
             cost.ms_per_s() / agent.ms_per_s(),

@@ -60,7 +60,7 @@ impl BenchServer {
         transport: Transport,
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
-        let (farrier, log) = (size.farrier(), folder.join("said"));
+        let (farrier, log) = (size.farrier(), folder.join("server.log"));
         let begun = Instant::now();
         let mut run = command(&farrier);
         run.args(["server", "run", "--listen", &listen.to_string(), "--dir"]).arg(folder);

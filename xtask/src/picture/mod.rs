@@ -80,12 +80,12 @@ impl DemoNode {
         Ok(node)
     }
 
-    fn inject(&self, words: &[&str]) -> anyhow::Result<()> {
+    fn inject(&self, args: &[&str]) -> anyhow::Result<()> {
         let mut inject = command(&self.farrier);
-        inject.args(["simulate", "inject"]).arg(self.folder.join("node")).args(words);
+        inject.args(["simulate", "inject"]).arg(self.folder.join("node")).args(args);
         let status = inject.stdout(Stdio::null()).status()?;
         if !status.success() {
-            bail!("`farrier simulate inject {}` failed", words.join(" "));
+            bail!("`farrier simulate inject {}` failed", args.join(" "));
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ use crate::test_node::TestNode;
 
 fn check(node: &TestNode, more: &[&str]) -> Ran {
     let (root, nvml) = (node.path().join("root"), node.path().join("lib/libnvidia-ml.so.1"));
-    let mut words = vec!["check", "--root", root.to_str().unwrap(), "--on", "2026-11-15"];
-    words.extend(["--nvml", nvml.to_str().unwrap()]);
-    words.extend(more);
-    run(&words)
+    let mut args = vec!["check", "--root", root.to_str().unwrap(), "--on", "2026-11-15"];
+    args.extend(["--nvml", nvml.to_str().unwrap()]);
+    args.extend(more);
+    run(&args)
 }
 
 fn report(ran: &Ran) -> Value {
@@ -44,8 +44,8 @@ fn live_faults_fail_the_check_and_its_capture() {
         (&["nic", "mlx5_3", "--state", "DOWN"], "port-not-up", "caveat"),
         (&["--gpu", "5", "xid", "95"], "xid-critical", "blocked"),
     ];
-    for (words, ..) in &cases {
-        node.inject(words);
+    for (args, ..) in &cases {
+        node.inject(args);
     }
     let folder = node.path().join("capture");
     let folder = folder.to_str().unwrap();

@@ -7,12 +7,12 @@ use crate::test_node::{TestNode, python};
 
 const START_MS: u64 = 1_800_000_000_000;
 
-fn clock(node: &TestNode, words: &[&str]) {
+fn clock(node: &TestNode, args: &[&str]) {
     let dir = node.dir();
-    let mut all = vec!["simulate", "clock", &dir];
-    all.extend(words);
-    let ran = run(&all);
-    assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+    let mut command = vec!["simulate", "clock", &dir];
+    command.extend(args);
+    let ran = run(&command);
+    assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
 }
 
 #[test]

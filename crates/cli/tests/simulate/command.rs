@@ -34,8 +34,8 @@ fn node_directory_is_complete() {
 
 #[test]
 fn same_seed_and_clock_give_identical_files() {
-    let words = ["--sku", "H100-SXM5-80GB", "--clock-unix-ms", "1800000000000"];
-    let (one, other) = (TestNode::with_args(&words), TestNode::with_args(&words));
+    let args = ["--sku", "H100-SXM5-80GB", "--clock-unix-ms", "1800000000000"];
+    let (one, other) = (TestNode::with_args(&args), TestNode::with_args(&args));
     for file in ["node.json", "host.json", "gpus/3.json", "root/dev/kmsg", "root/proc/uptime"] {
         let read = |node: &TestNode| fs::read_to_string(node.path().join(file)).unwrap();
         assert_eq!(read(&one), read(&other), "{file}");
@@ -87,21 +87,21 @@ fn invalid_arguments_fail_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("node");
     let dir = dir.to_str().unwrap();
-    let node = |words: &[&str]| {
-        let mut all = vec!["simulate", "node", dir];
-        all.extend(words);
-        run(&all)
+    let node = |args: &[&str]| {
+        let mut command = vec!["simulate", "node", dir];
+        command.extend(args);
+        run(&command)
     };
-    for (words, expected) in [
+    for (args, expected) in [
         (vec!["--sku", "H100-SXM5-81GB"], "did you mean"),
         (vec!["--sku", "T4", "--gpus", "17"], "1 to 16"),
         (vec!["--sku", "T4", "--driver", "newest"], "not a driver version"),
     ] {
-        let ran = node(&words);
-        assert_eq!(ran.code, 2, "{words:?}");
+        let ran = node(&args);
+        assert_eq!(ran.code, 2, "{args:?}");
         assert!(
             ran.stderr.contains(expected) && ran.stderr.contains("hint: "),
-            "{words:?}: {}",
+            "{args:?}: {}",
             ran.stderr
         );
     }
@@ -109,7 +109,7 @@ fn invalid_arguments_fail_with_a_hint() {
     assert_eq!(absent.code, 2);
     assert!(absent.stderr.contains("there is no simulated node"), "{}", absent.stderr);
     assert_eq!(node(&["--sku", "T4", "--gpus", "1"]).code, 0);
-    for (words, expected) in [
+    for (args, expected) in [
         (vec!["error", "nvmlDeviceGetName", "GPU_IS_LOSTT"], "GPU_IS_LOST?"),
         (vec!["error", "getName", "15"], "not the name of an NVML function"),
         (vec!["hang", "nvmlDeviceGetName", "soon"], "not a duration"),
@@ -118,11 +118,11 @@ fn invalid_arguments_fail_with_a_hint() {
         (vec!["lost", "--gpu", "1"], "has no GPU 1"),
         (vec!["recovery-action", "9"], "not a recovery action"),
     ] {
-        let mut all = vec!["simulate", "inject", dir];
-        all.extend(&words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}");
-        assert!(ran.stderr.contains(expected), "{words:?}: {}", ran.stderr);
+        let mut command = vec!["simulate", "inject", dir];
+        command.extend(&args);
+        let ran = run(&command);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
     }
 }
 
@@ -165,15 +165,15 @@ fn unknown_nvml_function_fails_with_a_suggestion() {
         (["hang", "nvmlDevicGetCount_v2", "2"], "`nvmlDeviceGetCount_v2`"),
         (["error", "field:none", "3"], "is not a field"),
     ];
-    for (words, expected) in cases {
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}: {}", ran.stdout);
-        assert!(ran.stderr.contains(expected), "{words:?}: {}", ran.stderr);
+    for (args, expected) in cases {
+        let mut command = vec!["simulate", "inject", &dir];
+        command.extend(args);
+        let ran = run(&command);
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
     }
-    for words in [["error", "nvmlDeviceGetCount", "3"], ["error", "*", "3"]] {
-        node.inject(&words);
+    for args in [["error", "nvmlDeviceGetCount", "3"], ["error", "*", "3"]] {
+        node.inject(&args);
     }
 }
 

@@ -13,13 +13,13 @@ fn diag(node: &TestNode, more: &[&str]) -> Ran {
     let nvml = node.path().join("lib/libnvidia-ml.so.1");
     let (file, history) = (node.path().join("cuda.json"), node.path().join("history"));
     std::fs::write(&file, HEALTHY).unwrap();
-    let mut words = vec!["diag", "--nvml", nvml.to_str().unwrap()];
-    words.extend(["--history", history.to_str().unwrap()]);
+    let mut args = vec!["diag", "--nvml", nvml.to_str().unwrap()];
+    args.extend(["--history", history.to_str().unwrap()]);
     if !more.contains(&"real") {
-        words.extend(["--simulated", file.to_str().unwrap()]);
+        args.extend(["--simulated", file.to_str().unwrap()]);
     }
-    words.extend(more.iter().filter(|word| **word != "real"));
-    run(&words)
+    args.extend(more.iter().filter(|word| **word != "real"));
+    run(&args)
 }
 
 #[test]

@@ -8,13 +8,13 @@ use crate::test_node::{TestNode, python, wait_with_timeout};
 
 /// A client that keeps a handle and polls until a call with it returns the expected code.
 const HOLD_HANDLE: &str = "
-held = gpu(0)
-print('held')
-def until(wanted):
+handle = gpu(0)
+print('ready')
+def until(expected):
     start = time.monotonic()
-    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 300:
+    while code(nvmlDeviceGetPowerUsage, handle) != expected and time.monotonic() - start < 300:
         time.sleep(0.01)
-    print(code(nvmlDeviceGetPowerUsage, held))
+    print(code(nvmlDeviceGetPowerUsage, handle))
 ";
 
 #[test]
@@ -101,7 +101,7 @@ print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTempera
     let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}until(15)\nuntil(0)\n"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
-    assert_eq!(line(), "held");
+    assert_eq!(line(), "ready");
     node.inject(&["lost"]);
     assert_eq!(line(), "15");
     node.inject(&["clear"]);
@@ -162,18 +162,18 @@ print(json.dumps([nvmlDeviceGetEnforcedPowerLimit(one), nvmlDeviceGetComputeMode
 const POLLER: &str = "
 handles = [gpu(index) for index in range(8)]
 print('ready')
-reads, wrong = 0, []
+reads, errors = 0, []
 end = time.monotonic() + 60
 while not os.path.exists(os.environ['STOP']) and time.monotonic() < end:
     for handle in handles:
         try:
-            seen = (nvmlDeviceGetTemperature(handle, 0), nvmlDeviceGetMemoryInfo(handle).total, nvmlDeviceGetName(handle))
-            if not (30 <= seen[0] <= 95 and seen[1] == 81559 << 20 and seen[2] == 'NVIDIA H100 80GB HBM3'):
-                wrong.append(seen)
+            reading = (nvmlDeviceGetTemperature(handle, 0), nvmlDeviceGetMemoryInfo(handle).total, nvmlDeviceGetName(handle))
+            if not (30 <= reading[0] <= 95 and reading[1] == 81559 << 20 and reading[2] == 'NVIDIA H100 80GB HBM3'):
+                errors.append(reading)
         except NVMLError as err:
-            wrong.append(err.value)
+            errors.append(err.value)
         reads += 1
-print(json.dumps([reads > 50, wrong[:5]]))
+print(json.dumps([reads > 50, errors[:5]]))
 ";
 
 #[test]
@@ -215,7 +215,7 @@ fn clients_survive_concurrent_edits() {
 fn memory_link_and_setting_faults_are_visible_in_nvml() {
     let Some(python) = python() else { return };
     let node = TestNode::new("B200-SXM6-180GB", 2, "580.95.05");
-    for words in [
+    for args in [
         vec![
             "nvlink-errors",
             "5",
@@ -261,7 +261,7 @@ fn memory_link_and_setting_faults_are_visible_in_nvml() {
         vec!["repair-pending", "--channel"],
         vec!["xid", "154"],
     ] {
-        node.inject(&words);
+        node.inject(&args);
     }
     let source = "
 one = gpu(0)
@@ -303,7 +303,7 @@ fn unloaded_and_replaced_driver() {
     let mut child = node.spawn(&python, &format!("{HOLD_HANDLE}{then}"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
-    assert_eq!(line(), "held");
+    assert_eq!(line(), "ready");
     node.inject(&["driver-unloaded"]);
     assert_eq!(line(), "9");
     let init = "from pynvml import *\ntry: nvmlInit()\nexcept NVMLError as err: print(err.value)";

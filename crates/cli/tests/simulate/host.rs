@@ -57,10 +57,10 @@ fn new_node_passes_check() {
     for (sku, gpus) in
         [("H100-SXM5-80GB", 8), ("H200-SXM5-141GB", 1), ("B200-SXM6-180GB", 8), ("L40S", 4)]
     {
-        let (code, words) = run_check(&TestNode::new(sku, gpus, "580.95.05"));
-        assert_eq!(code, 0, "{sku}: {words}");
-        assert!(words.starts_with("OK: "), "{sku}: {words}");
-        let problem = words.lines().find(|line| {
+        let (code, output) = run_check(&TestNode::new(sku, gpus, "580.95.05"));
+        assert_eq!(code, 0, "{sku}: {output}");
+        assert!(output.starts_with("OK: "), "{sku}: {output}");
+        let problem = output.lines().find(|line| {
             ["unknown ", "caveat ", "blocked "].iter().any(|start| line.starts_with(start))
         });
         assert_eq!(problem, None, "{sku}");
@@ -71,7 +71,7 @@ fn new_node_passes_check() {
 fn clear_restores_every_file() {
     let node = TestNode::eight_h100();
     let before = files(&node);
-    for words in [
+    for args in [
         vec!["lost", "--gone", "--gpu", "3"],
         vec!["lost", "--gpu", "4"],
         vec![
@@ -104,11 +104,11 @@ fn clear_restores_every_file() {
         vec!["driver-unloaded"],
     ] {
         let last = files(&node);
-        node.inject(&words);
-        assert!(files(&node) != last, "{words:?} changes no file");
+        node.inject(&args);
+        assert!(files(&node) != last, "{args:?} changes no file");
     }
     let shown = run(&["simulate", "show", &node.dir()]).stdout;
-    for words in [
+    for description in [
         "missing from the PCI bus",
         "mlx5_2 port 1 is DOWN, Polling",
         "mlx5_3 is missing",
@@ -119,7 +119,7 @@ fn clear_restores_every_file() {
         "the driver is not loaded",
         "the driver on disk is 580.105.08",
     ] {
-        assert!(shown.contains(words), "{words}: {shown}");
+        assert!(shown.contains(description), "{description}: {shown}");
     }
     node.inject(&["clear"]);
     let after = files(&node);
@@ -174,8 +174,8 @@ fn lost_gpu_reads_all_ones_and_gone_gpu_has_no_device() {
     assert_eq!(read(&node, "sys/bus/pci/devices/0000:1b:00.0/vendor"), "0x10de\n");
     node.inject(&["lost", "--gone"]);
     assert!(!pci.join("0000:1b:00.0").exists());
-    let (code, words) = run_check(&node);
-    assert_eq!(code, 1, "{words}");
+    let (code, output) = run_check(&node);
+    assert_eq!(code, 1, "{output}");
     node.inject(&["clear"]);
     assert!(config.exists());
 }
@@ -286,7 +286,7 @@ fn driver_upgrade_while_loaded() {
     node.inject(&["module-on-disk", "580.105.08"]);
     assert_eq!(read(&node, "sys/module/nvidia/version"), "580.95.05\n");
     assert!(read(&node, "var/lib/dpkg/status").contains("Version: 580.105.08-0ubuntu1"));
-    let (code, words) = run_check(&node);
+    let (code, output) = run_check(&node);
     assert_eq!(code, 1);
     for item in [
         "[nvml-mismatch]",
@@ -294,14 +294,14 @@ fn driver_upgrade_while_loaded() {
         "[module-on-disk-differs]",
         "[packages-version-differs]",
     ] {
-        assert!(words.contains(item), "{item}: {words}");
+        assert!(output.contains(item), "{item}: {output}");
     }
     // The pending driver reload.
     node.inject(&["driver-unloaded"]);
     node.inject(&["driver-loaded"]);
     assert_eq!(read(&node, "sys/module/nvidia/version"), "580.105.08\n");
-    let (code, words) = run_check(&node);
-    assert_eq!(code, 0, "{words}");
+    let (code, output) = run_check(&node);
+    assert_eq!(code, 0, "{output}");
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn each_fault_can_be_reverted() {
 fn invalid_host_faults_are_rejected() {
     let node = TestNode::eight_h100();
     let before = files(&node);
-    for (words, expected) in [
+    for (args, expected) in [
         (vec!["nic", "mlx5_8", "--gone"], "unknown network adapter `mlx5_8`"),
         (vec!["nic", "mlx5_0", "--port", "2", "--gone"], "no port 2"),
         (vec!["nic", "mlx5_0", "--state", "upp"], "not a port state"),
@@ -406,11 +406,11 @@ fn invalid_host_faults_are_rejected() {
         (vec!["retired", "--double", "1"], "retires no pages"),
     ] {
         let dir = node.dir();
-        let mut all = vec!["simulate", "inject", &dir];
-        all.extend(&words);
-        let ran = run(&all);
-        assert_eq!(ran.code, 2, "{words:?}");
-        assert!(ran.stderr.contains(expected), "{words:?}: {}", ran.stderr);
+        let mut command = vec!["simulate", "inject", &dir];
+        command.extend(&args);
+        let ran = run(&command);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.stderr.contains(expected), "{args:?}: {}", ran.stderr);
     }
     assert!(files(&node) == before, "nothing was changed");
 }
@@ -435,8 +435,8 @@ fn reboot_resets_boot_id_and_counters() {
     assert!(read(&node, "proc/uptime").starts_with("0.00 "));
     assert_eq!(read(&node, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));
     assert_eq!(read(&node, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "0\n");
-    let (code, words) = run_check(&node);
-    assert_eq!(code, 0, "{words}");
+    let (code, output) = run_check(&node);
+    assert_eq!(code, 0, "{output}");
 }
 
 #[test]

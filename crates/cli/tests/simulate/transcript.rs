@@ -102,7 +102,7 @@ fn capture(node: &TestNode, python: &Path) -> Value {
         (node.path().join("capture.json"), node.path().join("lib/libnvidia-ml.so.1"));
     let folder = node.python(python, "import pynvml; print(os.path.dirname(pynvml.__file__))");
     let script = fixtures().join("capture.py");
-    let words = [
+    let args = [
         script.to_str().unwrap(),
         "--library",
         library.to_str().unwrap(),
@@ -110,7 +110,7 @@ fn capture(node: &TestNode, python: &Path) -> Value {
         folder.trim(),
         out.to_str().unwrap(),
     ];
-    let output = node.client(python, &words).output().unwrap();
+    let output = node.client(python, &args).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&fs::read(out).unwrap()).unwrap()
 }

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// The binary with these arguments, run in the checkout root without an installed fact set.
-pub(crate) fn farrier(words: &[&str]) -> Command {
+pub(crate) fn farrier(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     command
-        .args(words)
+        .args(args)
         .current_dir(root)
         .env("FARRIER_FACTS_DIR", "/nonexistent")
         .env("NO_COLOR", "1")
@@ -38,6 +38,6 @@ impl From<Output> for Ran {
 }
 
 /// Runs the binary to completion.
-pub(crate) fn run(words: &[&str]) -> Ran {
-    farrier(words).output().unwrap().into()
+pub(crate) fn run(args: &[&str]) -> Ran {
+    farrier(args).output().unwrap().into()
 }

@@ -151,19 +151,19 @@ impl NodeFiles {
         }
     }
 
-    pub(crate) fn packages(&self, driver: &str, held: bool) {
+    pub(crate) fn packages(&self, driver: &str, on_hold: bool) {
         let mut status = String::new();
-        let wanted = if held { "hold" } else { "install" };
-        let mut add = |wanted: &str, name: &str, version: &str| {
+        let selection = if on_hold { "hold" } else { "install" };
+        let mut add = |selection: &str, name: &str, version: &str| {
             status.push_str(&format!(
-                "Package: {name}\nStatus: {wanted} ok installed\nArchitecture: amd64\nVersion: {version}\n\n"
+                "Package: {name}\nStatus: {selection} ok installed\nArchitecture: amd64\nVersion: {version}\n\n"
             ));
         };
         for name in ["nvidia-open", "libnvidia-compute", "nvidia-fabricmanager"] {
-            add(wanted, name, &format!("{driver}-1"));
+            add(selection, name, &format!("{driver}-1"));
         }
         add("install", "nvidia-container-toolkit", "1.19.1-1");
-        add(wanted, "linux-image-generic", "6.8.0-60.63");
+        add(selection, "linux-image-generic", "6.8.0-60.63");
         add("install", "unattended-upgrades", "2.9.1");
         add("install", "bash", "5.2.21-2ubuntu4");
         self.write("var/lib/dpkg/status", status);

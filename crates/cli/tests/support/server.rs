@@ -34,8 +34,8 @@ impl TestServer {
 
     pub(crate) fn start_with(folder: &Path, listen: &str, log: &str, more: &[&str]) -> Self {
         let dir = folder.join("server").to_str().unwrap().to_owned();
-        let words = ["server", "run", "--dir", &dir, "--listen", listen];
-        Self::spawn(folder, log, &mut farrier(&[&words[..], more].concat()))
+        let args = ["server", "run", "--dir", &dir, "--listen", listen];
+        Self::spawn(folder, log, &mut farrier(&[&args[..], more].concat()))
     }
 
     /// Starts a server with this command and waits until it accepts connections.
@@ -74,9 +74,9 @@ impl TestServer {
     }
 
     /// Runs a `farrier server` command on this server's folder.
-    pub(crate) fn command(&self, words: &[&str]) -> Ran {
+    pub(crate) fn command(&self, args: &[&str]) -> Ran {
         let dir = self.dir();
-        run(&[&["server"], words, &["--dir", &dir]].concat())
+        run(&[&["server"], args, &["--dir", &dir]].concat())
     }
 
     pub(crate) fn dir(&self) -> String {
@@ -84,8 +84,8 @@ impl TestServer {
     }
 
     /// Creates a join token.
-    pub(crate) fn token(&self, words: &[&str]) -> String {
-        let output = self.command(&[&["token", "create", "--output", "json"], words].concat());
+    pub(crate) fn token(&self, args: &[&str]) -> String {
+        let output = self.command(&[&["token", "create", "--output", "json"], args].concat());
         assert_eq!(output.code, 0, "{}", output.stderr);
         let created: Value = serde_json::from_str(&output.stdout).unwrap();
         created["token"].as_str().unwrap().to_owned()
@@ -94,8 +94,8 @@ impl TestServer {
     /// Enrols a node with `farrier agent enrol`.
     pub(crate) fn enrol(&self, node: &str, identity: &str, token: &str) -> Ran {
         let (url, fingerprint) = (self.url(), self.fingerprint());
-        let words = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
-        run(&[&words[..], &["--ca-fingerprint", &fingerprint, "--identity", identity]].concat())
+        let args = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
+        run(&[&args[..], &["--ca-fingerprint", &fingerprint, "--identity", identity]].concat())
     }
 
     /// Adds a user with a role and logs in.
@@ -105,13 +105,13 @@ impl TestServer {
     }
 
     /// Likewise, with extra arguments for `farrier login`.
-    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> TestUser {
+    pub(crate) fn log_in_with(&self, name: &str, role: &str, args: &[&str]) -> TestUser {
         let output = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
         assert_eq!(output.code, 0, "{}", output.stderr);
         let created: Value = serde_json::from_str(&output.stdout).unwrap();
         let user = TestUser { config: self.folder.join(format!("config-{name}")) };
         let token = created["token"].as_str().unwrap();
-        user.fine(&[&["login"], words, &["--token", token]].concat());
+        user.fine(&[&["login"], args, &["--token", token]].concat());
         user
     }
 
@@ -155,16 +155,16 @@ pub(crate) struct TestUser {
 }
 
 impl TestUser {
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
-        let mut command = farrier(words);
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let mut command = farrier(args);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
         command.output().unwrap().into()
     }
 
     /// Runs a command that must succeed.
-    pub(crate) fn fine(&self, words: &[&str]) -> String {
-        let ran = self.run(words);
-        assert_eq!(ran.code, 0, "{words:?}: {} {}", ran.stdout, ran.stderr);
+    pub(crate) fn fine(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, 0, "{args:?}: {} {}", ran.stdout, ran.stderr);
         ran.stdout
     }
 

@@ -87,8 +87,8 @@ device_calls! {
         Ok(())
     });
     nvmlDeviceSetApplicationsClocks(memory: c_uint, graphics: c_uint) |gpu| {
-        let known = gpu.clocks.supported_memory_mhz.contains(&memory) && gpu.clocks.supported_graphics_mhz().contains(&graphics);
-        if !known {
+        let is_supported = gpu.clocks.supported_memory_mhz.contains(&memory) && gpu.clocks.supported_graphics_mhz().contains(&graphics);
+        if !is_supported {
             return Err(ErrorCode::INVALID_ARGUMENT);
         }
         gpu.set(|gpu| {

@@ -149,19 +149,19 @@ impl ClockEvents {
     /// Accumulated time per reason at `now_unix_ms`.
     pub fn throttled_at(&self, now_unix_ms: u64) -> ThrottledTime {
         let more_us = now_unix_ms.saturating_sub(self.since_unix_ms).saturating_mul(1000);
-        let mut held = self.throttled_us;
+        let mut throttled = self.throttled_us;
         for reason in &self.reasons {
             let counter = match reason {
-                ThrottleReason::SwPowerCap => &mut held.sw_power_cap,
-                ThrottleReason::SyncBoost => &mut held.sync_boost,
-                ThrottleReason::SwThermal => &mut held.sw_thermal,
-                ThrottleReason::HwThermal => &mut held.hw_thermal,
-                ThrottleReason::HwPowerBrake => &mut held.hw_power_brake,
+                ThrottleReason::SwPowerCap => &mut throttled.sw_power_cap,
+                ThrottleReason::SyncBoost => &mut throttled.sync_boost,
+                ThrottleReason::SwThermal => &mut throttled.sw_thermal,
+                ThrottleReason::HwThermal => &mut throttled.hw_thermal,
+                ThrottleReason::HwPowerBrake => &mut throttled.hw_power_brake,
                 _ => continue,
             };
             *counter = counter.saturating_add(more_us);
         }
-        held
+        throttled
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_time_counts_from_the_moment_on() {
+    fn throttled_time_accumulates_from_the_last_change() {
         let events = ClockEvents {
             reasons: vec![ThrottleReason::HwThermal],
             since_unix_ms: 1000,
@@ -178,7 +178,11 @@ mod tests {
         };
         assert_eq!(events.throttled_at(3000).hw_thermal, 2_000_005);
         assert_eq!(events.throttled_at(3000).sw_thermal, 0);
-        assert_eq!(events.throttled_at(0).hw_thermal, 5, "a clock that was set back adds nothing");
+        assert_eq!(
+            events.throttled_at(0).hw_thermal,
+            5,
+            "a clock that moves backwards adds nothing"
+        );
         assert_eq!(events.mask(), 0x48);
     }
 }

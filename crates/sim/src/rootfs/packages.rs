@@ -52,9 +52,9 @@ fn packages(rootfs: &mut RootFs, node: &Node, has_switches: bool) {
         );
     }
     let mut status = String::new();
-    let mut add = |wanted: &str, name: &str, version: &str| {
+    let mut add = |selection: &str, name: &str, version: &str| {
         status.push_str(&format!(
-            "Package: {name}\nStatus: {wanted} ok installed\nPriority: optional\nSection: multiverse/libs\nMaintainer: Simulated\n\
+            "Package: {name}\nStatus: {selection} ok installed\nPriority: optional\nSection: multiverse/libs\nMaintainer: Simulated\n\
              Architecture: amd64\nVersion: {version}\nDescription: {name}\n\n"
         ));
     };

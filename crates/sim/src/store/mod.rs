@@ -275,7 +275,7 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
     let mut text = serde_json::to_string_pretty(value)
         .map_err(|err| StoreError::Json { path: path.to_owned(), err })?;
     text.push('\n');
-    let beside = path.with_extension(format!("json.{}", std::process::id()));
-    fs::write(&beside, text).map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
+    let temp_path = path.with_extension(format!("json.{}", std::process::id()));
+    fs::write(&temp_path, text).map_err(failed)?;
+    fs::rename(&temp_path, path).map_err(failed)
 }

@@ -30,7 +30,7 @@ impl NodeDir {
     /// Writes new and changed files, and removes obsolete files and the folders this leaves empty.
     pub(super) fn write_changes(&self, before: &RootFs, after: &RootFs) -> Result<(), StoreError> {
         // Written outside of `root/` and renamed, so that no reader lists a partial file.
-        let beside = self.path.join(format!(".new.{}", std::process::id()));
+        let temp_path = self.path.join(format!(".new.{}", std::process::id()));
         let changed = after.iter().filter(|(path, content)| before.get(path) != Some(content));
         for (path, content) in changed {
             let path = self.path.join("root").join(path);
@@ -39,9 +39,9 @@ impl NodeDir {
                 fs::create_dir_all(folder).map_err(failed)?;
             }
             // A file left by a killed writer would make `symlink` fail.
-            let _ = fs::remove_file(&beside);
-            write(&beside, content).map_err(failed)?;
-            fs::rename(&beside, &path).map_err(failed)?;
+            let _ = fs::remove_file(&temp_path);
+            write(&temp_path, content).map_err(failed)?;
+            fs::rename(&temp_path, &path).map_err(failed)?;
         }
         for (path, _) in before.iter().filter(|(path, _)| after.get(path).is_none()) {
             self.remove(Path::new(path))?;
