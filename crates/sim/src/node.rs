@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn version_strings_and_numbers() {
         let node: Node = serde_json::from_str(
             r#"{"format": 1, "sku": "H200-SXM5-141GB", "seed": 1, "hostname": "a", "kernel": "6.8.0", "booted_unix_ms": 0, "virtual_machine": false,
                 "driver": "580.159.04", "cuda": [13, 0]}"#,

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_and_the_name_decide() {
+    fn streams_depend_on_seed_and_name() {
         let first = SeededRng::new(1, "gpu 0").uuid();
         assert_eq!(first, SeededRng::new(1, "gpu 0").uuid());
         assert_ne!(first, SeededRng::new(1, "gpu 1").uuid());

@@ -66,9 +66,9 @@ struct FleetResults {
 /// Runs all or the named scenarios. Writes `bench/fleet.md` if all ran.
 pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     let params = size.pick(FULL, QUICK);
-    let scenarios = ["burst", "findings", "flood", "steady", "restart", "certified"];
-    if let Some(unknown) = parts.iter().find(|part| !scenarios.contains(part)) {
-        bail!("unknown scenario `{unknown}`; expected one of {}", scenarios.join(", "));
+    let names = ["burst", "findings", "flood", "steady", "restart", "certified"];
+    if let Some(unknown) = parts.iter().find(|part| !names.contains(part)) {
+        bail!("unknown scenario `{unknown}`; expected one of {}", names.join(", "));
     }
     let selected = |part: &str| parts.is_empty() || parts.contains(&part);
     size.build(&[

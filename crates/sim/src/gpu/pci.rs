@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn address_formats() {
         let pci = Pci {
             domain: 0,
             bus: 0x1b,

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_one_line() {
+    fn record_is_escaped_to_one_line() {
         let record = KernelRecord { level: 4, text: "a\nb\\c".to_owned() };
         assert_eq!(format_record(&record, 7, 12), "4,7,12,-;a\\x0ab\\x5cc\n");
     }

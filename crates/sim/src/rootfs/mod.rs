@@ -145,12 +145,12 @@ mod tests {
     use crate::host::NicConfig;
 
     #[test]
-    fn the_tree_fits_the_node() {
-        let (made, gpus) =
+    fn files_match_the_node() {
+        let (node, gpus) =
             build_node(farrier_facts::FactSet::embedded(), &NodeSpec::new("H100-SXM5-80GB", 8))
                 .unwrap();
-        let host = Host::new(&made, NicConfig { ports: 8, ethernet: false, efa: 2 });
-        let rootfs = RootFs::for_node(&made, &host, &gpus);
+        let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
+        let rootfs = RootFs::for_node(&node, &host, &gpus);
         let text = |path: &str| match rootfs.get(path) {
             Some(FileContent::File(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             other => panic!("{path}: {other:?}"),
@@ -168,21 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn an_unloaded_driver_leaves_no_trace() {
-        let (mut made, gpus) =
+    fn unloaded_driver_has_no_files() {
+        let (mut node, gpus) =
             build_node(farrier_facts::FactSet::embedded(), &NodeSpec::new("H100-SXM5-80GB", 8))
                 .unwrap();
-        let host = Host::new(&made, NicConfig::default());
-        made.driver_loaded = false;
-        let rootfs = RootFs::for_node(&made, &host, &gpus);
-        let left: Vec<&str> = tree
+        let host = Host::new(&node, NicConfig::default());
+        node.driver_loaded = false;
+        let rootfs = RootFs::for_node(&node, &host, &gpus);
+        let remaining: Vec<&str> = tree
             .iter()
             .map(|(path, _)| path)
             .filter(|path| {
                 path.starts_with("proc/driver/nvidia") || path.starts_with("sys/module/nvidia")
             })
             .collect();
-        assert!(left.is_empty(), "{left:?}");
+        assert!(remaining.is_empty(), "{remaining:?}");
         assert!(rootfs.get("sys/bus/pci/devices/0000:1b:00.0/vendor").is_some());
     }
 }
