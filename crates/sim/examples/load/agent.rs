@@ -110,7 +110,7 @@ impl LoadAgent {
         link: ServerLink,
         report: ReportMode,
         coordinator: Arc<Coordinator>,
-        mut turn: Option<OwnedSemaphorePermit>,
+        mut permit: Option<OwnedSemaphorePermit>,
     ) {
         let Some(mut commands) = coordinator.inbox(self.index) else { return };
         loop {
@@ -125,7 +125,7 @@ impl LoadAgent {
                     report,
                     &coordinator,
                     &mut commands,
-                    &mut turn,
+                    &mut permit,
                     &mut is_connected,
                 );
                 let result = session.await;
@@ -144,10 +144,10 @@ impl LoadAgent {
     async fn run_session(
         &mut self,
         mut agents: Agents,
-        reports: ReportMode,
+        report_mode: ReportMode,
         coordinator: &Coordinator,
         commands: &mut mpsc::Receiver<NodeCommand>,
-        turn: &mut Option<OwnedSemaphorePermit>,
+        permit: &mut Option<OwnedSemaphorePermit>,
         is_connected: &mut bool,
     ) -> anyhow::Result<()> {
         let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
@@ -162,19 +162,19 @@ impl LoadAgent {
         self.resume(&out, welcome.acked_record).await?;
         coordinator.record_connected();
         *is_connected = true;
-        drop(turn.take());
-        let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+        drop(permit.take());
+        let interval = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
         // Staggers the heartbeats of the agents.
-        let first_ms = self.index as u64 * 7919 % u64::try_from(every.as_millis())?;
-        let begin = tokio::time::Instant::now() + Duration::from_millis(first_ms);
-        let mut beats = tokio::time::interval_at(begin, every);
+        let first_ms = self.index as u64 * 7919 % u64::try_from(interval.as_millis())?;
+        let start = tokio::time::Instant::now() + Duration::from_millis(first_ms);
+        let mut heartbeats = tokio::time::interval_at(start, interval);
         loop {
             tokio::select! {
                 message = inbound.message() => {
                     let message = message?.context("stream ended")?;
                     self.handle_message(&out, message, coordinator).await?;
                 }
-                _ = beats.tick() => out.send(self.report(reports)).await?,
+                _ = heartbeats.tick() => out.send(self.report(report_mode)).await?,
                 Some(command) = commands.recv() => {
                     self.handle_command(command, coordinator);
                     self.send_last_change(&out).await?;

@@ -87,9 +87,14 @@ async fn start(
         agents.push(connect(url, no_tls()).await?);
     }
     for index in 0..nodes {
-        let turn = Arc::clone(&coordinator.opening).acquire_owned().await?;
+        let permit = Arc::clone(&coordinator.opening).acquire_owned().await?;
         let link = ServerLink::Shared(agents[index / AGENTS_PER_CONNECTION].clone());
-        tokio::spawn(LoadAgent::new(index).run(link, report, Arc::clone(&coordinator), Some(turn)));
+        tokio::spawn(LoadAgent::new(index).run(
+            link,
+            report,
+            Arc::clone(&coordinator),
+            Some(permit),
+        ));
     }
     coordinator.wait_until(|coordinator| coordinator.connected() == nodes).await?;
     print_metric("connect_s", start.elapsed().as_secs_f64());

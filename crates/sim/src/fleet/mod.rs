@@ -82,8 +82,8 @@ impl SimFleet {
             spec,
         };
         for index in 0..fleet.spec.nodes {
-            let Some((id, place)) = fleet.spec.identity(index) else { continue };
-            let node = SimNode::new(id.clone(), place, &fleet.spec);
+            let Some((id, location)) = fleet.spec.identity(index) else { continue };
+            let node = SimNode::new(id.clone(), location, &fleet.spec);
             fleet.nodes.insert(id.clone(), node);
             fleet.nodes_with_events.insert(id.clone());
             fleet.schedule_next(ScheduledEvent::NodeFault(id), start);
@@ -94,7 +94,7 @@ impl SimFleet {
 
     /// The nodes and their locations.
     pub fn locations(&self) -> impl Iterator<Item = (&NodeId, &Place)> {
-        self.nodes.iter().map(|(id, node)| (id, &node.place))
+        self.nodes.iter().map(|(id, node)| (id, &node.location))
     }
 
     pub fn node(&self, id: &NodeId) -> Option<&SimNode> {
@@ -168,23 +168,23 @@ impl SimFleet {
 
     fn fail_leaf_switch(&mut self, at: Timestamp) {
         let leaves: BTreeSet<_> =
-            self.nodes.values().filter_map(|node| node.place.leaf.clone()).collect();
-        let chosen = self.rng.below(leaves.len().max(1) as u64);
-        let chosen = usize::try_from(chosen).ok().and_then(|index| leaves.into_iter().nth(index));
-        let behind = self.nodes.values().filter(|node| node.place.leaf == chosen);
-        let behind: Vec<NodeId> = behind.map(|node| node.id.clone()).collect();
-        for id in behind {
+            self.nodes.values().filter_map(|node| node.location.leaf.clone()).collect();
+        let index = self.rng.below(leaves.len().max(1) as u64);
+        let failed = usize::try_from(index).ok().and_then(|index| leaves.into_iter().nth(index));
+        let affected = self.nodes.values().filter(|node| node.location.leaf == failed);
+        let affected: Vec<NodeId> = affected.map(|node| node.id.clone()).collect();
+        for id in affected {
             self.inject_fault(&id, fault::LEAF_SWITCH_FAILURE, at);
         }
     }
 
     fn schedule_next(&mut self, due: ScheduledEvent, from: Timestamp) {
-        let every_s = match due {
+        let mean_interval_s = match due {
             ScheduledEvent::SwitchFailure => self.spec.mean_switch_failure_interval_s,
             _ => self.spec.mean_fault_interval_s,
         };
-        if every_s > 0 {
-            let wait_s = 1 + self.rng.below(2 * every_s);
+        if mean_interval_s > 0 {
+            let wait_s = 1 + self.rng.below(2 * mean_interval_s);
             self.schedule.insert((after(from, wait_s), due));
         }
     }
@@ -195,9 +195,9 @@ impl FleetSpec {
     fn identity(&self, index: u32) -> Option<(NodeId, Place)> {
         let unit =
             |prefix: &str, size: u32| format!("{prefix}{:04}", index / size.max(1)).parse().ok();
-        let mut place = Place::in_pool("train".parse().ok()?);
-        (place.rack, place.leaf) =
+        let mut location = Place::in_pool("train".parse().ok()?);
+        (location.rack, location.leaf) =
             (unit("rack-", self.nodes_per_rack), unit("leaf-", self.nodes_per_leaf));
-        Some((format!("node-{index:05}").parse().ok()?, place))
+        Some((format!("node-{index:05}").parse().ok()?, location))
     }
 }

@@ -23,7 +23,7 @@ const DRAIN_S: (u64, u64) = (0, 1200);
 #[derive(Debug)]
 pub struct SimNode {
     pub(super) id: NodeId,
-    pub(super) place: Place,
+    pub(super) location: Place,
     gpus: Vec<GpuUuid>,
     rng: SeededRng,
     time_scale: u64,
@@ -45,12 +45,12 @@ pub struct SimNode {
 }
 
 impl SimNode {
-    pub(super) fn new(id: NodeId, place: Place, spec: &FleetSpec) -> Self {
+    pub(super) fn new(id: NodeId, location: Place, spec: &FleetSpec) -> Self {
         let mut rng = SeededRng::new(spec.seed, id.as_str());
         let gpus = (0..spec.gpus).map(|_| GpuUuid(format!("GPU-{}", rng.uuid()))).collect();
         let mut node = Self {
             id,
-            place,
+            location,
             gpus,
             rng,
             time_scale: spec.time_scale.max(1),
@@ -173,7 +173,7 @@ impl SimNode {
     fn clear_faults(
         &mut self,
         now: Timestamp,
-        why: &str,
+        reason: &str,
         matches: impl Fn(&NodeFault, &Finding) -> bool,
     ) {
         let mut changes = Vec::new();
@@ -181,7 +181,7 @@ impl SimNode {
             if !matches(fault, finding) {
                 return true;
             }
-            let cleared = Cleared { at: now, why: why.to_owned() };
+            let cleared = Cleared { at: now, why: reason.to_owned() };
             changes.push(Change::Cleared(Finding { cleared: Some(cleared), ..finding.clone() }));
             false
         });
