@@ -19,15 +19,15 @@ const NO_INSTANCE: u32 = u32::MAX;
 const SAMPLES_MAX: u32 = 72;
 
 device_calls! {
-    nvmlDeviceGetComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &infos_v1(gpu, ProcessKind::Compute));
-    nvmlDeviceGetComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &infos(gpu, ProcessKind::Compute));
-    nvmlDeviceGetComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &infos(gpu, ProcessKind::Compute));
-    nvmlDeviceGetGraphicsRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &infos_v1(gpu, ProcessKind::Graphics));
-    nvmlDeviceGetGraphicsRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &infos(gpu, ProcessKind::Graphics));
-    nvmlDeviceGetGraphicsRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &infos(gpu, ProcessKind::Graphics));
-    nvmlDeviceGetMPSComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &infos_v1(gpu, ProcessKind::Mps));
-    nvmlDeviceGetMPSComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &infos(gpu, ProcessKind::Mps));
-    nvmlDeviceGetMPSComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &infos(gpu, ProcessKind::Mps));
+    nvmlDeviceGetComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ProcessKind::Compute));
+    nvmlDeviceGetComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Compute));
+    nvmlDeviceGetComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Compute));
+    nvmlDeviceGetGraphicsRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ProcessKind::Graphics));
+    nvmlDeviceGetGraphicsRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Graphics));
+    nvmlDeviceGetGraphicsRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Graphics));
+    nvmlDeviceGetMPSComputeRunningProcesses(count: OutPtr<c_uint>, infos: OutArray<ProcessInfoV1>) |gpu| infos.fill(count, &process_infos_v1(gpu, ProcessKind::Mps));
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Mps));
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(count: OutPtr<c_uint>, infos: OutArray<ProcessInfo>) |gpu| infos.fill(count, &process_infos(gpu, ProcessKind::Mps));
     nvmlDeviceGetRunningProcessDetailList(list: OutPtr<ProcessDetailList>) |gpu| put_details(gpu, list);
     nvmlDeviceGetProcessUtilization(samples: OutArray<ProcessUtilizationSample>, count: OutPtr<c_uint>, last_seen_us: u64) |gpu| {
         if samples.is_null() {
@@ -77,13 +77,13 @@ fn processes_of_kind(gpu: &Gpu, kind: ProcessKind) -> impl Iterator<Item = &Proc
     gpu.processes.iter().filter(move |process| process.kind == kind)
 }
 
-fn infos_v1(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfoV1> {
+fn process_infos_v1(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfoV1> {
     processes_of_kind(gpu, kind)
         .map(|process| ProcessInfoV1 { pid: process.pid, used_memory: process.used_bytes })
         .collect()
 }
 
-fn infos(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfo> {
+fn process_infos(gpu: &Gpu, kind: ProcessKind) -> Vec<ProcessInfo> {
     let info = |process: &Process| ProcessInfo {
         pid: process.pid,
         used_memory: process.used_bytes,

@@ -175,7 +175,7 @@ mod tests {
         let host = Host::new(&node, NicConfig::default());
         node.driver_loaded = false;
         let rootfs = RootFs::for_node(&node, &host, &gpus);
-        let remaining: Vec<&str> = tree
+        let remaining: Vec<&str> = rootfs
             .iter()
             .map(|(path, _)| path)
             .filter(|path| {

@@ -2,7 +2,7 @@
 //!
 //! Readers never lock, since files are replaced atomically. Writers hold `DIR/.lock`.
 
-mod rootfs;
+mod write_rootfs;
 
 use std::fs::{self, File};
 use std::io;
