@@ -30,12 +30,12 @@ impl TestNode {
 
     pub(crate) fn new(sku: &str, gpus: u32, driver: &str) -> Self {
         let count = gpus.to_string();
-        Self::with(&["--sku", sku, "--gpus", &count, "--driver", driver])
+        Self::with_args(&["--sku", sku, "--gpus", &count, "--driver", driver])
     }
 
     /// A node with eight H100.
     pub(crate) fn eight_h100() -> Self {
-        Self::of("H100-SXM5-80GB", 8, "580.95.05")
+        Self::new("H100-SXM5-80GB", 8, "580.95.05")
     }
 
     pub(crate) fn path(&self) -> PathBuf {

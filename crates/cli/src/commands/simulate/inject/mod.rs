@@ -144,7 +144,7 @@ fn inject(
 }
 
 fn selected_gpus(state: &SimState, selection: GpuSelection) -> Result<Vec<u32>, InjectError> {
-    match which {
+    match selection {
         GpuSelection::All => Ok(state.gpus.keys().copied().collect()),
         GpuSelection::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
         GpuSelection::One(number) => {
