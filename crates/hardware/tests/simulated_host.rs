@@ -12,9 +12,9 @@ use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
 use farrier_hardware::process_owner::{OwnerKind, process_owner};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::fault::{BlockedThread, HostChange, NicChange, apply_to_host as apply};
-use farrier_sim::host::Adapters;
-use farrier_sim::tree::Record;
-use farrier_sim::{Host, HostFault, NodeDir, Spec, StoreError, make};
+use farrier_sim::host::NicConfig;
+use farrier_sim::rootfs::KernelRecord;
+use farrier_sim::{Host, HostFault, NodeDir, NodeSpec, StoreError, builder};
 
 const NOW_UNIX_MS: u64 = 1_795_000_000_000;
 
@@ -183,7 +183,7 @@ fn kernel_log_is_followed_with_its_gaps() {
         kmsg::run(&settings, &stop, &mut |event| match event {
             KernelLog::CaughtUp => {
                 caught_up = true;
-                let (directory, record) = (&node.directory, Record::error("farrier: first"));
+                let (directory, record) = (&node.directory, KernelRecord::error("farrier: first"));
                 let inject = move |fault: HostFault| {
                     directory
                         .edit(NOW_UNIX_MS, |state, now| -> Result<(), StoreError> {
@@ -193,9 +193,9 @@ fn kernel_log_is_followed_with_its_gaps() {
                         .unwrap();
                 };
                 scope.spawn(move || {
-                    inject(HostFault::KernelLine { record: record.clone(), count: 3 });
+                    inject(HostFault::KernelMessage { record: record.clone(), count: 3 });
                     inject(HostFault::KernelGap(7));
-                    inject(HostFault::KernelLine { record, count: 1 });
+                    inject(HostFault::KernelMessage { record, count: 1 });
                 });
             }
             event if caught_up => {

@@ -222,7 +222,7 @@ fn chunk(content: &[u8]) -> artifact_part::What {
 fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
     let world = World::of(1);
     let plain = ["--plain", "train"];
-    let server = Server::start_with(&world.path(""), "127.0.0.1:0", "server.log", &plain);
+    let server = TestServer::start_with(&world.path(""), "127.0.0.1:0", "server.log", &plain);
     let url = format!("http://{}", server.said("address=").unwrap());
     let section =
         format!("[server]\nurl = {url:?}\n[orders]\nenabled = true\nscheduler = \"host\"\n");

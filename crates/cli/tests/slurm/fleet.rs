@@ -18,7 +18,7 @@ struct Member {
 }
 
 impl Member {
-    fn enrol(name: &'static str, pool: &str, server: &Server) -> Self {
+    fn enrol(name: &'static str, pool: &str, server: &TestServer) -> Self {
         // Each has GPUs of its own.
         let world = World::with(&["--gpus", "2", "--seed", &name[4..]]);
         let identity = world.text("identity");
@@ -72,7 +72,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     let Some(cluster) = Cluster::start() else { return };
     let home = World::of(1);
     let often = ["--report-interval", "1"];
-    let server = Server::start_with(&home.path(""), "127.0.0.1:0", "server.log", &often);
+    let server = TestServer::start_with(&home.path(""), "127.0.0.1:0", "server.log", &often);
     policy(&server.log_in("ann", "admin"), &home);
     let bob = server.log_in("bob", "operator");
     let members = [("node1", "train"), ("node2", "train"), ("node3", "lab")]

@@ -9,8 +9,8 @@ use farrier_fleet::fleet::{Event, NodeId, NodePhase, Reason};
 use farrier_server::log::Log;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::run::{Running, log_path};
-use farrier_sim::fleet::wire::Herd;
-use farrier_sim::fleet::{Fleet, Plan, Trouble};
+use farrier_sim::fleet::wire::ConnectedFleet;
+use farrier_sim::fleet::{FleetSpec, NodeFault, SimFleet};
 use jiff::Timestamp;
 
 use crate::world::{PATIENCE, TestServer};
@@ -53,7 +53,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     let names = [("gpu.xid", "Xid 48"), ("gpu.xid", "Xid 119")];
     let (mut tail, mut seen) = (running.tail(), running.tail().end());
     for (node, (code, detail)) in ill.iter().zip(names) {
-        herd.befall(node.clone(), Trouble::named(code, detail).unwrap()).await;
+        herd.inject_fault(node.clone(), NodeFault::by_code(code, detail).unwrap()).await;
     }
     let mut out = BTreeSet::new();
     while out.len() < ill.len() {

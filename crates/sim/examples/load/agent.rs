@@ -1,4 +1,5 @@
-//! One agent as the server sees it: it says who it is, reports, resumes after what was acknowledged, and does what it is told at once.
+//! A minimal agent: it introduces itself, reports, resumes after the last acknowledged record and
+//! completes orders at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use anyhow::Context;
 use farrier_fleet::fleet::{NodeId, OrderKind, OrderStatus};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid};
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::{Agents, ServerUrl, connect};
 use farrier_wire::convert;
 use farrier_wire::proto::{
@@ -20,48 +21,47 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming};
 
-use crate::board::{Ask, Board, Sent};
+use crate::coordinator::{Coordinator, NodeCommand, SentFinding};
 
-const OUT_MAX: usize = 64;
-/// GPUs of each node.
+const OUTBOUND_MAX: usize = 64;
+/// GPUs per node.
 const GPUS: u64 = 8;
-/// As much longer an agent may wait until it tries again, by its number: not all at the same instant.
-const AGAIN_MS: u64 = 250;
+/// Spread of the reconnect delay, so that the agents do not reconnect at the same instant.
+const RECONNECT_SPREAD_MS: u64 = 250;
 
-/// What an agent says every interval.
+/// What an agent sends each heartbeat interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// What a real agent says while nothing changes: that it lives.
+pub(crate) enum ReportMode {
+    /// A heartbeat, as real agents do while nothing changes.
     Heartbeat,
     /// All that its node is made of, each time.
     NodeInventory,
 }
 
-/// How an agent comes to the server.
-pub(crate) enum Link {
-    /// On a connection with others, without TLS.
+/// Connection of an agent.
+pub(crate) enum ServerLink {
+    /// Shared with other agents, without TLS.
     Shared(Agents),
-    /// On a connection of its own, with its certificate.
-    Own(ServerUrl, Arc<ClientConfig>),
+    /// Its own, with mutual TLS.
+    Dedicated(ServerUrl, Arc<ClientConfig>),
 }
 
-pub(crate) struct Agent {
+pub(crate) struct LoadAgent {
     index: usize,
     name: NodeId,
     inventory: proto::NodeInventory,
     record: u64,
     findings: u64,
     open: BTreeMap<u64, Finding>,
-    /// Records that are not acknowledged, with the moment at which they were made.
+    /// Unacknowledged records and when they were created.
     journal: VecDeque<(proto::Changes, Instant)>,
 }
 
-/// The name of a node.
 pub(crate) fn name(index: usize) -> NodeId {
-    format!("node-{index:06}").parse().expect("letters and digits are a name")
+    format!("node-{index:06}").parse().expect("the name has only letters, digits and a dash")
 }
 
-/// The number of a node by its name.
+/// Index of a node from its name.
 pub(crate) fn number(node: &NodeId) -> Option<usize> {
     node.as_str().strip_prefix("node-")?.parse().ok()
 }
@@ -93,7 +93,7 @@ pub(crate) fn inventory(index: usize) -> proto::NodeInventory {
     }
 }
 
-impl Agent {
+impl LoadAgent {
     pub(crate) fn new(index: usize) -> Self {
         Self {
             index,
@@ -106,44 +106,50 @@ impl Agent {
         }
     }
 
-    /// Talks, and begins again when the stream ends.
-    pub(crate) async fn live(
+    /// Runs sessions and reconnects when one ends.
+    pub(crate) async fn run(
         mut self,
-        link: Link,
-        report: Report,
-        board: Arc<Board>,
-        mut turn: Option<OwnedSemaphorePermit>,
+        link: ServerLink,
+        report: ReportMode,
+        coordinator: Arc<Coordinator>,
+        mut permit: Option<OwnedSemaphorePermit>,
     ) {
-        let Some(mut asks) = board.inbox(self.index) else { return };
+        let Some(mut commands) = coordinator.inbox(self.index) else { return };
         loop {
             let agents = match &link {
-                Link::Shared(agents) => Ok(agents.clone()),
-                Link::Own(url, tls) => connect(url, Arc::clone(tls)).await,
+                ServerLink::Shared(agents) => Ok(agents.clone()),
+                ServerLink::Dedicated(url, tls) => connect(url, Arc::clone(tls)).await,
             };
             if let Ok(agents) = agents {
                 let mut is_connected = false;
-                let talk =
-                    self.talk(agents, report, &board, &mut asks, &mut turn, &mut is_connected);
-                let ended = talk.await;
+                let session = self.run_session(
+                    agents,
+                    report,
+                    &coordinator,
+                    &mut commands,
+                    &mut permit,
+                    &mut is_connected,
+                );
+                let result = session.await;
                 if is_connected {
-                    board.has_gone();
+                    coordinator.record_disconnected();
                 }
-                if let Err(err) = ended {
-                    tracing::debug!(node = %self.name, %err, "a stream has ended");
+                if let Err(err) = result {
+                    tracing::debug!(node = %self.name, %err, "stream ended");
                 }
             }
-            let wait_ms = AGAIN_MS / 2 + self.index as u64 % AGAIN_MS;
+            let wait_ms = RECONNECT_SPREAD_MS / 2 + self.index as u64 % RECONNECT_SPREAD_MS;
             tokio::time::sleep(Duration::from_millis(wait_ms)).await;
         }
     }
 
-    async fn talk(
+    async fn run_session(
         &mut self,
         mut agents: Agents,
-        reports: Report,
-        board: &Board,
-        asks: &mut mpsc::Receiver<Ask>,
-        turn: &mut Option<OwnedSemaphorePermit>,
+        report_mode: ReportMode,
+        coordinator: &Coordinator,
+        commands: &mut mpsc::Receiver<NodeCommand>,
+        permit: &mut Option<OwnedSemaphorePermit>,
         is_connected: &mut bool,
     ) -> anyhow::Result<()> {
         let (out, outbound) = mpsc::channel(OUT_MAX);
@@ -156,7 +162,7 @@ impl Agent {
             anyhow::bail!("the server did not greet");
         };
         self.resume(&out, welcome.acked_record).await?;
-        board.has_connected();
+        coordinator.record_connected();
         *is_connected = true;
         drop(turn.take());
         let every = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
@@ -166,14 +172,14 @@ impl Agent {
         let mut beats = tokio::time::interval_at(begin, every);
         loop {
             tokio::select! {
-                said = inbound.message() => {
-                    let said = said?.context("the stream has ended")?;
-                    self.take(&out, said, board).await?;
+                message = inbound.message() => {
+                    let message = message?.context("stream ended")?;
+                    self.handle_message(&out, message, coordinator).await?;
                 }
-                _ = beats.tick() => out.send(self.report(reports)).await?,
-                Some(ask) = asks.recv() => {
-                    self.meet(ask, board);
-                    self.tell_last(&out).await?;
+                _ = heartbeats.tick() => out.send(self.report(report_mode)).await?,
+                Some(command) = commands.recv() => {
+                    self.handle_command(command, coordinator);
+                    self.send_last_change(&out).await?;
                 }
             }
         }
@@ -206,7 +212,7 @@ impl Agent {
         let Some(acked) = acked else { return self.tell_open(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
         for (changes, _) in &self.journal {
-            out.send(reported(report::What::Changes(changes.clone()))).await?;
+            out.send(report_message(report::What::Changes(changes.clone()))).await?;
         }
         Ok(())
     }
@@ -218,10 +224,10 @@ impl Agent {
 
     async fn tell_last(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
         let Some((changes, _)) = self.journal.back() else { return Ok(()) };
-        Ok(out.send(reported(report::What::Changes(changes.clone()))).await?)
+        Ok(out.send(report_message(report::What::Changes(changes.clone()))).await?)
     }
 
-    async fn take(
+    async fn handle_message(
         &mut self,
         out: &mpsc::Sender<AgentMessage>,
         said: ServerMessage,
@@ -260,19 +266,20 @@ impl Agent {
         }
     }
 
-    /// Something changes on the node; it is in the journal then.
-    fn meet(&mut self, ask: Ask, board: &Board) {
+    /// Applies a command to the node and journals the resulting change.
+    fn handle_command(&mut self, command: NodeCommand, coordinator: &Coordinator) {
         let now = Timestamp::now();
-        let change = match ask {
-            Ask::Befall(trouble) => {
-                let finding = self.found(trouble, now);
-                let sent = Sent { node: self.index, finding: finding.id, at: Instant::now() };
-                board.has_sent(sent);
+        let change = match command {
+            NodeCommand::InjectFault(fault) => {
+                let finding = self.open_finding(fault, now);
+                let sent =
+                    SentFinding { node: self.index, finding: finding.id, at: Instant::now() };
+                coordinator.record_sent(sent);
                 Change::Opened(finding)
             }
-            Ask::Mend => {
+            NodeCommand::ClearFault => {
                 let Some((_, finding)) = self.open.pop_first() else { return };
-                let cleared = Cleared { at: now, why: "it was mended".to_owned() };
+                let cleared = Cleared { at: now, why: "fault cleared".to_owned() };
                 Change::Cleared(Finding { cleared: Some(cleared), ..finding })
             }
         };
@@ -284,10 +291,10 @@ impl Agent {
         self.journal.push_back((changes, Instant::now()));
     }
 
-    fn found(&mut self, trouble: Trouble, now: Timestamp) -> Finding {
+    fn open_finding(&mut self, fault: NodeFault, now: Timestamp) -> Finding {
         self.findings += 1;
         let gpu = GpuUuid(gpu(self.index, self.findings % GPUS));
-        let finding = trouble.finding(self.findings, &gpu, now);
+        let finding = fault.finding(self.findings, &gpu, now);
         self.open.insert(finding.id, finding.clone());
         finding
     }

@@ -1,4 +1,4 @@
-//! One simulated node: what is wrong with it, what it says, and how it carries orders out.
+//! One simulated node: its faults, its reports and its execution of orders.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,35 @@ use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
 use jiff::{SignedDuration, Timestamp};
 
-use super::Plan;
-use super::trouble::{Mend, Trouble};
-use crate::random::Random;
+use super::FleetSpec;
+use super::fault::{NodeFault, Repair};
+use crate::rng::SeededRng;
 
-/// How long a node is gone in a reboot.
+/// Range of reboot times.
 const REBOOT_S: (u64, u64) = (120, 300);
-/// How long an order takes that is neither a drain nor a reboot.
+/// Range of execution times of all orders but drains and reboots.
 const ORDER_S: (u64, u64) = (1, 20);
-/// How long a job still runs when it is asked to end.
-const JOB_S: (u64, u64) = (0, 1200);
+/// Range of the remaining run times of drained jobs.
+const DRAIN_S: (u64, u64) = (0, 1200);
 
-/// A node in memory.
+/// A simulated node.
 #[derive(Debug)]
 pub struct SimNode {
     pub(super) id: NodeId,
     pub(super) place: Location,
     gpus: Vec<GpuUuid>,
-    random: Random,
-    hurry: u64,
+    rng: SeededRng,
+    time_scale: u64,
     boot: u32,
-    /// Until when it is gone.
+    /// End of the reboot in progress.
     down_until: Option<Timestamp>,
-    /// What is wrong, by the number of its finding.
-    wrong: BTreeMap<u64, (Trouble, Finding)>,
+    /// Active faults by finding ID.
+    active_faults: BTreeMap<u64, (NodeFault, Finding)>,
     findings: u64,
     records: u64,
     cordon: Cordon,
-    /// The last order, and when it will be done.
-    task: Option<(Order, Timestamp)>,
+    /// The order in progress and its completion time.
+    active_order: Option<(Order, Timestamp)>,
     generation: u64,
     /// What was answered last, for a server that did not hear it.
     answered: Option<(u64, OrderStatus)>,
@@ -50,38 +50,38 @@ impl SimNode {
         let gpus = (0..plan.gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
         let mut node = Self {
             id,
-            place,
+            location,
             gpus,
-            random,
-            hurry: plan.hurry.max(1),
+            rng,
+            time_scale: spec.time_scale.max(1),
             boot: 1,
             down_until: None,
-            wrong: BTreeMap::new(),
+            active_faults: BTreeMap::new(),
             findings: 0,
             records: 0,
             cordon: Cordon::None,
-            task: None,
+            active_order: None,
             generation: 0,
-            answered: None,
-            unsaid: Vec::new(),
+            last_status: None,
+            pending_events: Vec::new(),
         };
-        node.introduce();
+        node.report_on_connect();
         node
     }
 
-    /// Whether it is there to speak.
+    /// Whether the node is up and its agent can report.
     pub fn is_up(&self) -> bool {
         self.down_until.is_none()
     }
 
-    /// Whether something is wrong with it that takes it out of service: what the server ought to find out.
-    pub fn is_ill(&self) -> bool {
-        self.wrong.values().any(|(trouble, _)| trouble.severity >= Severity::Critical)
+    /// Whether a fault is active that should take the node out of service.
+    pub fn is_faulty(&self) -> bool {
+        self.active_faults.values().any(|(fault, _)| fault.severity >= Severity::Critical)
     }
 
-    /// Takes what it has to say, if it is there to say it.
-    pub(super) fn say(&mut self) -> Vec<Event> {
-        if self.is_up() { std::mem::take(&mut self.unsaid) } else { Vec::new() }
+    /// Drains the pending events. Empty while the node is down.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        if self.is_up() { std::mem::take(&mut self.pending_events) } else { Vec::new() }
     }
 
     /// What it is made of.
@@ -103,19 +103,18 @@ impl SimNode {
         }
     }
 
-    /// Whether it is marked to get no work.
     pub fn cordon(&self) -> &Cordon {
         &self.cordon
     }
 
-    /// The last record of its journal.
+    /// Last journal record.
     pub fn record(&self) -> Record {
         Record { journal: format!("{}-journal", self.id), number: self.records }
     }
 
-    /// Its open findings.
+    /// Open findings.
     pub fn open(&self) -> impl Iterator<Item = &Finding> {
-        self.wrong.values().map(|(_, finding)| finding)
+        self.active_faults.values().map(|(_, finding)| finding)
     }
 
     /// What it answered last.
@@ -123,7 +122,7 @@ impl SimNode {
         self.answered.as_ref()
     }
 
-    /// The number of the last order that it took.
+    /// Generation of the last accepted order.
     pub fn last_order(&self) -> u64 {
         self.generation
     }
@@ -143,59 +142,67 @@ impl SimNode {
         }
     }
 
-    /// Something goes wrong. When it will pass, if it does by itself.
-    pub fn befall(&mut self, trouble: Trouble, now: Timestamp) -> Option<Timestamp> {
-        let gpu = self.random.below(self.gpus.len().max(1) as u64);
-        let gpu = usize::try_from(gpu).ok().and_then(|it| self.gpus.get(it).cloned())?;
+    /// Injects a fault. Returns when it clears, if it is self-clearing.
+    pub fn inject_fault(&mut self, fault: NodeFault, now: Timestamp) -> Option<Timestamp> {
+        let gpu = self.rng.below(self.gpus.len().max(1) as u64);
+        let gpu = usize::try_from(gpu).ok().and_then(|index| self.gpus.get(index).cloned())?;
         self.findings += 1;
-        let finding = trouble.finding(self.findings, &gpu, now);
-        self.wrong.insert(finding.id, (trouble, finding.clone()));
-        self.found(vec![Change::Opened(finding)]);
-        match trouble.mend {
-            Mend::Itself { after_s } => Some(after(now, u64::from(after_s) / self.hurry)),
+        let finding = fault.finding(self.findings, &gpu, now);
+        self.active_faults.insert(finding.id, (fault, finding.clone()));
+        self.report_changes(vec![Change::Opened(finding)]);
+        match fault.repair {
+            Repair::SelfClearing { after_s } => {
+                Some(after(now, u64::from(after_s) / self.time_scale))
+            }
             _ => None,
         }
     }
 
-    /// What passes by itself and whose time has come is over.
-    pub(super) fn pass(&mut self, now: Timestamp) {
-        let hurry = self.hurry;
-        self.mend(now, "it passed", |trouble, finding| match trouble.mend {
-            Mend::Itself { after_s } => {
-                after(finding.first_seen, u64::from(after_s) / hurry) <= now
+    /// Clears self-clearing faults that are due.
+    pub(super) fn clear_transient_faults(&mut self, now: Timestamp) {
+        let time_scale = self.time_scale;
+        self.clear_faults(now, "the condition has cleared", |fault, finding| match fault.repair {
+            Repair::SelfClearing { after_s } => {
+                after(finding.first_seen, u64::from(after_s) / time_scale) <= now
             }
             _ => false,
         });
     }
 
-    /// A person mends everything.
+    /// Clears all faults, as a manual repair does.
     pub fn repair(&mut self, now: Timestamp) {
-        self.mend(now, "a part was replaced", |_, _| true);
+        self.clear_faults(now, "a part was replaced", |_, _| true);
     }
 
-    fn mend(&mut self, now: Timestamp, why: &str, mends: impl Fn(&Trouble, &Finding) -> bool) {
+    fn clear_faults(
+        &mut self,
+        now: Timestamp,
+        reason: &str,
+        matches: impl Fn(&NodeFault, &Finding) -> bool,
+    ) {
         let mut changes = Vec::new();
-        self.wrong.retain(|_, (trouble, finding)| {
-            if !mends(trouble, finding) {
+        self.active_faults.retain(|_, (fault, finding)| {
+            if !matches(fault, finding) {
                 return true;
             }
-            let cleared = Cleared { at: now, why: why.to_owned() };
+            let cleared = Cleared { at: now, why: reason.to_owned() };
             changes.push(Change::Cleared(Finding { cleared: Some(cleared), ..finding.clone() }));
             false
         });
         if !changes.is_empty() {
-            self.found(changes);
+            self.report_changes(changes);
         }
     }
 
-    fn found(&mut self, changes: Vec<Change>) {
+    fn report_changes(&mut self, changes: Vec<Change>) {
         self.records += 1;
         let record = self.record();
         self.unsaid.push(Event::FindingsReported { node: self.id.clone(), record, changes });
     }
 
-    /// Takes an order, as an agent does: what is not newer is answered as before. When it will be done.
-    pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
+    /// Accepts an order and returns its completion time. A generation that is not newer gets the
+    /// last status again.
+    pub(super) fn accept_order(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
         if !self.is_up() {
             return None;
         }
@@ -222,19 +229,19 @@ impl SimNode {
             self.answer(order.generation, OrderStatus::Accepted);
             self.down_until = Some(until);
         }
-        self.task = Some((order.clone(), until));
+        self.active_order = Some((order.clone(), until));
         Some(until)
     }
 
-    /// What was begun and whose time has come is done.
-    pub(super) fn work(&mut self, now: Timestamp) {
+    /// Completes a reboot or an order that is due.
+    pub(super) fn finish_due_orders(&mut self, now: Timestamp) {
         if self.down_until.is_some_and(|until| until <= now) {
             self.down_until = None;
             self.boot += 1;
-            self.mend(now, "a reboot", |trouble, _| {
-                matches!(trouble.mend, Mend::Reset | Mend::Reboot)
+            self.clear_faults(now, "a reboot", |fault, _| {
+                matches!(fault.repair, Repair::Reset | Repair::Reboot)
             });
-            self.introduce();
+            self.report_on_connect();
         }
         let Some((order, _)) = self.task.take_if(|(_, until)| *until <= now) else { return };
         let answer = self.carry_out(&order.kind, now);
@@ -254,15 +261,15 @@ impl SimNode {
                 done("no new work is given to it")
             }
             OrderKind::Uncordon => {
-                self.mark(Cordon::None);
-                done("new work may come")
+                self.set_cordon(Cordon::None);
+                done("node uncordoned")
             }
-            OrderKind::Drain { .. } => done("no work runs on it"),
+            OrderKind::Drain { .. } => done("no jobs are running"),
             OrderKind::ResetGpu { gpu } => {
-                self.mend(now, "a reset", |trouble, finding| {
-                    trouble.mend == Mend::Reset && finding.subject.gpu() == Some(gpu)
+                self.clear_faults(now, "a reset", |fault, finding| {
+                    fault.repair == Repair::Reset && finding.subject.gpu() == Some(gpu)
                 });
-                done("the GPU was reset")
+                done("GPU reset")
             }
             OrderKind::Reboot => done("it runs in a new boot"),
             OrderKind::RestartService { .. } => done("the service runs"),
@@ -272,12 +279,12 @@ impl SimNode {
             },
             OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
             OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
-            other => done(&format!("`{other}` was carried out")),
+            other => done(&format!("`{other}` completed")),
         }
     }
 
-    /// Puts somebody else's mark on it, or takes any mark away.
-    pub fn mark(&mut self, cordon: Cordon) {
+    /// Sets or removes a cordon.
+    pub fn set_cordon(&mut self, cordon: Cordon) {
         self.cordon = cordon.clone();
         self.unsaid.push(Event::CordonObserved { node: self.id.clone(), cordon });
     }
