@@ -3,7 +3,7 @@
 use anyhow::bail;
 
 use crate::shell::{cargo, has_cargo_command, root};
-use crate::{needs, own_text, python as package, words as retired_words};
+use crate::{own_text, python as package, requirements, words as retired_words};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     requirements::ensure_python()?;

@@ -59,7 +59,9 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
 
 fn translate(said: ProbeEvent, known: &Known, holders: &mut Holders) -> CollectorMessage {
     let why = match said {
-        ProbeEvent::Report(report) => return CollectorMessage::Report(take(report, known, holders)),
+        ProbeEvent::Report(report) => {
+            return CollectorMessage::Report(take(report, known, holders));
+        }
         ProbeEvent::Recovered => return CollectorMessage::NvmlBack,
         ProbeEvent::Hung { during, after, stuck } => {
             let after_s = (after + Duration::from_millis(500)).as_secs();

@@ -34,7 +34,11 @@ fn without_a_library_it_says_so() {
     }
     let ran = launch(folder.path(), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("failed to load CUDA's driver library `libcuda.so.1`"),
+        "{}",
+        ran.stderr
+    );
     assert!(
         ran.stderr.contains("hint: this needs a machine with NVIDIA's driver"),
         "{}",

@@ -15,9 +15,9 @@ use farrier_fleet::health::{
     Batch, Change, Engine, EventSource, KernelEvent, Moment, Remembered, Rules, Sample, Saved,
     Scope, Signal, Subject,
 };
-use farrier_hardware::host::{Expectations, HostCollector};
+use farrier_hardware::host::{Collector, Expectations};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
-use farrier_hardware::nvml::watch::{ProbeEvent, WatchSettings, Watcher};
+use farrier_hardware::nvml::watch::{ProbeSaid, WatchSettings, Watcher};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::NodeDir;
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ pub(crate) struct RuleCase {
     facts: &'static FactSet,
     engine: Engine,
     watcher: Watcher,
-    host: HostCollector,
+    host: Collector,
     decoder: Decoder<'static>,
     kernel_after: Option<u64>,
     kernel_bytes: u64,
@@ -83,7 +83,7 @@ impl RuleCase {
     }
 
     pub(crate) fn end(self) {
-        self.watcher.shutdown();
+        self.watcher.end();
     }
 
     /// Runs the steps and returns the finding changes they caused.
@@ -204,17 +204,17 @@ impl RuleCase {
         let now_unix_ms = self.start_unix_ms + self.elapsed_s * 1000;
         self.node.set_clock(now_unix_ms, |_| Some(now_unix_ms)).unwrap();
         let mut batch = Batch::default();
-        for said in self.watcher.run_until(Duration::from_secs(self.boot_s)) {
-            match said {
-                ProbeEvent::Report(report) => {
+        for message in self.watcher.until(Duration::from_secs(self.boot_s)) {
+            match message {
+                ProbeSaid::Report(report) => {
                     if let Some(inventory) = &report.inventory {
                         self.host.set_inventory(inventory);
                     }
                     batch.inventory = report.inventory.or(batch.inventory);
                     batch.samples.extend(report.samples);
                 }
-                // What it says of the node it says in reports as well.
-                ProbeEvent::Refused { .. } | ProbeEvent::Hung { .. } | ProbeEvent::Recovered => {}
+                // The reports contain the same information.
+                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -251,8 +251,8 @@ impl RuleCase {
                         let source = EventSource::KernelLog { line };
                         KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
-                    self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
-                    self.decoder.flush_pending(|event| batch.kernel.push(seen(event)));
+                    self.decoder.feed(&text, |event| batch.kernel.push(observed(event)));
+                    self.decoder.settle(|event| batch.kernel.push(observed(event)));
                 }
                 KernelLog::Lost { lines } => self.lost += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),
@@ -279,8 +279,8 @@ impl RuleCase {
             boot: self.boots.to_string(),
             ..Saved::default()
         };
-        let (watcher, host) = lookers(&self.node);
-        std::mem::replace(&mut self.watcher, watcher).shutdown();
+        let (watcher, host) = start_collectors(&self.node);
+        std::mem::replace(&mut self.watcher, watcher).end();
         self.host = host;
         (self.boots, self.boot_s) = (self.boots + 1, 0);
         self.engine = engine(self.facts);
@@ -294,7 +294,7 @@ fn engine(facts: &'static FactSet) -> Engine {
     Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
 }
 
-fn lookers(node: &NodeDir) -> (Watcher, HostCollector) {
+fn start_collectors(node: &NodeDir) -> (Watcher, Collector) {
     let library: PathBuf = node.library_path();
     let watcher = Watcher::new(WatchSettings::new(move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
@@ -302,7 +302,7 @@ fn lookers(node: &NodeDir) -> (Watcher, HostCollector) {
         command
     }));
     let root = Root::unrecorded(node.path().join("root"));
-    (watcher, HostCollector::new(root, Expectations::default()))
+    (watcher, Collector::new(root, Expectations::default()))
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {

@@ -98,21 +98,21 @@ impl TestServer {
         run(&[&args[..], &["--ca-fingerprint", &fingerprint, "--identity", identity]].concat())
     }
 
-    /// A person with a role logs in.
-    pub(crate) fn log_in(&self, name: &str, role: &str) -> User {
+    /// Adds a user with a role and logs in.
+    pub(crate) fn log_in(&self, name: &str, role: &str) -> TestUser {
         let (url, fingerprint) = (self.url(), self.fingerprint());
         self.log_in_with(name, role, &["--server", &url, "--ca-fingerprint", &fingerprint])
     }
 
-    /// Likewise, with these words of `farrier login`.
-    pub(crate) fn log_in_with(&self, name: &str, role: &str, words: &[&str]) -> User {
-        let made = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
-        assert_eq!(made.code, 0, "{}", made.stderr);
-        let made: Value = serde_json::from_str(&made.stdout).unwrap();
-        let person = User { config: self.folder.join(format!("config-{name}")) };
-        let token = made["token"].as_str().unwrap();
-        person.fine(&[&["login"], words, &["--token", token]].concat());
-        person
+    /// Likewise, with extra arguments for `farrier login`.
+    pub(crate) fn log_in_with(&self, name: &str, role: &str, args: &[&str]) -> TestUser {
+        let output = self.command(&["user", "add", name, "--role", role, "--output", "json"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let created: Value = serde_json::from_str(&output.stdout).unwrap();
+        let user = TestUser { config: self.folder.join(format!("config-{name}")) };
+        let token = created["token"].as_str().unwrap();
+        user.fine(&[&["login"], args, &["--token", token]].concat());
+        user
     }
 
     /// All entries of the log on disk.
@@ -149,14 +149,14 @@ impl Drop for TestServer {
     }
 }
 
-/// Somebody with a token, who has logged in.
-pub(crate) struct User {
+/// A logged-in user.
+pub(crate) struct TestUser {
     config: PathBuf,
 }
 
-impl User {
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
-        let mut command = farrier(words);
+impl TestUser {
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let mut command = farrier(args);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
         command.output().unwrap().into()
     }

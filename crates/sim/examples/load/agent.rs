@@ -34,8 +34,8 @@ const RECONNECT_SPREAD_MS: u64 = 250;
 pub(crate) enum ReportMode {
     /// A heartbeat, as real agents do while nothing changes.
     Heartbeat,
-    /// All that its node is made of, each time.
-    NodeInventory,
+    /// The full inventory.
+    Inventory,
 }
 
 /// Connection of an agent.
@@ -152,24 +152,24 @@ impl LoadAgent {
         permit: &mut Option<OwnedSemaphorePermit>,
         is_connected: &mut bool,
     ) -> anyhow::Result<()> {
-        let (out, outbound) = mpsc::channel(OUT_MAX);
-        out.send(AgentMessage { what: Some(agent_message::What::Hello(self.hello())) }).await?;
+        let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
+        out.send(Up { what: Some(agent_message::What::Hello(self.hello())) }).await?;
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", self.name.as_str().parse()?);
-        let mut inbound: Streaming<ServerMessage> = agents.session(request).await?.into_inner();
-        let first = inbound.message().await?.context("the stream has ended")?;
+        let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
+        let first = inbound.message().await?.context("stream ended")?;
         let Some(server_message::What::Welcome(welcome)) = first.what else {
-            anyhow::bail!("the server did not greet");
+            anyhow::bail!("expected a welcome message");
         };
         self.resume(&out, welcome.acked_record).await?;
         coordinator.record_connected();
         *is_connected = true;
-        drop(turn.take());
-        let every = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
-        // Agents are not in step with each other.
-        let first_ms = self.index as u64 * 7919 % u64::try_from(every.as_millis())?;
-        let begin = tokio::time::Instant::now() + Duration::from_millis(first_ms);
-        let mut beats = tokio::time::interval_at(begin, every);
+        drop(permit.take());
+        let interval = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
+        // Staggers the heartbeats of the agents.
+        let first_ms = self.index as u64 * 7919 % u64::try_from(interval.as_millis())?;
+        let start = tokio::time::Instant::now() + Duration::from_millis(first_ms);
+        let mut heartbeats = tokio::time::interval_at(start, interval);
         loop {
             tokio::select! {
                 message = inbound.message() => {
@@ -196,20 +196,16 @@ impl LoadAgent {
         }
     }
 
-    fn report(&self, report: Report) -> AgentMessage {
-        reported(match report {
-            Report::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
-            Report::NodeInventory => report::What::Inventory(self.inventory.clone()),
+    fn report(&self, report: ReportMode) -> Up {
+        report_message(match report {
+            ReportMode::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
+            ReportMode::Inventory => report::What::Inventory(self.inventory.clone()),
         })
     }
 
-    /// Goes on after what the server has; where it has nothing, with everything that is open.
-    async fn resume(
-        &mut self,
-        out: &mpsc::Sender<AgentMessage>,
-        acked: Option<u64>,
-    ) -> anyhow::Result<()> {
-        let Some(acked) = acked else { return self.tell_open(out).await };
+    /// Resends records after the last one the server has, or all open findings if it has none.
+    async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
+        let Some(acked) = acked else { return self.send_open_findings(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
         for (changes, _) in &self.journal {
             out.send(report_message(report::What::Changes(changes.clone()))).await?;
@@ -217,47 +213,48 @@ impl LoadAgent {
         Ok(())
     }
 
-    async fn tell_open(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
+    async fn send_open_findings(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
         let open = convert::findings_message(self.record, self.open.values().cloned());
-        Ok(out.send(reported(report::What::Open(open))).await?)
+        Ok(out.send(report_message(report::What::Open(open))).await?)
     }
 
-    async fn tell_last(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
+    async fn send_last_change(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
         let Some((changes, _)) = self.journal.back() else { return Ok(()) };
         Ok(out.send(report_message(report::What::Changes(changes.clone()))).await?)
     }
 
     async fn handle_message(
         &mut self,
-        out: &mpsc::Sender<AgentMessage>,
-        said: ServerMessage,
-        board: &Board,
+        out: &mpsc::Sender<Up>,
+        message: Down,
+        coordinator: &Coordinator,
     ) -> anyhow::Result<()> {
-        match said.what {
+        match message.what {
             Some(server_message::What::Ack(proto::Ack { record })) => {
-                while let Some((_, at)) = self.journal.front().filter(|it| it.0.record <= record) {
-                    board.was_acknowledged(at.elapsed());
+                while let Some((_, at)) =
+                    self.journal.front().filter(|entry| entry.0.record <= record)
+                {
+                    coordinator.record_acknowledged(at.elapsed());
                     self.journal.pop_front();
                 }
                 Ok(())
             }
-            Some(server_message::What::Resync(_)) => self.tell_open(out).await,
+            Some(server_message::What::Resync(_)) => self.send_open_findings(out).await,
             Some(server_message::What::Order(order)) => {
                 let order = convert::order(self.name.clone(), order)?;
-                if matches!(order.kind, OrderKind::Drain { .. }) && board.is_at_work() {
+                if matches!(order.kind, OrderKind::Drain { .. }) && coordinator.has_endless_jobs() {
                     return Ok(());
                 }
-                let evidence = "it was done, and looked at".to_owned();
+                let evidence = "completed by the load generator".to_owned();
                 let answer = convert::order_status_message(
                     order.generation,
                     &OrderStatus::Done { evidence },
                 );
-                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) })
-                    .await?;
-                board.has_answered();
+                out.send(Up { what: Some(agent_message::What::OrderStatus(answer)) }).await?;
+                coordinator.record_order_status();
                 if matches!(order.kind, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
-                    self.meet(Ask::Mend, board);
-                    self.tell_last(out).await?;
+                    self.handle_command(NodeCommand::ClearFault, coordinator);
+                    self.send_last_change(out).await?;
                 }
                 Ok(())
             }
@@ -300,6 +297,6 @@ impl LoadAgent {
     }
 }
 
-pub(crate) fn reported(what: report::What) -> AgentMessage {
-    AgentMessage { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
+pub(crate) fn report_message(what: report::What) -> Up {
+    Up { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
 }

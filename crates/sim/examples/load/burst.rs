@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use farrier_fleet::fleet::Policy;
 use farrier_fleet::fleet::identity::DomainKind;
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::{RestClient, ServerUrl, no_tls};
 use serde_json::Value;
 
@@ -30,15 +30,15 @@ pub(crate) async fn run(
             breaker.share = breaker.share.max(share);
         }
     }
-    let mut asker = RestClient::connect(url, no_tls(), token).await?;
-    let _: Value = asker.put("/api/v1/policy", &policy).await?;
-    let trouble = Trouble::named("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
-    let mut feed = Feed::open(url, token).await?;
-    // Who is taken out stays out, so that the breaker is met as it would be.
-    board.begin_work();
-    say("mark", "begin");
-    let begun = tokio::time::Instant::now();
-    let sender = std::sync::Arc::clone(&board);
+    let mut client = RestClient::connect(url, no_tls(), token).await?;
+    let _: Value = client.put("/api/v1/policy", &policy).await?;
+    let fault = NodeFault::by_code("gpu.xid", "Xid 48").context("no fault for Xid 48")?;
+    let mut feed = EventFeed::open(url, token).await?;
+    // Drained nodes stay out, so that the disruption budget takes effect.
+    coordinator.start_endless_jobs();
+    print_metric("mark", "begin");
+    let start = tokio::time::Instant::now();
+    let sender = std::sync::Arc::clone(&coordinator);
     tokio::spawn(async move {
         for index in 0..failing {
             let at = Duration::from_micros(1_000_000 * index as u64 / failing as u64);
@@ -68,8 +68,8 @@ pub(crate) async fn run(
     print_latencies("failure_to_decision", times.collect());
     let done = decided.values().map(|(at, _)| *at).max().context("no decision was made")?;
     let after = done.saturating_duration_since(last);
-    say("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
-    say("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
-    say("deferred", decided.values().filter(|(_, kind)| kind == "held-back").count());
+    print_metric("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
+    print_metric("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
+    print_metric("deferred", decided.values().filter(|(_, kind)| kind == "held-back").count());
     Ok(())
 }

@@ -8,10 +8,10 @@ use farrier_wire::rest::EventRow;
 use rustls::ClientConfig;
 use std::sync::Arc;
 
-pub(crate) struct Feed {
-    answered: farrier_wire::client::RestResponse,
+pub(crate) struct EventFeed {
+    response: farrier_wire::client::Answered,
     unread: Vec<u8>,
-    _asker: RestClient,
+    _client: RestClient,
 }
 
 impl EventFeed {
@@ -27,7 +27,7 @@ impl EventFeed {
         token: &str,
         seq: Option<u64>,
     ) -> anyhow::Result<Self> {
-        let mut asker = RestClient::connect(url, tls, token).await?;
+        let mut client = RestClient::connect(url, tls, token).await?;
         let after = seq.map(|seq| format!("?after={seq}")).unwrap_or_default();
         let response = client.follow(&format!("/api/v1/events/stream{after}")).await?;
         Ok(Self { response, unread: Vec::new(), _client: client })

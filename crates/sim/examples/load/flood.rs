@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
-use crate::agent::{Report, inventory, name, reported};
-use crate::board::{Ask, Board, say_times};
-use crate::{say, start};
+use crate::agent::{ReportMode, inventory, name, report_message};
+use crate::coordinator::{Coordinator, NodeCommand, print_latencies};
+use crate::{print_metric, start};
 
 /// Text size of each flooding finding, below the limit for a finding.
 const TEXT_BYTES: usize = 8 << 10;
@@ -102,7 +102,7 @@ async fn flood(
     };
     let mut request = Request::new(ReceiverStream::new(outbound));
     request.metadata_mut().insert("farrier-node", name(index).as_str().parse()?);
-    let hello = AgentMessage { what: Some(agent_message::What::Hello(hello)) };
+    let hello = Up { what: Some(agent_message::What::Hello(hello)) };
     out.send(hello).await?;
     let _inbound = agents.session(request).await?.into_inner();
     for record in 1.. {

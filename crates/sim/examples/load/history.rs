@@ -11,7 +11,7 @@ use farrier_fleet::fleet::{Event, NodeId, NodePhase, Order};
 use farrier_server::access::Authority;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::state_machine::StateMachine;
-use farrier_sim::fleet::{Fleet, Plan};
+use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::print_metric;
@@ -23,9 +23,9 @@ const TECHNICIAN_DELAY: SignedDuration = SignedDuration::from_hours(4);
 /// How often technicians are called for waiting nodes.
 const CALL_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
-struct World {
+struct HistoryGenerator {
     core: StateMachine,
-    fleet: Fleet,
+    fleet: SimFleet,
     now: Timestamp,
     technician_due: BTreeMap<NodeId, Timestamp>,
     /// Nodes with a logged loss of heartbeat.
@@ -47,8 +47,15 @@ pub(crate) fn write(folder: &Path, entries: usize, after_snapshot: usize) -> any
     let fleet = SimFleet::new(spec, now);
     let log = SqliteLog::open(&folder.join("log"))?;
     let core = StateMachine::open(Box::new(log))?;
-    let (called, silent) = (BTreeMap::new(), BTreeMap::new());
-    let mut world = World { core, fleet, now, called, silent, round: now };
+    let (technician_due, lost_heartbeats) = (BTreeMap::new(), BTreeMap::new());
+    let mut generator = HistoryGenerator {
+        core,
+        fleet,
+        now,
+        technician_due,
+        lost_heartbeats,
+        last_call_check: now,
+    };
     let join = |(node, place): (&NodeId, &_)| {
         (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(place) })
     };
@@ -99,8 +106,8 @@ impl HistoryGenerator {
             self.last_call_check = self.now;
             self.call_technicians();
         }
-        inputs.extend(self.silence());
-        inputs.extend(self.repaired());
+        inputs.extend(self.heartbeat_events());
+        inputs.extend(self.finish_repairs());
         inputs.push((Actor::Server, Event::Tick));
         self.commit(inputs)
     }
@@ -112,11 +119,11 @@ impl HistoryGenerator {
             let is_up = self.fleet.node(id).is_some_and(farrier_sim::fleet::SimNode::is_up);
             let event = match (is_up, self.lost_heartbeats.contains_key(id)) {
                 (false, false) => {
-                    self.silent.insert(id.clone(), self.now);
+                    self.lost_heartbeats.insert(id.clone(), self.now);
                     Event::HeartbeatLost { node: id.clone(), since: self.now }
                 }
                 (true, true) => {
-                    self.silent.remove(id);
+                    self.lost_heartbeats.remove(id);
                     Event::HeartbeatRestored { node: id.clone() }
                 }
                 _ => continue,
@@ -130,8 +137,14 @@ impl HistoryGenerator {
     fn call_technicians(&mut self) {
         for (id, node) in &self.core.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
-            if node.phase() == NodePhase::Repairing && waits && !self.called.contains_key(id) {
-                self.called.insert(id.clone(), self.now.saturating_add(PERSON).unwrap_or(self.now));
+            if node.phase() == NodePhase::Repairing
+                && waits
+                && !self.technician_due.contains_key(id)
+            {
+                self.technician_due.insert(
+                    id.clone(),
+                    self.now.saturating_add(TECHNICIAN_DELAY).unwrap_or(self.now),
+                );
             }
         }
     }
@@ -145,12 +158,11 @@ impl HistoryGenerator {
             .map(|(id, _)| id.clone())
             .collect();
         let mut events = Vec::new();
-        for id in here {
-            self.called.remove(&id);
-            self.fleet.change(&id, |node| node.repair(now));
+        for id in arrived {
+            self.technician_due.remove(&id);
+            self.fleet.update_node(&id, |node| node.repair(now));
             let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
-            events
-                .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
+            events.push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
         }
         events
     }

@@ -42,7 +42,7 @@ fn main() -> anyhow::Result<()> {
     match arg(0)? {
         "steady" => {
             let report =
-                if word(4)? == "inventory" { Report::NodeInventory } else { Report::Heartbeat };
+                if arg(4)? == "inventory" { ReportMode::Inventory } else { ReportMode::Heartbeat };
             let time = Duration::from_secs(number(5)? as u64);
             runtime.block_on(steady::run(&url()?, arg(2)?, number(3)?, report, time))
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use farrier_sim::fleet::Trouble;
+use farrier_sim::fleet::NodeFault;
 use farrier_wire::client::{RestClient, ServerUrl, no_tls};
 use farrier_wire::rest::EventPage;
 
@@ -29,13 +29,13 @@ pub(crate) async fn run(
     report: ReportMode,
     time: Duration,
 ) -> anyhow::Result<()> {
-    let board = start(url, nodes, report).await?;
-    let _ = board.acknowledged();
-    let mut asker = RestClient::connect(url, no_tls(), token).await?;
-    let page: EventPage = asker.get("/api/v1/events?limit=1").await?;
-    say("entries_joined", page.end);
-    tokio::time::sleep(REST.min(time)).await;
-    say("mark", "begin");
+    let coordinator = start(url, nodes, report).await?;
+    let _ = coordinator.take_latencies();
+    let mut client = RestClient::connect(url, no_tls(), token).await?;
+    let page: EventPage = client.get("/api/v1/events?limit=1").await?;
+    print_metric("entries_joined", page.end);
+    tokio::time::sleep(SETTLE_TIME.min(time)).await;
+    print_metric("mark", "begin");
     let end = tokio::time::Instant::now() + time;
     let trickle = tokio::spawn(trickle(Arc::clone(&coordinator), nodes, end));
     tokio::time::sleep_until(end).await;

@@ -9,7 +9,7 @@ pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::{Event, Location, NodeId, Order};
+use farrier_fleet::fleet::{Event, NodeId, Order, Location};
 use jiff::Timestamp;
 
 use crate::rng::SeededRng;
@@ -92,9 +92,9 @@ impl SimFleet {
         fleet
     }
 
-    /// Its nodes with their places.
-    pub fn places(&self) -> impl Iterator<Item = (&NodeId, &Location)> {
-        self.nodes.iter().map(|(id, node)| (id, &node.place))
+    /// The nodes and their locations.
+    pub fn locations(&self) -> impl Iterator<Item = (&NodeId, &Location)> {
+        self.nodes.iter().map(|(id, node)| (id, &node.location))
     }
 
     pub fn node(&self, id: &NodeId) -> Option<&SimNode> {
@@ -190,13 +190,14 @@ impl SimFleet {
     }
 }
 
-impl Plan {
-    /// The name and place of a node.
-    fn named(&self, index: u32) -> Option<(NodeId, Location)> {
+impl FleetSpec {
+    /// Name and location of a node.
+    fn identity(&self, index: u32) -> Option<(NodeId, Location)> {
         let unit =
             |prefix: &str, size: u32| format!("{prefix}{:04}", index / size.max(1)).parse().ok();
-        let mut place = Location::in_pool("train".parse().ok()?);
-        (place.rack, place.leaf) = (unit("rack-", self.rack), unit("leaf-", self.leaf));
-        Some((format!("node-{index:05}").parse().ok()?, place))
+        let mut location = Location::in_pool("train".parse().ok()?);
+        (location.rack, location.leaf) =
+            (unit("rack-", self.nodes_per_rack), unit("leaf-", self.nodes_per_leaf));
+        Some((format!("node-{index:05}").parse().ok()?, location))
     }
 }

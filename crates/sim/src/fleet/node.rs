@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farrier_fleet::fleet::event::{Cordon, Event, GpuInventory, NodeInventory, Record};
-use farrier_fleet::fleet::{Location, NodeId, Order, OrderKind, OrderStatus};
+use farrier_fleet::fleet::{OrderStatus, NodeId, Order, OrderKind, Location};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
 use jiff::{SignedDuration, Timestamp};
@@ -23,7 +23,7 @@ const DRAIN_S: (u64, u64) = (0, 1200);
 #[derive(Debug)]
 pub struct SimNode {
     pub(super) id: NodeId,
-    pub(super) place: Location,
+    pub(super) location: Location,
     gpus: Vec<GpuUuid>,
     rng: SeededRng,
     time_scale: u64,
@@ -38,16 +38,16 @@ pub struct SimNode {
     /// The order in progress and its completion time.
     active_order: Option<(Order, Timestamp)>,
     generation: u64,
-    /// What was answered last, for a server that did not hear it.
-    answered: Option<(u64, OrderStatus)>,
-    /// What it says when it is next heard.
-    unsaid: Vec<Event>,
+    /// Last order status, resent on reconnect.
+    last_status: Option<(u64, OrderStatus)>,
+    /// Events not yet reported.
+    pending_events: Vec<Event>,
 }
 
 impl SimNode {
-    pub(super) fn new(id: NodeId, place: Location, plan: &Plan) -> Self {
-        let mut random = Random::of(plan.seed, id.as_str());
-        let gpus = (0..plan.gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
+    pub(super) fn new(id: NodeId, location: Location, spec: &FleetSpec) -> Self {
+        let mut rng = SeededRng::new(spec.seed, id.as_str());
+        let gpus = (0..spec.gpus).map(|_| GpuUuid(format!("GPU-{}", rng.uuid()))).collect();
         let mut node = Self {
             id,
             location,
@@ -84,7 +84,7 @@ impl SimNode {
         if self.is_up() { std::mem::take(&mut self.pending_events) } else { Vec::new() }
     }
 
-    /// What it is made of.
+    /// The inventory that the agent reports.
     pub fn inventory(&self) -> NodeInventory {
         let gpu = |(index, uuid): (u32, &GpuUuid)| GpuInventory {
             uuid: uuid.clone(),
@@ -117,9 +117,9 @@ impl SimNode {
         self.active_faults.values().map(|(_, finding)| finding)
     }
 
-    /// What it answered last.
-    pub fn answered(&self) -> Option<&(u64, OrderStatus)> {
-        self.answered.as_ref()
+    /// Status of the last order, by generation.
+    pub fn last_status(&self) -> Option<&(u64, OrderStatus)> {
+        self.last_status.as_ref()
     }
 
     /// Generation of the last accepted order.
@@ -127,14 +127,14 @@ impl SimNode {
         self.generation
     }
 
-    /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
-    fn introduce(&mut self) {
+    /// Reports what an agent sends on connect: inventory, cordon and the last order status.
+    fn report_on_connect(&mut self) {
         let inventory = self.inventory();
-        self.unsaid.push(Event::InventoryReported { node: self.id.clone(), inventory });
+        self.pending_events.push(Event::InventoryReported { node: self.id.clone(), inventory });
         let cordon = self.cordon.clone();
-        self.unsaid.push(Event::CordonObserved { node: self.id.clone(), cordon });
-        if let Some((generation, answer)) = self.answered.clone() {
-            self.unsaid.push(Event::OrderStatusReported {
+        self.pending_events.push(Event::CordonObserved { node: self.id.clone(), cordon });
+        if let Some((generation, answer)) = self.last_status.clone() {
+            self.pending_events.push(Event::OrderStatusReported {
                 node: self.id.clone(),
                 generation,
                 status: answer,
@@ -197,7 +197,11 @@ impl SimNode {
     fn report_changes(&mut self, changes: Vec<Change>) {
         self.records += 1;
         let record = self.record();
-        self.unsaid.push(Event::FindingsReported { node: self.id.clone(), record, changes });
+        self.pending_events.push(Event::FindingsReported {
+            node: self.id.clone(),
+            record,
+            changes,
+        });
     }
 
     /// Accepts an order and returns its completion time. A generation that is not newer gets the
@@ -207,9 +211,11 @@ impl SimNode {
             return None;
         }
         if order.generation <= self.generation {
-            let answered = self.answered.clone();
-            if let Some((generation, answer)) = answered.filter(|it| it.0 == order.generation) {
-                self.unsaid.push(Event::OrderStatusReported {
+            let last_status = self.last_status.clone();
+            if let Some((generation, answer)) =
+                last_status.filter(|(generation, _)| *generation == order.generation)
+            {
+                self.pending_events.push(Event::OrderStatusReported {
                     node: self.id.clone(),
                     generation,
                     status: answer,
@@ -219,14 +225,14 @@ impl SimNode {
         }
         self.generation = order.generation;
         let (at_least, at_most) = match order.kind {
-            OrderKind::Drain { wait_s } => (JOB_S.0, JOB_S.1.min(u64::from(wait_s))),
+            OrderKind::Drain { wait_s } => (DRAIN_S.0, DRAIN_S.1.min(u64::from(wait_s))),
             OrderKind::Reboot => REBOOT_S,
             _ => ORDER_S,
         };
-        let takes_s = (at_least + self.random.below(at_most - at_least + 1)) / self.hurry;
-        let until = after(now, takes_s);
+        let duration_s = (at_least + self.rng.below(at_most - at_least + 1)) / self.time_scale;
+        let until = after(now, duration_s);
         if order.kind == OrderKind::Reboot {
-            self.answer(order.generation, OrderStatus::Accepted);
+            self.report_status(order.generation, OrderStatus::Accepted);
             self.down_until = Some(until);
         }
         self.active_order = Some((order.clone(), until));
@@ -243,22 +249,24 @@ impl SimNode {
             });
             self.report_on_connect();
         }
-        let Some((order, _)) = self.task.take_if(|(_, until)| *until <= now) else { return };
-        let answer = self.carry_out(&order.kind, now);
-        self.answer(order.generation, answer);
+        let Some((order, _)) = self.active_order.take_if(|(_, until)| *until <= now) else {
+            return;
+        };
+        let answer = self.execute(&order.kind, now);
+        self.report_status(order.generation, answer);
     }
 
-    fn carry_out(&mut self, what: &OrderKind, now: Timestamp) -> OrderStatus {
+    fn execute(&mut self, what: &OrderKind, now: Timestamp) -> OrderStatus {
         let done = |evidence: &str| OrderStatus::Done { evidence: evidence.to_owned() };
         match what {
             OrderKind::Cordon | OrderKind::Uncordon
                 if matches!(self.cordon, Cordon::External { .. }) =>
             {
-                OrderStatus::Refused { reason: "somebody else's mark is on it".to_owned() }
+                OrderStatus::Refused { reason: "the node is cordoned by another owner".to_owned() }
             }
             OrderKind::Cordon => {
-                self.mark(Cordon::ByFarrier);
-                done("no new work is given to it")
+                self.set_cordon(Cordon::ByFarrier);
+                done("node cordoned")
             }
             OrderKind::Uncordon => {
                 self.set_cordon(Cordon::None);
@@ -271,13 +279,13 @@ impl SimNode {
                 });
                 done("GPU reset")
             }
-            OrderKind::Reboot => done("it runs in a new boot"),
-            OrderKind::RestartService { .. } => done("the service runs"),
-            OrderKind::AcknowledgeRepair { .. } => done("what is counted begins anew"),
-            OrderKind::Verify { .. } if self.is_ill() => OrderStatus::Failed {
-                reason: "findings that take it out of service are open".to_owned(),
-            },
-            OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
+            OrderKind::Reboot => done("node rebooted"),
+            OrderKind::RestartService { .. } => done("service running"),
+            OrderKind::AcknowledgeRepair { .. } => done("fault counters restarted"),
+            OrderKind::Verify { .. } if self.is_faulty() => {
+                OrderStatus::Failed { reason: "critical findings are open".to_owned() }
+            }
+            OrderKind::Verify { .. } => done("all checks passed"),
             OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
             other => done(&format!("`{other}` completed")),
         }
@@ -286,12 +294,12 @@ impl SimNode {
     /// Sets or removes a cordon.
     pub fn set_cordon(&mut self, cordon: Cordon) {
         self.cordon = cordon.clone();
-        self.unsaid.push(Event::CordonObserved { node: self.id.clone(), cordon });
+        self.pending_events.push(Event::CordonObserved { node: self.id.clone(), cordon });
     }
 
-    fn answer(&mut self, generation: u64, answer: OrderStatus) {
-        self.answered = Some((generation, answer.clone()));
-        self.unsaid.push(Event::OrderStatusReported {
+    fn report_status(&mut self, generation: u64, answer: OrderStatus) {
+        self.last_status = Some((generation, answer.clone()));
+        self.pending_events.push(Event::OrderStatusReported {
             node: self.id.clone(),
             generation,
             status: answer,

@@ -103,7 +103,7 @@ struct FleetRunner {
     stream_tasks: JoinSet<()>,
 }
 
-struct Line {
+struct AgentStream {
     out: mpsc::Sender<AgentMessage>,
     is_open: bool,
     sent: u64,
@@ -226,14 +226,20 @@ impl FleetRunner {
             });
             return;
         }
-        let (out, outbound) = mpsc::channel(OUT_MAX);
-        let hello = AgentMessage { what: Some(agent_message::What::Hello(hello(node))) };
-        let place = self.lines.len() % self.agents.len();
-        let agents = self.agents[place].clone();
-        let beat_at = tokio::time::Instant::now();
-        let line = Line { out, is_open: false, sent: 0, beat_every: BEATS, beat_at };
-        if line.out.try_send(hello).is_ok() {
-            self.lines.insert(id.clone(), line);
+        let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
+        let hello = AgentMessage { what: Some(agent_message::What::Hello(hello_message(node))) };
+        let index = self.streams.len() % self.agents.len();
+        let agents = self.agents[index].clone();
+        let next_heartbeat = tokio::time::Instant::now();
+        let stream = AgentStream {
+            out,
+            is_open: false,
+            sent: 0,
+            heartbeat_interval: HEARTBEAT_CHECK_INTERVAL,
+            next_heartbeat,
+        };
+        if stream.out.try_send(hello).is_ok() {
+            self.streams.insert(id.clone(), stream);
         }
         let id = id.clone();
         self.stream_tasks.spawn(async move {
@@ -257,17 +263,17 @@ async fn run_stream(
         id.as_str().parse().map_err(|_| tonic::Status::invalid_argument("invalid node name"))?;
     request.metadata_mut().insert("farrier-node", name);
     let mut inbound: Streaming<ServerMessage> = agents.session(request).await?.into_inner();
-    while let Some(said) = inbound.message().await? {
-        let told = match said.what {
+    while let Some(message) = inbound.message().await? {
+        let event = match message.what {
             Some(server_message::What::Welcome(welcome)) => {
-                let every = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
-                Heard::Welcome(id.clone(), welcome.acked_record, every)
+                let interval = Duration::from_secs(u64::from(welcome.heartbeat_interval_s.max(1)));
+                StreamEvent::Welcome(id.clone(), welcome.acked_record, interval)
             }
             Some(server_message::What::Order(order)) => match convert::order(id.clone(), order) {
-                Ok(order) => Heard::Order(order),
+                Ok(order) => StreamEvent::Order(order),
                 Err(_) => continue,
             },
-            Some(server_message::What::Resync(_)) => Heard::Resync(id.clone()),
+            Some(server_message::What::Resync(_)) => StreamEvent::Resync(id.clone()),
             Some(server_message::What::Ack(_) | server_message::What::OrderStatusAck(_)) | None => {
                 continue;
             }
@@ -279,8 +285,8 @@ async fn run_stream(
     Ok(())
 }
 
-impl Line {
-    /// What a node says, as it travels. None: it is said already.
+impl AgentStream {
+    /// Converts an event to its message. `None` if the server already has it.
     fn message(&mut self, event: Event) -> Option<AgentMessage> {
         let what = match event {
             Event::InventoryReported { inventory, .. } => {
@@ -294,9 +300,9 @@ impl Line {
                 let changes = convert::changes_message(record.number, after, changes).ok()?;
                 report::What::Changes(changes)
             }
-            Event::OrderStatusReported { generation, status, .. } => {
-                let status = convert::order_status_message(generation, &status);
-                return Some(AgentMessage { what: Some(agent_message::What::OrderStatus(status)) });
+            Event::OrderStatusReported { generation, status: answer, .. } => {
+                let answer = convert::order_status_message(generation, &answer);
+                return Some(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) });
             }
             _ => return None,
         };
@@ -304,19 +310,20 @@ impl Line {
     }
 }
 
-fn reported(what: report::What) -> AgentMessage {
+fn report_message(what: report::What) -> AgentMessage {
     AgentMessage { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
 }
 
-fn resync(node: &SimNode) -> AgentMessage {
+fn resync_message(node: &SimNode) -> AgentMessage {
     let open = convert::findings_message(node.record().number, node.open().cloned());
-    reported(report::What::Open(open))
+    report_message(report::What::Open(open))
 }
 
 fn hello_message(node: &SimNode) -> proto::Hello {
     let record = node.record();
-    let outstanding =
-        node.answered().map(|(generation, it)| convert::order_status_message(*generation, it));
+    let outstanding = node
+        .last_status()
+        .map(|(generation, status)| convert::order_status_message(*generation, status));
     proto::Hello {
         inventory: Some(convert::inventory_message(&node.inventory())),
         journal: record.journal,

@@ -112,7 +112,7 @@ impl Reason {
                 out.write_str("the node takes work; it is not tested or changed while in use")
             }
             Self::NeedsRepair { cause, action, attempted } => {
-                write!(out, "{cause}: {}", action.asks())?;
+                write!(out, "{cause}: {}", action.instruction())?;
                 match attempted {
                     RepairsAttempted::None => Ok(()),
                     RepairsAttempted::All => {
