@@ -27,10 +27,10 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let spec = Spec { now_unix_ms: NOW_UNIX_MS, ..Spec::of("H100-SXM5-80GB", 8) };
-        let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
-        let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
-        let directory = NodeDir::at(dir.path());
+        let spec = NodeSpec { now_unix_ms: NOW_UNIX_MS, ..NodeSpec::new("H100-SXM5-80GB", 8) };
+        let (node, gpus) = builder::build_node(FactSet::embedded(), &spec).unwrap();
+        let host = Host::new(&node, NicConfig { ports: 8, ethernet: false, efa: 2 });
+        let directory = NodeDir::new(dir.path());
         directory.create(&node, &host, &gpus, true).unwrap();
         let inventory: Vec<GpuIdentity> = (0..)
             .zip(&gpus)
@@ -209,7 +209,7 @@ fn kernel_log_is_followed_with_its_gaps() {
     });
     assert!(before > 10, "{before} records at the start");
     let lost: Vec<&KernelLog> =
-        after.iter().filter(|event| !matches!(event, KernelLog::Record { .. })).collect();
+        after.iter().filter(|event| !matches!(event, KernelLog::KernelRecord { .. })).collect();
     assert_eq!(lost, [&KernelLog::Lost { lines: 7 }]);
 }
 

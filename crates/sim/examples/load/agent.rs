@@ -153,10 +153,10 @@ impl LoadAgent {
         is_connected: &mut bool,
     ) -> anyhow::Result<()> {
         let (out, outbound) = mpsc::channel(OUTBOUND_MAX);
-        out.send(Up { what: Some(agent_message::What::Hello(self.hello())) }).await?;
+        out.send(AgentMessage { what: Some(agent_message::What::Hello(self.hello())) }).await?;
         let mut request = Request::new(ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", self.name.as_str().parse()?);
-        let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
+        let mut inbound: Streaming<ServerMessage> = agents.session(request).await?.into_inner();
         let first = inbound.message().await?.context("stream ended")?;
         let Some(server_message::What::Welcome(welcome)) = first.what else {
             anyhow::bail!("expected a welcome message");
@@ -196,7 +196,7 @@ impl LoadAgent {
         }
     }
 
-    fn report(&self, report: ReportMode) -> Up {
+    fn report(&self, report: ReportMode) -> AgentMessage {
         report_message(match report {
             ReportMode::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
             ReportMode::Inventory => report::What::Inventory(self.inventory.clone()),
@@ -204,7 +204,7 @@ impl LoadAgent {
     }
 
     /// Resends records after the last one the server has, or all open findings if it has none.
-    async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
+    async fn resume(&mut self, out: &mpsc::Sender<AgentMessage>, acked: Option<u64>) -> anyhow::Result<()> {
         let Some(acked) = acked else { return self.send_open_findings(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
         for (changes, _) in &self.journal {
@@ -213,20 +213,20 @@ impl LoadAgent {
         Ok(())
     }
 
-    async fn send_open_findings(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+    async fn send_open_findings(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
         let open = convert::findings_message(self.record, self.open.values().cloned());
         Ok(out.send(report_message(report::What::Open(open))).await?)
     }
 
-    async fn send_last_change(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+    async fn send_last_change(&self, out: &mpsc::Sender<AgentMessage>) -> anyhow::Result<()> {
         let Some((changes, _)) = self.journal.back() else { return Ok(()) };
         Ok(out.send(report_message(report::What::Changes(changes.clone()))).await?)
     }
 
     async fn handle_message(
         &mut self,
-        out: &mpsc::Sender<Up>,
-        message: Down,
+        out: &mpsc::Sender<AgentMessage>,
+        message: ServerMessage,
         coordinator: &Coordinator,
     ) -> anyhow::Result<()> {
         match message.what {
@@ -250,7 +250,7 @@ impl LoadAgent {
                     order.generation,
                     &OrderStatus::Done { evidence },
                 );
-                out.send(Up { what: Some(agent_message::What::OrderStatus(answer)) }).await?;
+                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) }).await?;
                 coordinator.record_order_status();
                 if matches!(order.kind, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
                     self.handle_command(NodeCommand::ClearFault, coordinator);
@@ -297,6 +297,6 @@ impl LoadAgent {
     }
 }
 
-pub(crate) fn report_message(what: report::What) -> Up {
-    Up { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
+pub(crate) fn report_message(what: report::What) -> AgentMessage {
+    AgentMessage { what: Some(agent_message::What::Report(proto::Report { what: Some(what) })) }
 }

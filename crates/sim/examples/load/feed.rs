@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use std::sync::Arc;
 
 pub(crate) struct EventFeed {
-    response: farrier_wire::client::Answered,
+    response: farrier_wire::client::RestResponse,
     unread: Vec<u8>,
     _client: RestClient,
 }

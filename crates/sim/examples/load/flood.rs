@@ -102,7 +102,7 @@ async fn flood(
     };
     let mut request = Request::new(ReceiverStream::new(outbound));
     request.metadata_mut().insert("farrier-node", name(index).as_str().parse()?);
-    let hello = Up { what: Some(agent_message::What::Hello(hello)) };
+    let hello = AgentMessage { what: Some(agent_message::What::Hello(hello)) };
     out.send(hello).await?;
     let _inbound = agents.session(request).await?.into_inner();
     for record in 1.. {
