@@ -11,10 +11,10 @@ use farrier_facts::xid::{Severity, XidFacts};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::{Printer, Tone};
 use crate::read_ahead::{CHUNK, ReadAhead};
-use crate::sets;
 
 /// Reads a kernel log and says what happened to the GPUs.
 ///
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 /// Runs `farrier decode`.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let log = open(args.file.as_deref())?;
-    let set = sets::active();
+    let set = fact_sets::active();
     let worst = match args.output {
         Output::Json => print_events(&set.xids, log, printer)?,
         Output::Table => {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 Ok(())
             })?;
             print_summary(&summary, lines, printer)?;
-            sets::print(&set.set, printer)?;
+            fact_sets::print(&set.set, printer)?;
             summary.worst()
         }
     };
@@ -133,7 +133,7 @@ fn read(
         if chunk.len() < CHUNK {
             take(Taken::Pause)?;
         }
-        ahead.give_back(chunk);
+        ahead.recycle(chunk);
     }
 }
 

@@ -12,9 +12,9 @@ use serde::de::IgnoredAny;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::{Hinted, warn};
 use crate::printer::{Printer, Tone};
-use crate::sets;
 
 /// Folders that hold other people's files, or built ones.
 const SKIPPED: [&str; 8] =
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if args.files.is_empty() && !args.env {
         return Err(Hinted::error("nothing to lint", "name files or folders, or give --env"));
     }
-    let set = sets::active();
+    let set = fact_sets::active();
     let mut found = Found::default();
     for file in &args.files {
         lint_path(&set.settings, file, args.language, &mut found);
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             }
             Output::Table => {
                 print(&findings, &looked_at(files_read, args.env), printer)?;
-                sets::print(&set.set, printer)?;
+                fact_sets::print(&set.set, printer)?;
             }
         }
         printer.finish()?;

@@ -11,11 +11,11 @@ use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
 
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::log;
 use crate::printer::Printer;
-use crate::sets;
-use crate::simulated_hands;
+use crate::simulated_actuator;
 
 /// Watches this node: finds what is wrong with it, keeps it, and tells it.
 ///
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         // The very file that runs, whatever an upgrade has put in its place since.
         program: "/proc/self/exe".into(),
         facts: facts(),
-        hands_elsewhere: simulated_hands::of_root,
+        hands_elsewhere: simulated_actuator::from_root,
     };
     if args.check_config {
         let has_file = options.config_named || options.config.exists();
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 /// The set that is in force now, for as long as the agent runs.
 pub(crate) fn facts() -> &'static FactSet {
-    match sets::active() {
+    match fact_sets::active() {
         std::borrow::Cow::Borrowed(set) => set,
         std::borrow::Cow::Owned(set) => Box::leak(Box::new(set)),
     }

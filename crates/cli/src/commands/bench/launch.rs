@@ -7,7 +7,7 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::spread::{Spread, figures};
+use crate::stats::{Stats, significant};
 
 /// What one launch, wait or small copy costs on this GPU, from Rust and without a framework.
 ///
@@ -34,8 +34,8 @@ struct Cost {
     name: &'static str,
     what: &'static str,
     pieces: u32,
-    submit_us: Option<Spread>,
-    total_us: Spread,
+    submit_us: Option<Stats>,
+    total_us: Stats,
 }
 
 /// What is printed for programs.
@@ -91,14 +91,14 @@ fn report(times: &LaunchTimes, repeats: u32) -> Report<'_> {
         gpu: &times.gpu,
         compute_capability: format!("{major}.{minor}"),
         driver: super::train::driver_version(),
-        date: crate::sets::today().to_string(),
+        date: crate::fact_sets::today().to_string(),
         repeats,
         costs: times.timed.iter().filter_map(cost).collect(),
     }
 }
 
 fn cost(timed: &Timed) -> Option<Cost> {
-    let us = |seconds: &[f64]| Some(Spread::of(seconds.iter().copied())?.times(1e6));
+    let us = |seconds: &[f64]| Some(Stats::from_samples(seconds.iter().copied())?.scaled(1e6));
     Some(Cost {
         name: timed.name,
         what: timed.what,
@@ -122,8 +122,8 @@ fn print(report: &Report<'_>, printer: &mut Printer) -> anyhow::Result<()> {
             let waits = || "waits".to_owned();
             vec![
                 cost.name.to_owned(),
-                cost.submit_us.map_or_else(waits, |spread| spread.text(figures)),
-                cost.total_us.text(figures),
+                cost.submit_us.map_or_else(waits, |stats| stats.format_with(significant)),
+                cost.total_us.format_with(significant),
                 format!("{}, {} between two waits", cost.what, cost.pieces),
             ]
         })
@@ -157,7 +157,7 @@ mod tests {
         };
         let cost = cost(&timed).unwrap();
         assert!((cost.submit_us.unwrap().median - 3.0).abs() < 1e-9);
-        assert_eq!(cost.total_us.text(figures), "5.00");
+        assert_eq!(cost.total_us.format_with(significant), "5.00");
         let waits = Timed { submit_s: None, ..timed };
         assert!(super::cost(&waits).unwrap().submit_us.is_none());
     }

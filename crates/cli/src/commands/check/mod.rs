@@ -71,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with = "gpu", help_heading = NODE)]
     capture: Option<PathBuf>,
     /// The day for which the answer shall hold [default: today]
-    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::day)]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::parse_date)]
     on: Option<Date>,
     /// Let security advisories and known regressions decide too
     #[arg(long)]

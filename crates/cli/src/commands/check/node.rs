@@ -15,13 +15,13 @@ use super::Args;
 use super::print::{self, INDENT};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let set = sets::active();
-    let today = sets::today();
+    let set = fact_sets::active();
+    let today = fact_sets::today();
     let on = args.on.unwrap_or(today);
     let Seen { root, nvml, python, name, captured } = look(args)?;
     let observation = observe::observe_now(&root, nvml, &python);
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         Output::Json => printer.json(&report)?,
         Output::Table => {
             print(&report, args, &name, printer)?;
-            sets::print(&set.set, printer)?;
+            fact_sets::print(&set.set, printer)?;
         }
     }
     Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))

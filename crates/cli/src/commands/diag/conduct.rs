@@ -121,14 +121,14 @@ pub(super) fn all(
         for text in told {
             // Who watches sees how it goes; what cannot be written now cannot be written later either.
             if printer.is_terminal() {
-                let _ = printer.take_back().and_then(|()| printer.transient(&text));
+                let _ = printer.clear_transient().and_then(|()| printer.transient(&text));
             }
         }
         let ended = workers.into_iter().zip(cards);
         ended.map(|(worker, card)| worker.join().unwrap_or_else(|_| lost(card))).collect()
     });
     if printer.is_terminal() {
-        printer.take_back()?;
+        printer.clear_transient()?;
     }
     let mut conducted = Conducted { gpus: Vec::new(), notes: Vec::new() };
     for (mut tested, card) in results.into_iter().zip(cards) {

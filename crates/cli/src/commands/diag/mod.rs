@@ -37,9 +37,9 @@ use self::report::Report;
 use self::watch::Watch;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// Proves GPUs with work: is the result right, and is it as fast as this part and this very card should be?
 ///
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     // Before minutes of tests: what cannot be written then cannot be written later either.
     args.html.as_deref().map(writable).transpose()?;
-    let set = sets::active();
+    let set = fact_sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
     let has_nvml = args.simulated.is_none() || args.nvml.is_some();
     let Cards { cards, driver } = match &args.simulated {

@@ -4,8 +4,8 @@ use farrier_facts::diag::{Grade, Test, Unit};
 
 use super::print::measured;
 use super::report::{GpuReport, Report, Row, Series, What};
-use crate::page::{Bar, Line, bars, escape, head, lines};
-use crate::spread::{Spread, figures};
+use crate::charts::{Bar, Line, bars, escape, head, lines};
+use crate::stats::{Stats, significant};
 
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {
@@ -129,19 +129,19 @@ fn told(row: &Row) -> String {
 
 /// What was measured, and what it is held to.
 fn pair(row: &Row) -> Vec<Bar> {
-    let value = Spread::of(row.samples.iter().copied());
+    let value = Stats::from_samples(row.samples.iter().copied());
     let mut bars = vec![Bar {
         label: row.test.name().to_owned(),
         value,
         repeats: Vec::new(),
-        text: value.map(|value| figures(value.median)).unwrap_or_default(),
+        text: value.map(|value| significant(value.median)).unwrap_or_default(),
         ours: true,
     }];
     bars.extend(row.least.as_ref().map(|least| Bar {
         label: "at least".to_owned(),
-        value: Spread::of([least.value]),
+        value: Stats::from_samples([least.value]),
         repeats: Vec::new(),
-        text: figures(least.value),
+        text: significant(least.value),
         ours: false,
     }));
     bars
@@ -154,8 +154,8 @@ fn drawn(series: &Series) -> Option<(&'static str, Line)> {
         "gpu.clock_sm_mhz" => "SM clock, MHz",
         _ => return None,
     };
-    let spread = Spread::of(series.points.iter().map(|(_, value)| *value))?;
-    let text = format!("{} to {}", figures(spread.least), figures(spread.most));
+    let stats = Stats::from_samples(series.points.iter().map(|(_, value)| *value))?;
+    let text = format!("{} to {}", significant(stats.min), significant(stats.max));
     (series.points.len() > 2).then(|| (title, Line { points: series.points.clone(), text }))
 }
 

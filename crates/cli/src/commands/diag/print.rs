@@ -6,7 +6,7 @@ use farrier_facts::diag::Grade;
 
 use super::report::{GpuReport, Report, Row};
 use crate::printer::{Printer, Tone};
-use crate::spread::{Spread, figures};
+use crate::stats::{Stats, significant};
 
 pub(super) fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
     if report.simulated {
@@ -121,8 +121,8 @@ fn cells(row: &Row, printer: &Printer) -> Vec<String> {
 
 /// The median with its range and unit.
 pub(super) fn measured(row: &Row) -> String {
-    match (Spread::of(row.samples.iter().copied()), row.value) {
-        (Some(spread), Some(_)) => format!("{} {}", spread.text(figures), row.unit),
+    match (Stats::from_samples(row.samples.iter().copied()), row.value) {
+        (Some(stats), Some(_)) => format!("{} {}", stats.format_with(significant), row.unit),
         _ => String::new(),
     }
 }

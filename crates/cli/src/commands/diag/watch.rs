@@ -13,7 +13,7 @@ use farrier_fleet::health::{Action, Severity, Signal, Subject};
 use farrier_hardware::nvml::watch::{self, GpuProcess, ProbeReport, ProbeSaid, WatchSettings};
 use jiff::Timestamp;
 
-use crate::finder::Finder;
+use crate::local_engine::LocalEngine;
 
 /// What is kept over time.
 pub(super) const SERIES: [Signal; 4] =
@@ -106,7 +106,7 @@ impl Watch {
         let (told, ends) = (Arc::clone(&seen), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
-            let mut finder = Finder::new();
+            let mut finder = LocalEngine::new();
             watch::run(settings, &ends, &mut |said| {
                 let (seen, news) = &*told;
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +184,7 @@ impl Watch {
 
 impl Seen {
     /// Looks for what is wrong with GPUs until everything was read once; what comes later comes of the tests.
-    fn look(&mut self, report: &ProbeReport, finder: Option<&mut Finder>) {
+    fn look(&mut self, report: &ProbeReport, finder: Option<&mut LocalEngine>) {
         let Some(finder) = finder.filter(|_| self.before.is_none()) else { return };
         let inventory = report.inventory.as_ref();
         finder.take(Timestamp::now(), inventory, &report.samples, &report.xids);

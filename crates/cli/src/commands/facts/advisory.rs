@@ -5,8 +5,8 @@ use farrier_facts::advisory::{Advisory, Regression};
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -47,7 +47,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     } else {
         print_lists(&advisories, &regressions, printer)?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

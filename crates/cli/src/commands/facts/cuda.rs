@@ -5,9 +5,9 @@ use farrier_facts::cuda::Toolkit;
 
 use super::{Lookup, print_json, record};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let toolkits: Vec<&Toolkit> = match &lookup.name {
@@ -44,7 +44,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             .collect();
         printer.table(&headings, &rows)?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// A branch and, where a release was asked for, what is known of it.
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             printer.paragraph("  releases", record::VALUES_AT, &releases.join(", "))?;
         }
     } else {
-        let today = sets::today();
+        let today = fact_sets::today();
         let headings =
             ["Branch", "Kind", "CUDA", "First release", "Latest", "End of support", "On this day"];
         let rows: Vec<Vec<String>> = found
@@ -69,7 +69,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer.line("")?;
         printer.line("* unverified: no source of NVIDIA's confirms it")?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

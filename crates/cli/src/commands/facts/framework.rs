@@ -5,8 +5,8 @@ use farrier_facts::framework::{Build, Coverage};
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let builds: Vec<&Build> = match &lookup.name {
@@ -34,7 +34,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         let rows: Vec<Vec<String>> = builds.iter().rev().map(|build| row(set, build)).collect();
         printer.table(&headings, &rows)?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use farrier_facts::gpu::Gpu;
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let gpus: Vec<&Gpu> = match &lookup.name {
@@ -48,7 +48,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             "* unverified: no source confirms it; `farrier facts gpu NAME` shows every source",
         )?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

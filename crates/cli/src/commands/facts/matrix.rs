@@ -10,15 +10,15 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// Every driver branch: the CUDA it speaks, how far minor-version compatibility carries it, the
 /// generations it drives, and its support.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The day for which the status shall hold [default: today]
-    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::day)]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::parse_date)]
     on: Option<Date>,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
@@ -51,7 +51,7 @@ struct Matrix<'a> {
 }
 
 pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
-    let on = args.on.unwrap_or_else(sets::today);
+    let on = args.on.unwrap_or_else(fact_sets::today);
     let rows: Vec<Row<'_>> =
         set.drivers.branch.iter().rev().map(|branch| row(set, branch, on)).collect();
     if args.output == Output::Json {
@@ -92,7 +92,7 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
                   runs by minor-version compatibility (not PTX); every older CUDA runs as well. Drives: \
                   the oldest to the newest GPU generation, none left out. * unverified.";
     printer.paragraph("", 0, legend)?;
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// The kinds of facts.
 #[derive(Debug, Subcommand)]
@@ -57,7 +57,7 @@ pub(crate) struct Lookup {
 }
 
 pub(crate) fn run(command: &FactsCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let set = sets::active();
+    let set = fact_sets::active();
     match command {
         FactsCommand::Gpu(lookup) => gpu::run(&set, lookup, printer)?,
         FactsCommand::Driver(lookup) => driver::run(&set, lookup, printer)?,

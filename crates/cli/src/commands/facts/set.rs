@@ -6,8 +6,8 @@ use farrier_facts::FactSet;
 use serde::Serialize;
 
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// The embedded set and those installed beside it; the newest is in force.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ struct Row {
 }
 
 pub(super) fn list(args: &SetsArgs, printer: &mut Printer) -> anyhow::Result<()> {
-    let active = sets::active().set.clone();
+    let active = fact_sets::active().set.clone();
     let embedded = &FactSet::embedded().set;
     let mut rows = vec![Row {
         set: embedded.name.clone(),
@@ -42,7 +42,7 @@ pub(super) fn list(args: &SetsArgs, printer: &mut Printer) -> anyhow::Result<()>
         active: active == *embedded,
         path: None,
     }];
-    rows.extend(sets::installed().into_iter().map(|found| Row {
+    rows.extend(fact_sets::installed().into_iter().map(|found| Row {
         active: active == found.id,
         set: found.id.name,
         date: found.id.date,
@@ -69,7 +69,7 @@ pub(super) fn list(args: &SetsArgs, printer: &mut Printer) -> anyhow::Result<()>
 }
 
 pub(super) fn update(args: &UpdateArgs, printer: &mut Printer) -> anyhow::Result<()> {
-    let installed = sets::install(&args.from)?;
+    let installed = fact_sets::install(&args.from)?;
     printer.line(&format!(
         "installed `{}` of {} as {}; it is in force now, delete the file to go back",
         installed.id.name,

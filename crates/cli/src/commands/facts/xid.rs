@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -61,7 +61,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer
             .line(&format!("and {} SXids of NVSwitch: `farrier facts xid 24007`", sxids.len()))?;
     }
-    sets::print(&set.set, printer)?;
+    fact_sets::print(&set.set, printer)?;
     Ok(())
 }
 

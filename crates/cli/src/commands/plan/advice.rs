@@ -7,8 +7,8 @@ use farrier_planner::run::{Run, Task};
 use farrier_planner::search::{self, Axes};
 
 use super::request::Asked;
+use crate::fact_sets;
 use crate::failure::Hinted;
-use crate::sets;
 
 /// Whether a run can be run; else what could be.
 pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub(super) fn instead(asked: &Asked, axes: &Axes, few: u32) -> String {
     let run = &asked.run;
     let found: Vec<String> = [
         more(run, axes, few).map(|gpus| format!("{gpus} of them do")),
-        larger(&sets::active(), run, axes, few).map(|gpu| format!("{few} of `{gpu}` do")),
+        larger(&fact_sets::active(), run, axes, few).map(|gpu| format!("{few} of `{gpu}` do")),
         adapters(run, axes, few).then(|| "adapters do (`--lora`)".to_owned()),
         free(run, axes, few).then(|| "a split without the numbers given does".to_owned()),
     ]

@@ -13,9 +13,9 @@ use super::request::{self, Links, Work};
 use super::values::{count as whole, days, price, up_to};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// Parts that people choose between, oldest first.
 const USUAL: [&str; 7] = [
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
         (_, Some(usd), ..) => Equal::UsdPerHour(usd),
         (_, _, Some(days), Some(tokens)) => Equal::Days { days, tokens },

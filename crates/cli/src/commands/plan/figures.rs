@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-pub(super) use crate::spread::thousands as grouped;
+pub(super) use crate::stats::thousands as grouped;
 
 /// Three digits that count, with a thousands separator: `12,300`, `0.0123`.
 pub(super) fn number(value: f64) -> String {

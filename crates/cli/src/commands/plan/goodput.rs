@@ -20,8 +20,8 @@ use super::train::{TooLarge, best};
 use super::values::up_to;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// Which run, under which faults.
 #[derive(Debug, clap::Args)]
@@ -127,7 +127,7 @@ fn chosen(
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let tokens = args.work.tokens;
     let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
     let planner = args.calibrated.planner(&asked.run.gpu)?;

@@ -13,7 +13,7 @@ use farrier_planner::run::Task;
 use farrier_planner::search;
 
 use super::figures::{count, grouped, number, percent, usd};
-use crate::page::{escape, head_with_colours};
+use crate::charts::{escape, head_with_colours};
 
 /// The run on another number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]

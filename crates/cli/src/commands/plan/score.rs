@@ -10,8 +10,8 @@ use farrier_planner::score::{Score, Scored, Tally, score};
 use super::figures::percent;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::printer::Printer;
-use crate::sets;
 
 /// Which table.
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 const LISTED_MOST: usize = 30;
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let (name, bytes) = match &args.file {
         Some(path) => {
             let bytes = std::fs::read(path)

@@ -21,9 +21,9 @@ use super::request::{self, Asked, Cluster, Split, Work};
 use super::searched::{Goal, Search};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
-use crate::sets;
 
 /// Which run, and how to answer.
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let facts = sets::active();
+    let facts = fact_sets::active();
     let answer = match answer(&facts, args)? {
         Ok(answer) => answer,
         Err(large) => return nothing_fits(&large, args, printer),

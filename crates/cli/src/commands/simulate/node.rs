@@ -8,9 +8,9 @@ use farrier_sim::host::Adapters;
 use farrier_sim::make::{self, MakeError, Spec};
 use farrier_sim::{Host, NodeDir, StoreError};
 
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// The name of the library as it is built.
 const BUILT: &str = "libfarrier_nvml_sim.so";
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         kernel: args.kernel.clone(),
         now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (mut node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+    let (mut node, gpus) = make::node(&fact_sets::active(), &spec).map_err(|err| hinted(&err))?;
     node.clock_unix_ms = args.clock_unix_ms;
     let adapters = Adapters { ports: args.adapters, ethernet: args.roce, efa: args.efa };
     let host = Host::of(&node, adapters);

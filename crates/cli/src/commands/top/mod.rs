@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let source = Source::of(args)?;
     if args.once {
         if args.ascii {
-            printer.use_ascii_alone();
+            printer.set_ascii_only();
         }
         return source.once(args.output, printer);
     }
@@ -197,7 +197,7 @@ impl Source {
             Self::Agent(mut agent, _) => once::node(&agent.ask(), output, printer),
             Self::Server(mut server, _) => match server.ask() {
                 Ok(fleet) => once::fleet(&fleet, output, printer),
-                Err(err) if failure::is_unanswered(&err) => {
+                Err(err) if failure::is_unavailable(&err) => {
                     let silence = source::server::silence(&err);
                     once::silent_fleet(server.url(), &silence, output, printer)
                 }

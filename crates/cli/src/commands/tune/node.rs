@@ -12,9 +12,9 @@ use farrier_hardware::{Root, capture};
 
 use super::apply::counted;
 use super::profile::{ProfileArgs, refusal};
+use crate::fact_sets;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
-use crate::sets;
 
 /// A node.
 #[derive(Debug, clap::Args)]
@@ -214,7 +214,7 @@ impl WhichArgs {
     ) -> anyhow::Result<Vec<Step>> {
         let options = Options { only: self.only.clone(), unverified };
         let readings = hands.look(profile);
-        let steps = plan(&sets::active(), profile, &readings, &options).map_err(refusal)?;
+        let steps = plan(&fact_sets::active(), profile, &readings, &options).map_err(refusal)?;
         if let Some(name) =
             self.only.iter().find(|name| !profile.setting.iter().any(|it| it.name == **name))
         {

@@ -14,9 +14,9 @@ use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::{Printer, Tone};
-use crate::sets;
 
 /// A profile, by name or from a person's own file.
 #[derive(Debug, clap::Args)]
@@ -85,7 +85,7 @@ impl ProfileArgs {
 
 fn checked(profile: &Profile) -> anyhow::Result<()> {
     profile.read().map_err(refusal)?;
-    real_variables(profile, &sets::active())
+    real_variables(profile, &fact_sets::active())
 }
 
 /// A variable that nothing reads is not written into anybody's environment.

@@ -33,9 +33,9 @@ use self::shard::{Shard, Spec};
 use self::store::Store;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::fact_sets;
 use crate::failure::Hinted;
 use crate::printer::Printer;
-use crate::sets;
 
 /// Training steps on the present GPU: eager, compiled, and as farrier runs them.
 ///
@@ -158,7 +158,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     // A file that does not say what it is of is shown whatever is asked for.
     shards.retain(|it| it.spec.as_ref().is_none_or(|spec| filter.keeps(spec)));
     let asked = Asked { plan, filter, price_per_hour_usd: args.price_per_hour };
-    let report = Report::of(&shards, &sets::active().gpus, &asked);
+    let report = Report::of(&shards, &fact_sets::active().gpus, &asked);
     if let Some(path) = &args.html {
         fs::write(path, page::page(&report))
             .with_context(|| format!("failed to write `{}`", path.display()))?;

@@ -4,8 +4,8 @@ use super::about;
 use super::numbers::{CapComparison, Comparison, Mode, Told, VariantRow};
 use super::report::{Failed, Report};
 use super::view::{self, Block};
-use crate::page::{Bar, bars, escape, head};
-use crate::spread::{Spread, figures, thousands};
+use crate::charts::{Bar, bars, escape, head};
+use crate::stats::{Stats, significant, thousands};
 
 /// The whole page.
 pub(crate) fn page(report: &Report) -> String {
@@ -117,7 +117,7 @@ fn steps(report: &Report, found: &Comparison) -> String {
         "Milliseconds in launching calls a step under the profiler · launches",
         &|row| {
             let launches = view::launches(row).map_or_else(String::new, |it| format!(" · {it}"));
-            let mut bar = modal(row, row.launch_ms, |it| it.launch_ms, figures);
+            let mut bar = modal(row, row.launch_ms, |it| it.launch_ms, significant);
             bar.text.push_str(&launches);
             bar
         },
@@ -125,7 +125,7 @@ fn steps(report: &Report, found: &Comparison) -> String {
     html.push_str(&figure("GPU idle, share of a step", &|row| {
         modal(row, row.idle, |it| it.idle, view::percent)
     }));
-    html.push_str(&figure("Peak reserved, GiB", &|row| bar(row, row.reserved_gib, figures)));
+    html.push_str(&figure("Peak reserved, GiB", &|row| bar(row, row.reserved_gib, significant)));
     html.push_str("</div>\n");
     html.push_str(&table(&view::speed(report, found)));
     html.push_str(&table(&view::burden(found)));
@@ -135,7 +135,7 @@ fn steps(report: &Report, found: &Comparison) -> String {
     html
 }
 
-fn bar(row: &VariantRow, value: Option<Spread>, write: fn(f64) -> String) -> Bar {
+fn bar(row: &VariantRow, value: Option<Stats>, write: fn(f64) -> String) -> Bar {
     let text = match value {
         Some(value) => write(value.median),
         None if row.done == 0 => "failed".to_owned(),
@@ -148,13 +148,13 @@ fn bar(row: &VariantRow, value: Option<Spread>, write: fn(f64) -> String) -> Bar
 /// A bar of what goes with the launches. Where those differ it is as long as the largest, and no middle is drawn.
 fn modal(
     row: &VariantRow,
-    all: Option<Spread>,
-    of: fn(&Mode) -> Option<Spread>,
+    all: Option<Stats>,
+    of: fn(&Mode) -> Option<Stats>,
     write: fn(f64) -> String,
 ) -> Bar {
     let mut bar = bar(row, all, write);
     if row.modes.len() > 1 {
-        bar.value = all.map(|all| Spread { median: all.most, ..all });
+        bar.value = all.map(|all| Stats { median: all.max, ..all });
         bar.repeats = row.modes.iter().filter_map(|it| Some(of(it)?.median)).collect();
         bar.text = view::by_mode(row, all, of, write);
     }
@@ -169,8 +169,8 @@ fn lost(found: &CapComparison) -> String {
             label: row.variant.clone(),
             // The bar is the rate over all seeds; the whisker spans the seeds'.
             value: row.oom_rate.and_then(|rate| {
-                let seeds = Spread::of(row.oom_rate_by_seed.iter().copied())?;
-                Some(Spread { median: rate, ..seeds })
+                let seeds = Stats::from_samples(row.oom_rate_by_seed.iter().copied())?;
+                Some(Stats { median: rate, ..seeds })
             }),
             repeats: row.oom_rate_by_seed.clone(),
             text: row.oom_rate.map_or_else(

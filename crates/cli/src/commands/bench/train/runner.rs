@@ -12,7 +12,7 @@ use super::shard::{Ending, Machine, Measured, ShardFile, Spec, VERSION, measured
 use super::store::Store;
 use super::{Args, child, driver_version, progress};
 use crate::failure::Hinted;
-use crate::spread::thousands;
+use crate::stats::thousands;
 
 /// Runs the shards that have not run.
 pub(super) struct Runner<'a> {

@@ -2,7 +2,7 @@
 
 use super::numbers::{CapComparison, Comparison, MemoryRow, Mode, Rounds, VariantRow};
 use super::report::Report;
-use crate::spread::{Spread, bare, figures, thousands};
+use crate::stats::{Stats, significant, strip_unit, thousands};
 
 /// Headings and rows.
 pub(crate) struct Block {
@@ -34,18 +34,18 @@ pub(crate) fn cap(found: &CapComparison) -> String {
 pub(crate) fn times(ratio: f64) -> String {
     if ratio > 0.0 && ratio < 0.1 {
         // A small quotient is read better the other way round.
-        format!("÷ {}", figures(1.0 / ratio))
+        format!("÷ {}", significant(1.0 / ratio))
     } else {
         format!("{ratio:.2}×")
     }
 }
 
 /// A ratio and its range, all of it the same way round.
-pub(crate) fn ratio(found: Spread) -> String {
-    if found.median > 0.0 && found.median < 0.1 && found.least > 0.0 {
-        found.text(|ratio| format!("÷ {}", figures(1.0 / ratio)))
+pub(crate) fn ratio(found: Stats) -> String {
+    if found.median > 0.0 && found.median < 0.1 && found.min > 0.0 {
+        found.format_with(|ratio| format!("÷ {}", significant(1.0 / ratio)))
     } else {
-        found.text(|ratio| format!("{ratio:.2}×"))
+        found.format_with(|ratio| format!("{ratio:.2}×"))
     }
 }
 
@@ -68,9 +68,9 @@ fn tenth(number: f64) -> String {
 }
 
 /// A number that is not there is never empty: either nothing of it was measured, or nobody knows.
-fn cell(value: Option<Spread>, done: usize, write: fn(f64) -> String) -> String {
+fn cell(value: Option<Stats>, done: usize, write: fn(f64) -> String) -> String {
     match value {
-        Some(spread) => spread.text(write),
+        Some(stats) => stats.format_with(write),
         None if done == 0 => "failed".to_owned(),
         None => "unknown".to_owned(),
     }
@@ -138,7 +138,7 @@ pub(crate) fn either(
     // The unit is said once.
     if let Some((_, before)) = texts.split_last_mut() {
         for text in before {
-            *text = bare(text).to_owned();
+            *text = strip_unit(text).to_owned();
         }
     }
     match &texts[..] {
@@ -156,8 +156,8 @@ pub(crate) fn launches(row: &VariantRow) -> Option<String> {
 /// What goes with the launches: where those differ between repeats, a number for each kind of repeat.
 pub(crate) fn by_mode(
     row: &VariantRow,
-    all: Option<Spread>,
-    of: fn(&Mode) -> Option<Spread>,
+    all: Option<Stats>,
+    of: fn(&Mode) -> Option<Stats>,
     write: fn(f64) -> String,
 ) -> String {
     if row.modes.len() < 2 {
@@ -172,7 +172,7 @@ fn known(text: Option<String>, done: usize) -> String {
 }
 
 fn launching(row: &VariantRow) -> String {
-    by_mode(row, row.launch_ms, |it| it.launch_ms, figures)
+    by_mode(row, row.launch_ms, |it| it.launch_ms, significant)
 }
 
 fn idle(row: &VariantRow) -> String {
@@ -192,7 +192,7 @@ fn step_changes(
     let unknown = || "unknown".to_owned();
     let rounds =
         |of: fn(&Rounds) -> &Vec<f64>| after.rounds.as_ref().map(of).into_iter().flatten().copied();
-    let change = |of| Spread::of(rounds(of)).map_or_else(unknown, ratio);
+    let change = |of| Stats::from_samples(rounds(of)).map_or_else(unknown, ratio);
     // Of what goes with the launches, each round by itself where they differ.
     let differ = before.modes.len() > 1 || after.modes.len() > 1;
     let modal = |of| {
@@ -201,7 +201,7 @@ fn step_changes(
     let idle_change = if differ {
         either(rounds(|it| &it.idle), difference)
     } else {
-        Spread::of(rounds(|it| &it.idle)).map(|it| it.text(difference))
+        Stats::from_samples(rounds(|it| &it.idle)).map(|stats| stats.format_with(difference))
     };
     let row = |what: &str, of: &dyn Fn(&VariantRow) -> String, change: String| {
         vec![shape.to_owned(), what.to_owned(), of(before), of(after), change]
@@ -267,16 +267,17 @@ pub(crate) fn speed(report: &Report, found: &Comparison) -> Block {
 /// Comparisons of graph and eager step that fell into the timed steps.
 fn comparisons(row: &VariantRow) -> String {
     match (row.comparisons, row.comparison_ms) {
-        (Some(none), _) if none.most == 0.0 => "none".to_owned(),
+        (Some(none), _) if none.max == 0.0 => "none".to_owned(),
         (Some(count), each) => {
-            let count = if count.least < count.most {
-                format!("{} to {}", count.least, count.most)
+            let count = if count.min < count.max {
+                format!("{} to {}", count.min, count.max)
             } else {
-                count.most.to_string()
+                count.max.to_string()
             };
-            let each = each.map_or_else(String::new, |it| format!(" of {} ms", figures(it.median)));
+            let each =
+                each.map_or_else(String::new, |it| format!(" of {} ms", significant(it.median)));
             let later =
-                row.comparisons_share.map(|it| format!(" (later {})", percent_fine(it.most)));
+                row.comparisons_share.map(|it| format!(" (later {})", percent_fine(it.max)));
             format!("{count}{each}{}", later.unwrap_or_default())
         }
         (None, _) => known(None, row.done),
@@ -304,7 +305,7 @@ pub(crate) fn burden(found: &Comparison) -> Block {
     let row = |it: &VariantRow| {
         vec![
             name(&it.variant, it.done, it.failed),
-            cell(it.step_ms, it.done, figures),
+            cell(it.step_ms, it.done, significant),
             comparisons(it),
             cell(it.tokens_per_s_mean, it.done, thousands),
             known(launches(it), it.done),
@@ -348,7 +349,7 @@ pub(crate) fn memory(found: &CapComparison) -> Block {
         vec![
             name(&it.variant, it.done, it.failed),
             oom_rate(it),
-            cell(Spread::of(it.oom_rate_by_seed.iter().copied()), it.done, percent),
+            cell(Stats::from_samples(it.oom_rate_by_seed.iter().copied()), it.done, percent),
             cell(it.tokens_per_s, it.done, thousands),
             cell(it.peak_gib, it.done, tenth),
             cell(it.reserved_gib, it.done, tenth),

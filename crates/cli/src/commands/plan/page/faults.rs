@@ -4,8 +4,8 @@ use farrier_planner::goodput::{Goodput, LostTime, Report, SpareChoice, Worth};
 
 use super::super::figures::{duration, number, percent, usd};
 use super::tables::Table;
-use crate::page::{Bar, bars, escape};
-use crate::spread::Spread;
+use crate::charts::{Bar, bar_chart, escape};
+use crate::stats::Stats;
 
 /// The section about goodput.
 pub(super) fn section(report: &Report) -> String {
@@ -101,7 +101,7 @@ fn lost(lost: &LostTime, hours: f64) -> String {
         .filter(|(_, spent_h)| *spent_h > 0.0)
         .map(|(label, spent_h)| Bar {
             label: label.to_owned(),
-            value: Spread::of([spent_h]),
+            value: Stats::from_samples([spent_h]),
             repeats: Vec::new(),
             text: format!("{} h · {}", number(spent_h), percent(spent_h / hours)),
             ours: true,
@@ -110,7 +110,7 @@ fn lost(lost: &LostTime, hours: f64) -> String {
     format!(
         "<figure><figcaption>{title}: {} in all</figcaption>\n{}</figure>\n",
         number(lost.total_h()),
-        bars(title, &rows)
+        bar_chart(title, &rows)
     )
 }
 

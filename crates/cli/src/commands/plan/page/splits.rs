@@ -5,7 +5,7 @@ use farrier_planner::search::{Other, Report, describe};
 
 use super::super::figures::{grouped, number, percent};
 use super::tables::{Table, words};
-use crate::page::escape;
+use crate::charts::escape;
 
 /// The section about the search.
 pub(super) fn section(plan: &Plan, found: &Report) -> String {

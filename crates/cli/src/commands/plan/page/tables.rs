@@ -8,7 +8,7 @@ use farrier_planner::run::Task;
 use super::super::figures::{grouped, number, percent, usd};
 use super::plots::{PARTS, kind_colour};
 use super::{Point, bound_words};
-use crate::page::{escape, mark};
+use crate::charts::{escape, marker};
 
 /// A table of cells that are HTML already.
 pub(super) struct Table {
@@ -157,7 +157,7 @@ pub(super) fn roofline(plan: &Plan) -> String {
         table.row(
             false,
             &[
-                format!("{} {}", mark(kind_colour(work.kind)), escape(work.kind.name())),
+                format!("{} {}", marker(kind_colour(work.kind)), escape(work.kind.name())),
                 number(work.flops_per_byte),
                 number(work.flops_per_s / 1e12),
                 percent(work.flops_per_s / roof),

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use super::host::Host;
 use crate::commands::top::now::{FindingNow, GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
-use crate::finder::Finder;
+use crate::local_engine::LocalEngine;
 
 /// How NVML is asked.
 pub(in crate::commands::top) struct Settings {
@@ -42,7 +42,7 @@ pub(in crate::commands::top) fn run(
     watched.module = Some(settings.root.join("sys/module/nvidia/initstate"));
     let mut host = Host::new(Root::unrecorded(&settings.root));
     let mut fold = Fold::new(node_name(&settings.root));
-    let mut finder = Finder::new();
+    let mut finder = LocalEngine::new();
     watch::run(watched, stop, &mut |said| {
         let at = Timestamp::now();
         let is_fast = matches!(&said, ProbeSaid::Report(report) if report.tier == Tier::Fast);
@@ -68,7 +68,7 @@ pub(in crate::commands::top) fn run(
 }
 
 /// Faults that are open, the worst first.
-fn findings(finder: &Finder) -> Vec<FindingNow> {
+fn findings(finder: &LocalEngine) -> Vec<FindingNow> {
     let index = |uuid: &GpuUuid| {
         let found = finder.inventory().iter().find(|it| it.uuid == *uuid);
         found.map_or_else(|| uuid.0.clone(), |it| format!("GPU {}", it.index))

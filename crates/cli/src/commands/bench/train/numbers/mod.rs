@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::shard::{Measured, MemoryResult, Shard, Spec, StepsResult};
-use crate::spread::Spread;
+use crate::stats::Stats;
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -44,36 +44,36 @@ pub(crate) struct VariantRow {
     pub(crate) done: usize,
     pub(crate) failed: usize,
     /// Over the median of the groups of steps.
-    pub(crate) tokens_per_s: Option<Spread>,
+    pub(crate) tokens_per_s: Option<Stats>,
     /// Over the median step with its share of the comparisons of a long run; the same where there are none.
-    pub(crate) tokens_per_s_long: Option<Spread>,
+    pub(crate) tokens_per_s_long: Option<Stats>,
     /// Over the mean of all timed steps, with the comparisons that fell into them.
-    pub(crate) tokens_per_s_mean: Option<Spread>,
+    pub(crate) tokens_per_s_mean: Option<Stats>,
     /// Comparisons of graph and eager step in the timed steps of a repeat, and milliseconds of one.
-    pub(crate) comparisons: Option<Spread>,
-    pub(crate) comparison_ms: Option<Spread>,
+    pub(crate) comparisons: Option<Stats>,
+    pub(crate) comparison_ms: Option<Stats>,
     /// The share of the time that they take later on.
-    pub(crate) comparisons_share: Option<Spread>,
+    pub(crate) comparisons_share: Option<Stats>,
     /// Each repeat's in a long run, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
-    pub(crate) step_ms: Option<Spread>,
+    pub(crate) step_ms: Option<Stats>,
     /// Of tokens a second in a long run.
-    pub(crate) to_eager: Option<Spread>,
-    pub(crate) to_best: Option<Spread>,
+    pub(crate) to_eager: Option<Stats>,
+    pub(crate) to_best: Option<Stats>,
     /// The other figures to eager's.
     pub(crate) rounds: Option<Rounds>,
-    pub(crate) mfu_causal: Option<Spread>,
-    pub(crate) mfu_full: Option<Spread>,
+    pub(crate) mfu_causal: Option<Stats>,
+    pub(crate) mfu_full: Option<Stats>,
     /// By launches a step, fewest first; none where a repeat does not know them.
     pub(crate) modes: Vec<Mode>,
-    pub(crate) launch_ms: Option<Spread>,
+    pub(crate) launch_ms: Option<Stats>,
     /// The share of a step in which nothing ran on the GPU: what ran in one step under the profiler, of the median step
     /// without it.
-    pub(crate) idle: Option<Spread>,
-    pub(crate) allocated_gib: Option<Spread>,
-    pub(crate) reserved_gib: Option<Spread>,
-    pub(crate) ready_s: Option<Spread>,
-    pub(crate) usd_per_million_tokens: Option<Spread>,
+    pub(crate) idle: Option<Stats>,
+    pub(crate) allocated_gib: Option<Stats>,
+    pub(crate) reserved_gib: Option<Stats>,
+    pub(crate) ready_s: Option<Stats>,
+    pub(crate) usd_per_million_tokens: Option<Stats>,
     /// How far the loss after the warm-up is from eager's of the same repeat, at most; a share of it.
     pub(crate) loss_off_eager: Option<f64>,
     /// What the variant says of itself: of the last repeat that was no eager one, and of each that was.
@@ -94,8 +94,8 @@ pub(crate) struct Told {
 pub(crate) struct Mode {
     pub(crate) launches: f64,
     pub(crate) repeats: usize,
-    pub(crate) launch_ms: Option<Spread>,
-    pub(crate) idle: Option<Spread>,
+    pub(crate) launch_ms: Option<Stats>,
+    pub(crate) idle: Option<Stats>,
 }
 
 /// What a variant's figures are to eager's of the same round, a number a round. Empty where one of them is not known.
@@ -133,9 +133,9 @@ pub(crate) struct MemoryRow {
     pub(crate) oom_rate: Option<f64>,
     /// Each seed's.
     pub(crate) oom_rate_by_seed: Vec<f64>,
-    pub(crate) tokens_per_s: Option<Spread>,
-    pub(crate) peak_gib: Option<Spread>,
-    pub(crate) reserved_gib: Option<Spread>,
+    pub(crate) tokens_per_s: Option<Stats>,
+    pub(crate) peak_gib: Option<Stats>,
+    pub(crate) reserved_gib: Option<Stats>,
     pub(crate) report: Option<String>,
 }
 
@@ -176,7 +176,7 @@ fn comparison(
 ) -> Comparison {
     let speeds: BTreeMap<&Rank, BTreeMap<u32, f64>> =
         variants.iter().map(|(variant, repeats)| (variant, speeds(repeats))).collect();
-    let middle = |speeds: &BTreeMap<u32, f64>| Spread::of(speeds.values().copied());
+    let middle = |speeds: &BTreeMap<u32, f64>| Stats::from_samples(speeds.values().copied());
     let best = speeds
         .iter()
         .filter_map(|(variant, speeds)| Some((middle(speeds)?.median, *variant)))
@@ -206,7 +206,7 @@ fn speeds(repeats: &Repeats<'_, StepsResult>) -> BTreeMap<u32, f64> {
 }
 
 fn step_s(result: &StepsResult) -> Option<f64> {
-    Some(Spread::of(result.step_s.iter().copied())?.median)
+    Some(Stats::from_samples(result.step_s.iter().copied())?.median)
 }
 
 /// Tokens a second over the median of the groups of steps.
@@ -284,18 +284,18 @@ fn modes(done: &[&StepsResult]) -> Vec<Mode> {
     let of = |launches: f64| {
         let those: Vec<&StepsResult> =
             done.iter().copied().filter(|it| it.launches == Some(launches)).collect();
-        let spread = |number: &dyn Fn(&StepsResult) -> Option<f64>| {
-            Spread::of(those.iter().map(|it| number(it)).collect::<Option<Vec<f64>>>()?)
+        let stats = |number: &dyn Fn(&StepsResult) -> Option<f64>| {
+            Stats::from_samples(those.iter().map(|it| number(it)).collect::<Option<Vec<f64>>>()?)
         };
-        let launch_ms = spread(&|it| Some(it.launch_s? * 1e3));
-        Mode { launches, repeats: those.len(), launch_ms, idle: spread(&idle) }
+        let launch_ms = stats(&|it| Some(it.launch_s? * 1e3));
+        Mode { launches, repeats: those.len(), launch_ms, idle: stats(&idle) }
     };
     kinds.into_iter().map(of).collect()
 }
 
 /// Repeat by repeat, of those that both have.
-fn ratio(speeds: &BTreeMap<u32, f64>, to: &BTreeMap<u32, f64>) -> Option<Spread> {
-    Spread::of(speeds.iter().filter_map(|(repeat, speed)| Some(speed / to.get(repeat)?)))
+fn ratio(speeds: &BTreeMap<u32, f64>, to: &BTreeMap<u32, f64>) -> Option<Stats> {
+    Stats::from_samples(speeds.iter().filter_map(|(repeat, speed)| Some(speed / to.get(repeat)?)))
 }
 
 fn loss_off(repeats: &Repeats<'_, StepsResult>, eager: &Repeats<'_, StepsResult>) -> Option<f64> {
@@ -303,39 +303,39 @@ fn loss_off(repeats: &Repeats<'_, StepsResult>, eager: &Repeats<'_, StepsResult>
         let (result, eager) = ((*result)?, (*eager.get(repeat)?)?);
         Some(((result.loss - eager.loss) / eager.loss).abs())
     });
-    Some(Spread::of(off)?.most)
+    Some(Stats::from_samples(off)?.max)
 }
 
 fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> VariantRow {
     let done: Vec<&StepsResult> = repeats.values().copied().flatten().collect();
     // A number is there only if every repeat has it: a median over some of them would be of something else.
-    let spread = |number: &dyn Fn(&StepsResult) -> Option<f64>| {
-        Spread::of(done.iter().map(|result| number(result)).collect::<Option<Vec<f64>>>()?)
+    let stats = |number: &dyn Fn(&StepsResult) -> Option<f64>| {
+        Stats::from_samples(done.iter().map(|result| number(result)).collect::<Option<Vec<f64>>>()?)
     };
     VariantRow {
         variant: variant.to_owned(),
         done: done.len(),
         failed: repeats.len() - done.len(),
-        tokens_per_s: spread(&speed),
-        tokens_per_s_long: spread(&long_speed),
-        tokens_per_s_mean: spread(&mean_speed),
-        comparisons: spread(&|it| it.comparisons),
-        comparison_ms: spread(&|it| Some(it.comparisons_s? / it.comparisons? * 1e3)),
-        comparisons_share: spread(&|it| it.comparisons_share),
+        tokens_per_s: stats(&speed),
+        tokens_per_s_long: stats(&long_speed),
+        tokens_per_s_mean: stats(&mean_speed),
+        comparisons: stats(&|it| it.comparisons),
+        comparison_ms: stats(&|it| Some(it.comparisons_s? / it.comparisons? * 1e3)),
+        comparisons_share: stats(&|it| it.comparisons_share),
         tokens_per_s_by_repeat: done.iter().filter_map(|it| long_speed(it)).collect(),
-        step_ms: spread(&|it| Some(step_s(it)? * 1e3)),
+        step_ms: stats(&|it| Some(step_s(it)? * 1e3)),
         to_eager: None,
         to_best: None,
         rounds: None,
-        mfu_causal: spread(&|it| mfu_causal(it, rates)),
-        mfu_full: spread(&|it| Some(long_speed(it)? * it.flops_full / rates.peak_flops?)),
+        mfu_causal: stats(&|it| mfu_causal(it, rates)),
+        mfu_full: stats(&|it| Some(long_speed(it)? * it.flops_full / rates.peak_flops?)),
         modes: modes(&done),
-        launch_ms: spread(&|it| Some(it.launch_s? * 1e3)),
-        idle: spread(&idle),
-        allocated_gib: spread(&|it| Some(it.allocated_bytes / GIB)),
-        reserved_gib: spread(&|it| Some(it.reserved_bytes / GIB)),
-        ready_s: spread(&|it| Some(it.ready_s)),
-        usd_per_million_tokens: spread(&|it| usd(it, rates)),
+        launch_ms: stats(&|it| Some(it.launch_s? * 1e3)),
+        idle: stats(&idle),
+        allocated_gib: stats(&|it| Some(it.allocated_bytes / GIB)),
+        reserved_gib: stats(&|it| Some(it.reserved_bytes / GIB)),
+        ready_s: stats(&|it| Some(it.ready_s)),
+        usd_per_million_tokens: stats(&|it| usd(it, rates)),
         loss_off_eager: None,
         told: told(repeats),
     }
@@ -404,8 +404,9 @@ fn memory_row(variant: &str, seeds: &Repeats<'_, MemoryResult>) -> MemoryRow {
     let (steps_lost, steps) =
         done.iter().fold((0, 0), |sum, it| (sum.0 + lost(it), sum.1 + it.steps_asked));
     let rate = |lost: u32, of: u32| (of > 0).then(|| f64::from(lost) / f64::from(of));
-    let spread =
-        |number: &dyn Fn(&MemoryResult) -> f64| Spread::of(done.iter().map(|it| number(it)));
+    let stats = |number: &dyn Fn(&MemoryResult) -> f64| {
+        Stats::from_samples(done.iter().map(|it| number(it)))
+    };
     MemoryRow {
         variant: variant.to_owned(),
         done: done.len(),
@@ -414,9 +415,9 @@ fn memory_row(variant: &str, seeds: &Repeats<'_, MemoryResult>) -> MemoryRow {
         steps_lost,
         oom_rate: rate(steps_lost, steps),
         oom_rate_by_seed: done.iter().filter_map(|it| rate(lost(it), it.steps_asked)).collect(),
-        tokens_per_s: spread(&|it| it.tokens_per_s),
-        peak_gib: spread(&|it| it.peak_gib),
-        reserved_gib: spread(&|it| it.reserved_gib),
+        tokens_per_s: stats(&|it| it.tokens_per_s),
+        peak_gib: stats(&|it| it.peak_gib),
+        reserved_gib: stats(&|it| it.reserved_gib),
         report: done.last().and_then(|it| it.report.clone()),
     }
 }

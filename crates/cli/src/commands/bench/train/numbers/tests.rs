@@ -65,14 +65,14 @@ fn numbers_of_a_repeat_are_medians_and_so_are_those_of_the_repeats() {
     let [eager] = &found.variants[..] else { panic!() };
     let speed = eager.tokens_per_s.unwrap();
     close(speed.median, 25_600.0);
-    close(speed.least, 12_800.0);
-    close(speed.most, 51_200.0);
+    close(speed.min, 12_800.0);
+    close(speed.max, 51_200.0);
     // 25,600 tokens a second of 1e9 operations each are 2.56e13 of 1e15.
     close(eager.mfu_causal.unwrap().median, 0.0256);
     close(eager.mfu_full.unwrap().median, 0.0512);
     // 0.1 cents a second over 25,600 tokens a second.
     close(eager.usd_per_million_tokens.unwrap().median, 0.001 / 25_600.0 * 1e6);
-    close(eager.usd_per_million_tokens.unwrap().most, 0.001 / 12_800.0 * 1e6);
+    close(eager.usd_per_million_tokens.unwrap().max, 0.001 / 12_800.0 * 1e6);
     close(eager.idle.unwrap().median, 0.75);
     close(eager.launch_ms.unwrap().median, 4.0);
     close(eager.reserved_gib.unwrap().median, 2.0);
@@ -94,8 +94,8 @@ fn a_ratio_is_made_round_by_round() {
     let ours = &found.variants[1];
     let ratio = ours.to_eager.unwrap();
     assert_eq!((ours.variant.as_str(), ours.done, ratio.count), ("ours", 3, 2));
-    close(ratio.least, 2.0);
-    close(ratio.most, 2.0);
+    close(ratio.min, 2.0);
+    close(ratio.max, 2.0);
     close(found.variants[0].to_best.unwrap().median, 0.5);
     assert_eq!(found.best.as_deref(), Some("ours"));
     assert!(ours.mfu_causal.is_none(), "no peak is known");
@@ -117,10 +117,10 @@ fn all_ratios_are_of_rounds_so_tokens_and_mfu_have_one() {
     let rounds = ours.rounds.as_ref().unwrap();
     let tokens = ours.to_eager.unwrap();
     close(tokens.median, 7.0);
-    let spread = Spread::of(rounds.mfu_causal.iter().copied()).unwrap();
-    close(spread.median, tokens.median);
-    close(spread.least, 4.0);
-    close(spread.most, 10.0);
+    let stats = Stats::from_samples(rounds.mfu_causal.iter().copied()).unwrap();
+    close(stats.median, tokens.median);
+    close(stats.min, 4.0);
+    close(stats.max, 10.0);
     assert_eq!(rounds.usd_per_million_tokens.len(), 2);
     close(rounds.usd_per_million_tokens[0], 0.1);
     close(rounds.usd_per_million_tokens[1], 0.25);

@@ -1,5 +1,5 @@
-//! What the agent's rules find in what NVML tells while somebody looks, or tests. The agent sees more: the kernel log, the
-//! host, the past.
+//! Runs the agent's rules over local NVML samples, for `top` and `diag`. The agent sees more: the
+//! kernel log, the host, and history.
 
 use farrier_facts::xid::XidFacts;
 use farrier_fleet::health::{
@@ -9,23 +9,23 @@ use farrier_fleet::health::{
 use farrier_hardware::clock;
 use jiff::Timestamp;
 
-use crate::sets;
+use crate::fact_sets;
 
-/// The rules at work.
-pub(crate) struct Finder {
+/// A rule engine fed by this process's own NVML samples.
+pub(crate) struct LocalEngine {
     engine: Engine,
     xids: XidFacts,
 }
 
-impl Finder {
-    /// None where the rules do not read, which a test excludes.
+impl LocalEngine {
+    /// `None` if the embedded rules do not parse, which a test rules out.
     pub(crate) fn new() -> Option<Self> {
         let rules = Rules::embedded().ok()?;
-        let xids = XidFacts::clone(&sets::active().xids);
+        let xids = XidFacts::clone(&fact_sets::active().xids);
         Some(Self { engine: Engine::new(rules, xids.clone()), xids })
     }
 
-    pub(crate) fn take(
+    pub(crate) fn observe(
         &mut self,
         at: Timestamp,
         inventory: Option<&Vec<GpuIdentity>>,
@@ -33,25 +33,26 @@ impl Finder {
         xids: &[(GpuUuid, u64)],
     ) {
         let now = Moment { steady_ms: clock::since_boot_ms(), wall: at };
-        let kernel = xids.iter().filter_map(|(gpu, xid)| self.event(now, gpu, *xid)).collect();
+        let kernel =
+            xids.iter().filter_map(|(gpu, xid)| self.kernel_event(now, gpu, *xid)).collect();
         let (inventory, samples) = (inventory.cloned(), samples.to_vec());
         self.engine.observe(now, &Batch { inventory, samples, kernel, checks: None });
     }
 
-    /// What an Xid means that NVML reported.
-    fn event(&self, now: Moment, gpu: &GpuUuid, xid: u64) -> Option<KernelEvent> {
-        let known = self.engine.inventory().iter().find(|it| it.uuid == *gpu)?;
-        let (index, pci) = (Some(known.index), known.pci.as_deref()?);
+    /// The kernel event for an Xid reported by NVML.
+    fn kernel_event(&self, now: Moment, gpu: &GpuUuid, xid: u64) -> Option<KernelEvent> {
+        let identity = self.engine.inventory().iter().find(|identity| identity.uuid == *gpu)?;
+        let (index, pci) = (Some(identity.index), identity.pci.as_deref()?);
         let xid = NvmlXid { code: u32::try_from(xid).ok()?, gpu: gpu.clone(), index };
         Some(KernelEvent::from_nvml(&self.xids, xid, Some(pci), String::new(), now))
     }
 
-    /// Faults that are open.
+    /// Open findings of kind fault.
     pub(crate) fn faults(&self) -> impl Iterator<Item = &Finding> {
-        self.engine.findings().filter(|it| it.kind == FindingKind::Fault)
+        self.engine.findings().filter(|finding| finding.kind == FindingKind::Fault)
     }
 
-    /// The GPUs, as they were told last.
+    /// The GPUs of the last inventory.
     pub(crate) fn inventory(&self) -> &[GpuIdentity] {
         self.engine.inventory()
     }

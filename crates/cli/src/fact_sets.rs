@@ -1,8 +1,8 @@
-//! Which set of facts is in force: the embedded one, or a newer one that was installed beside it.
+//! Selects the active fact set: the embedded one, or a newer installed one.
 //!
-//! Installed sets live in one folder, one file a set, named by date, name and a checksum of the content.
-//! A set is checked whole when it is installed; afterwards the checksum says that it is still that set.
-//! The newest by date wins. One that no longer reads is passed over with a warning, never half used.
+//! Installed sets live in one directory, one file per set, named by date, name and a checksum of the
+//! content. `install` validates a set completely; later reads only verify the checksum. The newest
+//! date wins. A set that no longer reads is skipped with a warning, never used in part.
 
 use std::borrow::Cow;
 use std::fs;
@@ -17,16 +17,16 @@ use jiff::civil::Date;
 use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
-/// More than fifty times the embedded set: what is larger is no set.
+/// More than fifty times the embedded set; a larger file is not a fact set.
 const SET_BYTES_MAX: u64 = 64 << 20;
 
-/// How far a set may be ahead of this machine's clock.
+/// How far a set's date may be ahead of this machine's clock.
 const CLOCK_SLACK_DAYS: i64 = 7;
 
-/// Problems of a refused set that are shown.
+/// Maximum number of problems printed for a rejected set.
 const PROBLEMS_SHOWN: usize = 10;
 
-/// Today, in UTC: the same answer everywhere in a fleet.
+/// Today in UTC, so that all nodes of a fleet agree.
 pub(crate) fn today() -> Date {
     let now = jiff::Timestamp::now().as_second();
     let days = i32::try_from(now.div_euclid(86_400)).unwrap_or(i32::MAX);
@@ -34,41 +34,38 @@ pub(crate) fn today() -> Date {
     epoch.checked_add(jiff::Span::new().days(days)).unwrap_or(Date::MAX)
 }
 
-/// The set that answers rest on.
+/// The active set.
 pub(crate) fn active() -> Cow<'static, FactSet> {
     let embedded = FactSet::embedded();
     let mut newer = installed();
-    newer.retain(|found| found.id.date > embedded.set.date);
-    newer.sort_by_key(|found| std::cmp::Reverse(found.id.date));
-    for found in newer {
-        match read(&found) {
+    newer.retain(|entry| entry.id.date > embedded.set.date);
+    newer.sort_by_key(|entry| std::cmp::Reverse(entry.id.date));
+    for entry in newer {
+        match read(&entry) {
             Ok(set) => return Cow::Owned(set),
-            Err(err) => warn(
-                &err.context(format!("the installed fact set `{}` is passed over", found.id.name)),
-            ),
+            Err(err) => {
+                warn(&err.context(format!("skipped installed fact set `{}`", entry.id.name)));
+            }
         }
     }
     Cow::Borrowed(embedded)
 }
 
-/// The last line of every table: which set the answer rests on.
+/// Prints the last line of every table: the fact set behind the answer.
 pub(crate) fn print(set: &SetId, printer: &mut Printer) -> std::io::Result<()> {
     printer.line("")?;
     printer.line(&format!("data: {} of {}", set.name, set.date))
 }
 
-/// An installed set.
+/// An installed set, as described by its file name.
 pub(crate) struct Installed {
-    /// What its file name says.
     pub(crate) id: SetId,
-    /// Where it is.
     pub(crate) path: PathBuf,
-    /// Of its content, as its file name says.
     checksum: u64,
 }
 
-/// The installed sets, as their file names say. Nothing is opened here: most machines have none, and
-/// every answer passes this way.
+/// The installed sets, read from their file names. Opens no file: every command calls this, and most
+/// machines have no installed set.
 pub(crate) fn installed() -> Vec<Installed> {
     let Some(folder) = folder() else { return Vec::new() };
     let entries = match fs::read_dir(&folder) {
@@ -77,15 +74,15 @@ pub(crate) fn installed() -> Vec<Installed> {
             return Vec::new();
         }
         Err(err) => {
-            let what = format!("failed to look for fact sets in `{}`", folder.display());
+            let what = format!("failed to list fact sets in `{}`", folder.display());
             warn(&anyhow::Error::new(err).context(what));
             return Vec::new();
         }
     };
-    let mut found: Vec<Installed> =
+    let mut sets: Vec<Installed> =
         entries.flatten().filter_map(|entry| parse_file_name(&entry.path())).collect();
-    found.sort_by(|left, right| left.path.cmp(&right.path));
-    found
+    sets.sort_by(|left, right| left.path.cmp(&right.path));
+    sets
 }
 
 /// `2026-12-01_farrier-2026.12.01_9ae16a3b2f90404f.json`
@@ -106,14 +103,14 @@ fn parse_file_name(path: &Path) -> Option<Installed> {
     Some(Installed { id, path: path.to_owned(), checksum })
 }
 
-/// FNV-1a: sees damage, which is all that it is for; whoever can write here can install a set.
+/// FNV-1a. It detects corruption only: anyone who can write to the directory can install a set.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// `FARRIER_FACTS_DIR`, or the user's data folder.
+/// `FARRIER_FACTS_DIR`, or the user's data directory.
 pub(crate) fn folder() -> Option<PathBuf> {
     let path = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(folder) = path("FARRIER_FACTS_DIR") {
@@ -124,7 +121,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     Some(data.join("farrier/facts"))
 }
 
-/// Reads a file that ought to be a set, and not more than one can be.
+/// Reads a regular file of at most [`SET_BYTES_MAX`] bytes.
 fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let what = || format!("failed to read `{}`", path.display());
     let file = fs::File::open(path).with_context(what)?;
@@ -139,42 +136,42 @@ fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(found: &Installed) -> anyhow::Result<FactSet> {
-    let bytes = read_file(&found.path)?;
-    if checksum(&bytes) != found.checksum {
-        bail!("`{}` is not what was installed", found.path.display());
+fn read(entry: &Installed) -> anyhow::Result<FactSet> {
+    let bytes = read_file(&entry.path)?;
+    if checksum(&bytes) != entry.checksum {
+        bail!("`{}` does not match its checksum", entry.path.display());
     }
     let set = FactSet::read(&bytes)?;
-    if set.set != found.id {
-        bail!("`{}` holds `{}` of {}", found.path.display(), set.set.name, set.set.date);
+    if set.set != entry.id {
+        bail!("`{}` contains `{}` of {}", entry.path.display(), set.set.name, set.set.date);
     }
     Ok(set)
 }
 
-/// Checks the set in `file` and installs it. Nothing changes unless all of it is good.
+/// Validates the set in `file` and installs it. An invalid set changes nothing.
 pub(crate) fn install(file: &Path) -> anyhow::Result<Installed> {
     let bytes = read_file(file)?;
     let set = FactSet::checked(&bytes).map_err(|err| refusal(err, file))?;
     may_replace(&set.set, &active().set)?;
     let folder = folder().ok_or_else(|| {
-        Hinted::error("there is no folder to install to", "set FARRIER_FACTS_DIR or HOME")
+        Hinted::error("no directory to install to", "set FARRIER_FACTS_DIR or HOME")
     })?;
     let checksum = checksum(&bytes);
     let path = folder.join(file_name(&set.set, checksum));
-    write_whole(&folder, &path, &bytes).with_context(|| {
+    write_atomically(&folder, &path, &bytes).with_context(|| {
         format!("failed to install fact set `{}` in `{}`", set.set.name, folder.display())
     })?;
     Ok(Installed { id: set.set, path, checksum })
 }
 
-/// A set takes the place of an older one, has a plain name, and is not of the future: that one would
-/// stand in the way of every set to come.
+/// Checks that a set is newer than the active one, has a plain name, and is not dated in the future: a
+/// future date would block every set released before it.
 fn may_replace(new: &SetId, current: &SetId) -> anyhow::Result<()> {
     const UNCHANGED: &str = "nothing was changed; `farrier facts sets` shows what is installed";
     let SetId { name, date, .. } = new;
     if *date <= current.date {
         let message = format!(
-            "fact set `{name}` of {date} is not newer than the one in force, `{}` of {}",
+            "fact set `{name}` of {date} is not newer than the active one, `{}` of {}",
             current.name, current.date
         );
         return Err(Hinted::error(message, UNCHANGED));
@@ -186,14 +183,14 @@ fn may_replace(new: &SetId, current: &SetId) -> anyhow::Result<()> {
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
     if name.is_empty() || !name.chars().all(plain) {
-        let message = format!("`{name}` is not a name for a fact set");
-        return Err(Hinted::error(message, "letters, digits, `.`, `-` and `+`"));
+        let message = format!("`{name}` is not a valid fact set name");
+        return Err(Hinted::error(message, "use letters, digits, `.`, `-` and `+`"));
     }
     Ok(())
 }
 
-/// A file appears under its name only when all of it is on disk.
-fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Writes to a temporary file, syncs it, and renames it, so that no reader sees a partial file.
+fn write_atomically(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     let part = path.with_extension("part");
     let mut file = fs::File::create(&part)?;
@@ -218,7 +215,8 @@ fn refusal(err: SetError, file: &Path) -> anyhow::Error {
         }
         _ => "nothing was changed".to_owned(),
     };
-    anyhow::Error::new(err).context(Hinted::plain(format!("`{}` is refused", file.display()), hint))
+    anyhow::Error::new(err)
+        .context(Hinted::plain(format!("rejected fact set `{}`", file.display()), hint))
 }
 
 #[cfg(test)]
@@ -233,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn file_names_say_which_set_it_is() {
+    fn file_names_identify_the_set() {
         let id = SetId {
             schema: farrier_facts::set::SCHEMA,
             name: "farrier-2026.12.01".to_owned(),
             date: "2026-12-01".parse().unwrap(),
         };
-        let found = parse_file_name(&Path::new("/x").join(file_name(&id, 7))).unwrap();
-        assert_eq!((found.id, found.checksum), (id, 7));
+        let parsed = parse_file_name(&Path::new("/x").join(file_name(&id, 7))).unwrap();
+        assert_eq!((parsed.id, parsed.checksum), (id, 7));
         assert!(parse_file_name(Path::new("/x/notes.json")).is_none());
     }
 }

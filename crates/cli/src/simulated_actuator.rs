@@ -1,4 +1,4 @@
-//! The hands of a simulated node: what an order changes there is a change of the node's JSON.
+//! The actuator of a simulated node: an order edits the node's JSON state.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,20 +10,20 @@ use farrier_sim::{Host, NodeDir, State, StoreError};
 
 use crate::commands::simulate::now_unix_ms;
 
-/// The hands of a simulated node.
-struct SimulatedHands {
+/// Executes orders on a simulated node.
+struct SimulatedActuator {
     directory: NodeDir,
     tuner: Tuner,
 }
 
-/// The hands of the simulated node with this root; none: it is no simulated node's.
-pub(crate) fn of_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
+/// The actuator for the simulated node with this root; `None` if the root is not a simulated node's.
+pub(crate) fn from_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
     let directory = NodeDir::at(root.parent()?);
     directory.node().ok()?;
-    Some(Box::new(SimulatedHands { directory, tuner }))
+    Some(Box::new(SimulatedActuator { directory, tuner }))
 }
 
-/// Why a simulated node is not changed, or not read.
+/// Why a simulated node could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 enum ChangeError {
     #[error("failed to use the simulated node")]
@@ -32,9 +32,9 @@ enum ChangeError {
     Gpu(#[from] FaultError),
     #[error(transparent)]
     Host(#[from] HostFaultError),
-    #[error("there is no GPU `{0}` in the node")]
+    #[error("no GPU `{0}` in the node")]
     NoGpu(GpuUuid),
-    #[error("no service `{0}` runs")]
+    #[error("service `{0}` is not running")]
     NoService(String),
 }
 
@@ -44,7 +44,7 @@ impl From<ChangeError> for ActuatorError {
     }
 }
 
-impl SimulatedHands {
+impl SimulatedActuator {
     fn host(&self) -> Result<Host, ActuatorError> {
         self.directory.host().map_err(|err| ActuatorError::Simulated(Box::new(err)))
     }
@@ -57,27 +57,25 @@ impl SimulatedHands {
     }
 }
 
-impl Hands for SimulatedHands {
+impl Hands for SimulatedActuator {
     fn boot(&self) -> Result<String, ActuatorError> {
         Ok(self.host()?.boot_id)
     }
 
     fn reset_gpu(&self, gpu: &GpuUuid, _alive: File) -> Result<(), ActuatorError> {
         self.change(|state, now| {
-            let own = state.gpus.values_mut().find(|it| it.uuid == gpu.0);
-            let own = own.ok_or_else(|| ChangeError::NoGpu(gpu.clone()))?;
-            let records = fault::apply(own, &Fault::Reset, now)?;
+            let target = state.gpus.values_mut().find(|candidate| candidate.uuid == gpu.0);
+            let target = target.ok_or_else(|| ChangeError::NoGpu(gpu.clone()))?;
+            let records = fault::apply(target, &Fault::Reset, now)?;
             state.records.extend(records);
             Ok(())
         })
     }
 
-    /// A reboot is the end of whoever runs on the node, and so of this process.
+    /// A reboot ends every process on the node, so this process exits too.
     fn reboot(&self, _alive: File) -> Result<(), ActuatorError> {
         self.change(|state, now| Ok(fault::apply_to_host(state, &HostFault::Reboot, now)?))?;
-        tracing::warn!(
-            "the simulated node was rebooted: its agent ends, and is to be started anew"
-        );
+        tracing::warn!("simulated node rebooted: its agent exits and must be restarted");
         std::process::exit(0);
     }
 

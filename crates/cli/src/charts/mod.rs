@@ -1,44 +1,45 @@
-//! Reports as one HTML page: everything in it, no script, no network, light and dark. Pure.
+//! HTML report pages with SVG charts. A page is self-contained: no scripts, no network, light and dark
+//! colour schemes. Pure.
 
 mod axis;
+mod bars_and_lines;
 mod legend;
-mod plot;
-mod roof;
-mod stack;
-mod trade;
+mod roofline;
+mod scatter;
+mod stacked_bars;
 mod waterfall;
 
+pub(crate) use bars_and_lines::{Bar, LineSeries, bar_chart, line_chart};
 pub(crate) use legend::{Colour, legend};
-pub(crate) use plot::{Bar, Line, bars, lines};
-pub(crate) use roof::{Roof, Under, mark, roofs};
-pub(crate) use stack::{Column, Stack, stack};
-pub(crate) use trade::{Place, Trade, trade};
-pub(crate) use waterfall::{Fall, Waterfall, waterfall};
+pub(crate) use roofline::{RooflineChart, RooflinePoint, marker, roofline_chart};
+pub(crate) use scatter::{ScatterPlot, ScatterPoint, scatter_plot};
+pub(crate) use stacked_bars::{StackedBar, StackedBars, stacked_bars};
+pub(crate) use waterfall::{Waterfall, WaterfallBar, waterfall};
 
 const STYLE: &str = include_str!("style.css");
-/// What only pages with coloured plots have.
+/// Only in pages with coloured charts.
 const COLOURS: &str = include_str!("colours.css");
 
-/// The beginning of a page, up to its heading. It ends with `</body>\n</html>\n`.
+/// The start of a page, up to its heading. The caller closes it with `</body>\n</html>\n`.
 pub(crate) fn head(title: &str) -> String {
     styled(title, "")
 }
 
-/// Likewise, of a page with [`stack`], [`waterfall`], [`roofs`] or [`trade`].
+/// [`head`] of a page with [`stacked_bars`], [`waterfall`], [`roofline_chart`] or [`scatter_plot`].
 pub(crate) fn head_with_colours(title: &str) -> String {
     styled(title, COLOURS)
 }
 
-fn styled(title: &str, further: &str) -> String {
+fn styled(title: &str, extra_css: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{title}</title>\n<style>\n{STYLE}{further}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
+         <title>{title}</title>\n<style>\n{STYLE}{extra_css}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
         title = escape(title)
     )
 }
 
-/// Text that is nothing but text in HTML. Control characters, which no HTML may have, are shown as unreadable.
+/// Escapes text for HTML. Control characters are invalid in HTML and become U+FFFD.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,6 +1,6 @@
-//! Work under the roofs of a GPU, on logarithmic scales. Pure.
+//! Roofline chart: work under a GPU's compute and memory roofs, on logarithmic scales. Pure.
 
-use super::axis::{Log, WIDTH, plain};
+use super::axis::{LogScale, WIDTH, plain};
 use super::{Colour, escape};
 
 const HEIGHT: f64 = 340.0;
@@ -9,46 +9,42 @@ const RIGHT: f64 = WIDTH - 22.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 
-/// A GPU's roofs.
-pub(crate) struct Roof<'a> {
-    /// What it shows.
+/// A GPU's roofs and the work under them.
+pub(crate) struct RooflineChart<'a> {
     pub(crate) title: &'a str,
-    /// Peak of arithmetic, TFLOP/s, and what is written at it.
+    /// Peak compute in TFLOP/s, and its label.
     pub(crate) peak: (f64, String),
-    /// A lower peak that some of the work is held to.
+    /// A lower compute peak that bounds part of the work (such as 16-bit GEMMs in an FP8 run).
     pub(crate) lower: Option<(f64, String)>,
-    /// The slope of memory, TB/s, and what is written at it.
+    /// Memory bandwidth in TB/s, and its label.
     pub(crate) slope: (f64, String),
-    /// Work under them.
-    pub(crate) under: Vec<Under>,
+    pub(crate) points: Vec<RooflinePoint>,
 }
 
-/// A kind of work.
-pub(crate) struct Under {
-    /// FLOP for each byte.
+/// One kind of work.
+pub(crate) struct RooflinePoint {
+    /// FLOP per byte.
     pub(crate) intensity: f64,
     /// TFLOP/s.
     pub(crate) reached: f64,
-    /// What it says when pointed at.
+    /// Tooltip.
     pub(crate) text: String,
-    /// Of its mark.
     pub(crate) colour: Colour,
 }
 
-/// Draws them.
-pub(crate) fn roofs(roof: &Roof) -> String {
-    let ridge = roof.peak.0 / roof.slope.0;
-    let intensities = roof.under.iter().map(|work| work.intensity).chain([ridge]);
-    let x = Log::around(intensities, 2.5, 100.0).drawn(LEFT, RIGHT);
-    let peaks = [roof.peak.0].into_iter().chain(roof.lower.iter().map(|lower| lower.0));
-    let reached = roof.under.iter().map(|work| work.reached).chain(peaks);
-    let y = Log::around(reached, 2.0, 100.0).drawn(BOTTOM, TOP);
+pub(crate) fn roofline_chart(chart: &RooflineChart) -> String {
+    let ridge = chart.peak.0 / chart.slope.0;
+    let intensities = chart.points.iter().map(|work| work.intensity).chain([ridge]);
+    let x = LogScale::containing(intensities, 2.5, 100.0).mapped_to(LEFT, RIGHT);
+    let peaks = [chart.peak.0].into_iter().chain(chart.lower.iter().map(|lower| lower.0));
+    let reached = chart.points.iter().map(|work| work.reached).chain(peaks);
+    let y = LogScale::containing(reached, 2.0, 100.0).mapped_to(BOTTOM, TOP);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\" class=\"plot\"><title>{label}</title>\
          <text class=\"tick\" x=\"0\" y=\"13\">TFLOP/s</text>",
-        label = escape(roof.title)
+        label = escape(chart.title)
     );
-    for value in y.round_values() {
+    for value in y.ticks() {
         svg.push_str(&format!(
             "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\"/>\
              <text class=\"tick label\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
@@ -58,7 +54,7 @@ pub(crate) fn roofs(roof: &Roof) -> String {
             at = y.at(value)
         ));
     }
-    for value in x.round_values() {
+    for value in x.ticks() {
         svg.push_str(&format!(
             "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{BOTTOM}\"/>\
              <text class=\"tick middle\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
@@ -67,32 +63,32 @@ pub(crate) fn roofs(roof: &Roof) -> String {
             at = x.at(value)
         ));
     }
-    svg.push_str(&lines(roof, x, y));
-    for work in &roof.under {
+    svg.push_str(&lines(chart, x, y));
+    for work in &chart.points {
         svg.push_str(&format!(
             "<g class=\"point {}\"><title>{}</title>{}</g>",
             work.colour.class(),
             escape(&work.text),
-            shape(work.colour, x.at(work.intensity), y.at(work.reached), 6.0)
+            marker_shape(work.colour, x.at(work.intensity), y.at(work.reached), 6.0)
         ));
     }
     svg.push_str(&format!(
-        "<text class=\"tick middle\" x=\"{:.1}\" y=\"{:.1}\">FLOP for each byte of memory</text></svg>\n",
+        "<text class=\"tick middle\" x=\"{:.1}\" y=\"{:.1}\">FLOP per byte of memory traffic</text></svg>\n",
         f64::midpoint(LEFT, RIGHT),
         HEIGHT - 6.0
     ));
     svg
 }
 
-fn lines(roof: &Roof, x: Log, y: Log) -> String {
-    let (slope, peak) = (roof.slope.0, roof.peak.0);
-    // The slope begins at the left edge or at the lower one.
-    let begin = x.least.max(y.least / slope);
-    let end = (peak / slope).clamp(begin, x.most);
+fn lines(chart: &RooflineChart, x: LogScale, y: LogScale) -> String {
+    let (slope, peak) = (chart.slope.0, chart.peak.0);
+    // The slope starts at the left edge or at the bottom edge.
+    let begin = x.min.max(y.min / slope);
+    let end = (peak / slope).clamp(begin, x.max);
     let (x1, y1) = (x.at(begin), y.at(begin * slope));
     let (x2, y2) = (x.at(end), y.at(end * slope));
     let mut svg = String::new();
-    if let Some((lower, text)) = &roof.lower {
+    if let Some((lower, text)) = &chart.lower {
         svg.push_str(&format!(
             "<path class=\"lower\" d=\"M{:.1} {at:.1}H{RIGHT}\"/>\
              <text class=\"label over\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
@@ -103,7 +99,7 @@ fn lines(roof: &Roof, x: Log, y: Log) -> String {
             at = y.at(*lower)
         ));
     }
-    // Over the roofs, where no work is: beside the slope, along it, and before each peak.
+    // Labels go above the roofs, where no points are: along the slope, and before each peak.
     let (middle_x, middle_y) = (x1 + 0.42 * (x2 - x1), y1 + 0.42 * (y2 - y1));
     let angle = (y2 - y1).atan2(x2 - x1).to_degrees();
     svg.push_str(&format!(
@@ -112,14 +108,14 @@ fn lines(roof: &Roof, x: Log, y: Log) -> String {
          <text class=\"middle over\" transform=\"translate({middle_x:.1} {middle_y:.1}) rotate({angle:.1}) translate(0 -7)\">{}</text>",
         x2 - 9.0,
         y2 + 4.5,
-        escape(&roof.peak.1),
-        escape(&roof.slope.1)
+        escape(&chart.peak.1),
+        escape(&chart.slope.1)
     ));
     svg
 }
 
-/// A colour's mark: each has a shape of its own too.
-fn shape(colour: Colour, x: f64, y: f64, r: f64) -> String {
+/// A marker. Each colour has its own shape, so that colour is not the only cue.
+fn marker_shape(colour: Colour, x: f64, y: f64, r: f64) -> String {
     let polygon = |points: &[(f64, f64)]| {
         let points: Vec<String> =
             points.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx * r, y + dy * r)).collect();
@@ -151,12 +147,12 @@ fn shape(colour: Colour, x: f64, y: f64, r: f64) -> String {
     }
 }
 
-/// A mark by itself, for words beside it.
-pub(crate) fn mark(colour: Colour) -> String {
+/// A marker alone, for a legend.
+pub(crate) fn marker(colour: Colour) -> String {
     format!(
         "<svg class=\"mark {}\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">{}</svg>",
         colour.class(),
-        shape(colour, 8.0, 8.0, 5.5)
+        marker_shape(colour, 8.0, 8.0, 5.5)
     )
 }
 
@@ -164,15 +160,15 @@ pub(crate) fn mark(colour: Colour) -> String {
 mod tests {
     use super::*;
 
-    fn of(lower: Option<f64>, under: &[(f64, f64)]) -> String {
-        roofs(&Roof {
+    fn draw(lower: Option<f64>, points: &[(f64, f64)]) -> String {
+        roofline_chart(&RooflineChart {
             title: "t",
             peak: (1000.0, "peak".to_owned()),
             lower: lower.map(|peak| (peak, "lower".to_owned())),
             slope: (2.0, "memory".to_owned()),
-            under: under
+            points: points
                 .iter()
-                .map(|(intensity, reached)| Under {
+                .map(|(intensity, reached)| RooflinePoint {
                     intensity: *intensity,
                     reached: *reached,
                     text: "<w>".to_owned(),
@@ -183,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn points_on_the_roofs_are_drawn_on_them() {
+    fn points_at_the_roofs_are_drawn_on_the_roof_lines() {
         // On the slope at 10 FLOP a byte, and on the peak beyond the ridge at 500.
-        let svg = of(None, &[(10.0, 20.0), (2000.0, 1000.0), (500.0, 1000.0)]);
+        let svg = draw(None, &[(10.0, 20.0), (2000.0, 1000.0), (500.0, 1000.0)]);
         let circles: Vec<&str> = svg.split("<circle ").skip(1).collect();
         assert_eq!(circles.len(), 3);
         let number = |text: &str, name: &str| -> f64 {
@@ -203,9 +199,9 @@ mod tests {
     }
 
     #[test]
-    fn a_second_roof_only_where_there_is_one_and_no_nonsense() {
-        assert_eq!(of(None, &[]).matches("class=\"lower\"").count(), 0);
-        let svg = of(Some(500.0), &[(0.0, 0.0), (f64::INFINITY, 1.0)]);
+    fn the_lower_roof_is_optional_and_nothing_is_nan() {
+        assert_eq!(draw(None, &[]).matches("class=\"lower\"").count(), 0);
+        let svg = draw(Some(500.0), &[(0.0, 0.0), (f64::INFINITY, 1.0)]);
         assert_eq!(svg.matches("class=\"lower\"").count(), 1);
         assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<w>"), "{svg}");
     }

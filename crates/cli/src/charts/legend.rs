@@ -1,33 +1,25 @@
-//! What a plot's colours mean. Pure.
+//! Chart colours and legends. Pure.
 
 use super::escape;
 
-/// One of nine colours that people with any sight tell apart, by light and by dark: Paul Tol's
-/// scheme "muted" (<https://sronpersonalpages.nl/~pault/>), and a grey.
+/// One of nine colours that colour-blind readers can tell apart, in light and dark mode: Paul Tol's
+/// "muted" scheme (<https://sronpersonalpages.nl/~pault/>), and a grey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// Indigo.
     Indigo,
-    /// Cyan.
     Cyan,
-    /// Teal.
     Teal,
-    /// Green.
     Green,
-    /// Sand.
     Sand,
-    /// Olive.
     Olive,
-    /// Rose.
     Rose,
-    /// Purple.
     Purple,
-    /// Grey, for what is nobody's.
+    /// For amounts that belong to no category.
     Grey,
 }
 
 impl Colour {
-    /// Its class in the style sheet.
+    /// CSS class.
     pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Indigo => "c1",
@@ -43,7 +35,7 @@ impl Colour {
     }
 }
 
-/// Colours and their names, in the order of the plot.
+/// A legend, in the order of the chart.
 pub(crate) fn legend<'a>(entries: impl IntoIterator<Item = (Colour, &'a str)>) -> String {
     let mut html = "<ul class=\"legend\">".to_owned();
     for (colour, name) in entries {

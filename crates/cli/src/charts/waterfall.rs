@@ -1,56 +1,49 @@
-//! Parts of a whole, one after the other. Pure.
+//! Waterfall chart: consecutive parts of a sum. Pure.
 
-use super::axis::{WIDTH, coordinate, plain, round_values};
+use super::axis::{WIDTH, coordinate, plain, ticks};
 use super::{Colour, escape};
 
 const LABELS: f64 = 166.0;
-/// Room for the words at the end of the last bar.
+/// Space for the text at the end of the last bar.
 const NUMBERS: f64 = 128.0;
 const ROW: f64 = 25.0;
 const BAR: f64 = 15.0;
 const AXIS: f64 = 38.0;
 
-/// Parts that follow each other, and their sum.
+/// Consecutive parts and their sum.
 pub(crate) struct Waterfall<'a> {
-    /// What it shows.
     pub(crate) title: &'a str,
-    /// Of the axis.
+    /// Title of the x axis.
     pub(crate) unit: &'a str,
-    /// In their order.
-    pub(crate) falls: Vec<Fall>,
-    /// What the sum is called.
+    pub(crate) bars: Vec<WaterfallBar>,
+    /// Label of the sum.
     pub(crate) sum: &'a str,
-    /// What is written at its end.
+    /// Text at the end of the sum's bar.
     pub(crate) sum_text: String,
-    /// How far it may be off, from and to.
+    /// Ends of the sum's error bar.
     pub(crate) sum_range: (f64, f64),
 }
 
-/// One part.
-pub(crate) struct Fall {
-    /// What it is.
+pub(crate) struct WaterfallBar {
     pub(crate) label: String,
-    /// Its length.
     pub(crate) value: f64,
-    /// What is written at its end.
+    /// Text at the end of the bar.
     pub(crate) text: String,
-    /// Of its bar.
     pub(crate) colour: Colour,
 }
 
-/// Draws them.
-pub(crate) fn waterfall(water: &Waterfall) -> String {
-    let sum: f64 = water.falls.iter().map(|fall| fall.value).sum();
-    let most = sum.max(water.sum_range.1);
-    let scale = (WIDTH - LABELS - NUMBERS) / if most > 0.0 { most } else { 1.0 };
+pub(crate) fn waterfall(chart: &Waterfall) -> String {
+    let sum: f64 = chart.bars.iter().map(|bar| bar.value).sum();
+    let max = sum.max(chart.sum_range.1);
+    let scale = (WIDTH - LABELS - NUMBERS) / if max > 0.0 { max } else { 1.0 };
     let x = |value: f64| LABELS + value * scale;
-    let bottom = ROW * coordinate(water.falls.len() + 1) + 4.0;
+    let bottom = ROW * coordinate(chart.bars.len() + 1) + 4.0;
     let height = bottom + AXIS;
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{label}\" class=\"plot\"><title>{label}</title>",
-        label = escape(water.title)
+        label = escape(chart.title)
     );
-    for value in round_values(most) {
+    for value in ticks(max) {
         svg.push_str(&format!(
             "<line class=\"axis\" x1=\"{at:.1}\" y1=\"0\" x2=\"{at:.1}\" y2=\"{bottom}\"/>\
              <text class=\"tick middle\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
@@ -60,37 +53,37 @@ pub(crate) fn waterfall(water: &Waterfall) -> String {
         ));
     }
     let mut before = 0.0;
-    for (place, fall) in water.falls.iter().enumerate() {
-        let top = ROW * coordinate(place) + (ROW - BAR) / 2.0;
-        let (from, to) = (x(before), x(before + fall.value));
-        before += fall.value;
-        svg.push_str(&row(&fall.label, top, to + 7.0, &fall.text, "number over"));
+    for (index, bar) in chart.bars.iter().enumerate() {
+        let top = ROW * coordinate(index) + (ROW - BAR) / 2.0;
+        let (from, to) = (x(before), x(before + bar.value));
+        before += bar.value;
+        svg.push_str(&row(&bar.label, top, to + 7.0, &bar.text, "number over"));
         svg.push_str(&format!(
             "<rect class=\"fall {}\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR}\"/>\
              <path class=\"step\" d=\"M{to:.1} {:.1}V{:.1}\"/>",
-            fall.colour.class(),
+            bar.colour.class(),
             (to - from).max(1.0),
             top + BAR,
             top + ROW
         ));
     }
-    let top = ROW * coordinate(water.falls.len()) + (ROW - BAR) / 2.0;
-    let (least, most) = (x(water.sum_range.0), x(water.sum_range.1));
+    let top = ROW * coordinate(chart.bars.len()) + (ROW - BAR) / 2.0;
+    let (min, max) = (x(chart.sum_range.0), x(chart.sum_range.1));
     svg.push_str(&row(
-        water.sum,
+        chart.sum,
         top,
-        most.max(x(sum)) + 7.0,
-        &water.sum_text,
+        max.max(x(sum)) + 7.0,
+        &chart.sum_text,
         "number over strong",
     ));
     svg.push_str(&format!(
         "<rect class=\"other\" x=\"{LABELS}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR}\"/>\
-         <path class=\"range\" d=\"M{least:.1} {high:.1}V{low:.1}M{least:.1} {middle:.1}H{most:.1}M{most:.1} {high:.1}V{low:.1}\"/>\
+         <path class=\"range\" d=\"M{min:.1} {high:.1}V{low:.1}M{min:.1} {middle:.1}H{max:.1}M{max:.1} {high:.1}V{low:.1}\"/>\
          <text class=\"tick middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text></svg>\n",
         sum * scale,
         f64::midpoint(LABELS, WIDTH - NUMBERS),
         height - 6.0,
-        escape(water.unit),
+        escape(chart.unit),
         middle = top + BAR / 2.0,
         high = top + BAR / 2.0 - 4.0,
         low = top + BAR / 2.0 + 4.0,
@@ -113,8 +106,8 @@ fn row(label: &str, top: f64, end: f64, text: &str, class: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of(values: &[f64], sum_range: (f64, f64)) -> String {
-        let fall = |value: &f64| Fall {
+    fn draw(values: &[f64], sum_range: (f64, f64)) -> String {
+        let bar = |value: &f64| WaterfallBar {
             label: "<l>".to_owned(),
             value: *value,
             text: "t".to_owned(),
@@ -123,7 +116,7 @@ mod tests {
         waterfall(&Waterfall {
             title: "t",
             unit: "seconds",
-            falls: values.iter().map(fall).collect(),
+            bars: values.iter().map(bar).collect(),
             sum: "step",
             sum_text: "all".to_owned(),
             sum_range,
@@ -131,9 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn each_begins_where_the_last_ended() {
+    fn each_bar_starts_where_the_previous_one_ends() {
         // 266 for 4: 66.5 each.
-        let svg = of(&[1.0, 2.0, 1.0], (4.0, 4.0));
+        let svg = draw(&[1.0, 2.0, 1.0], (4.0, 4.0));
         for (from, width) in [("166.0", "66.5"), ("232.5", "133.0"), ("365.5", "66.5")] {
             assert!(svg.contains(&format!("x=\"{from}\"")), "{svg}");
             assert!(svg.contains(&format!("width=\"{width}\"")), "{svg}");
@@ -142,9 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn the_range_has_room_and_nothing_is_no_nonsense() {
-        assert!(of(&[1.0], (0.5, 2.0)).contains("H432.0"), "the range ends at the edge");
-        let svg = of(&[], (0.0, 0.0));
+    fn the_error_bar_fits_and_an_empty_chart_contains_no_nan() {
+        assert!(draw(&[1.0], (0.5, 2.0)).contains("H432.0"), "the range ends at the edge");
+        let svg = draw(&[], (0.0, 0.0));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 }

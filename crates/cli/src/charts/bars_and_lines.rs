@@ -1,11 +1,11 @@
-//! Bars and lines as SVG, drawn here: a page that needs no script and no network. Pure.
+//! Bar charts and line charts as SVG. Pure.
 
 use super::escape;
-use crate::spread::Spread;
+use crate::stats::Stats;
 
 const WIDTH: f64 = 560.0;
 const LABELS: f64 = 124.0;
-/// Room for the number at the end of the longest bar.
+/// Space for the number at the end of the longest bar.
 const NUMBERS: f64 = 186.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 16.0;
@@ -13,21 +13,21 @@ const BAR: f64 = 16.0;
 /// One bar.
 pub(crate) struct Bar {
     pub(crate) label: String,
-    /// Its length, and the whisker's; without it the word in `text` stands alone.
-    pub(crate) value: Option<Spread>,
-    /// Each repeat, as a dot.
+    /// Length of the bar and its whisker; `None` shows only `text`.
+    pub(crate) value: Option<Stats>,
+    /// Individual measurements, drawn as dots.
     pub(crate) repeats: Vec<f64>,
-    /// What is written at its end.
+    /// Text at the end of the bar.
     pub(crate) text: String,
-    /// The one that the page is about.
+    /// Highlight: the subject of the page.
     pub(crate) ours: bool,
 }
 
-/// Horizontal bars from zero, one below the other.
-pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
-    let most = bars.iter().filter_map(|bar| bar.value).map(|it| it.most).fold(0.0, f64::max);
-    // A scale of nothing but zeros is any scale.
-    let scale = (WIDTH - LABELS - NUMBERS) / if most > 0.0 { most } else { 1.0 };
+/// Draws horizontal bars from zero.
+pub(crate) fn bar_chart(title: &str, bars: &[Bar]) -> String {
+    let max = bars.iter().filter_map(|bar| bar.value).map(|stats| stats.max).fold(0.0, f64::max);
+    // All zeros: any scale does.
+    let scale = (WIDTH - LABELS - NUMBERS) / if max > 0.0 { max } else { 1.0 };
     let height = ROW * usize_f64(bars.len()) + 8.0;
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{label}\" class=\"plot\">\
@@ -35,15 +35,15 @@ pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
          <line class=\"axis\" x1=\"{LABELS}\" y1=\"0\" x2=\"{LABELS}\" y2=\"{height}\"/>",
         label = escape(title)
     );
-    for (place, bar) in bars.iter().enumerate() {
-        let middle = ROW * usize_f64(place) + ROW / 2.0 + 4.0;
-        svg.push_str(&drawn(bar, middle, scale));
+    for (index, bar) in bars.iter().enumerate() {
+        let middle = ROW * usize_f64(index) + ROW / 2.0 + 4.0;
+        svg.push_str(&draw_bar(bar, middle, scale));
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-fn drawn(bar: &Bar, middle: f64, scale: f64) -> String {
+fn draw_bar(bar: &Bar, middle: f64, scale: f64) -> String {
     let x = |value: f64| LABELS + value * scale;
     let mut svg = format!(
         "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
@@ -53,18 +53,18 @@ fn drawn(bar: &Bar, middle: f64, scale: f64) -> String {
     );
     let mut end = LABELS;
     if let Some(value) = bar.value {
-        end = x(value.most);
+        end = x(value.max);
         svg.push_str(&format!(
             "<rect class=\"{}\" x=\"{LABELS}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\"/>",
             if bar.ours { "ours" } else { "other" },
             middle - BAR / 2.0,
             value.median * scale
         ));
-        if x(value.most) - x(value.least) >= 1.0 {
+        if x(value.max) - x(value.min) >= 1.0 {
             svg.push_str(&format!(
                 "<path class=\"range\" d=\"M{a:.1} {top:.1}V{low:.1}M{a:.1} {middle:.1}H{b:.1}M{b:.1} {top:.1}V{low:.1}\"/>",
-                a = x(value.least),
-                b = x(value.most),
+                a = x(value.min),
+                b = x(value.max),
                 top = middle - 4.0,
                 low = middle + 4.0
             ));
@@ -86,29 +86,29 @@ fn drawn(bar: &Bar, middle: f64, scale: f64) -> String {
     svg
 }
 
-/// Values over time.
-pub(crate) struct Line {
-    /// Seconds, and the value then.
+/// A time series.
+pub(crate) struct LineSeries {
+    /// Time in seconds, and value.
     pub(crate) points: Vec<(f64, f64)>,
-    /// What is written above it.
+    /// Caption above the line.
     pub(crate) text: String,
 }
 
 const LINE_HEIGHT: f64 = 120.0;
 
-/// One line on its own scale, which begins at zero.
-pub(crate) fn lines(title: &str, line: &Line) -> String {
-    let (most_s, most) = line
+/// Draws one line on a scale that starts at zero.
+pub(crate) fn line_chart(title: &str, line: &LineSeries) -> String {
+    let (most_s, max) = line
         .points
         .iter()
         .fold((1.0, 0.0), |(s, v): (f64, f64), point| (s.max(point.0), v.max(point.1)));
-    let most = if most > 0.0 { most * 1.05 } else { 1.0 };
+    let max = if max > 0.0 { max * 1.05 } else { 1.0 };
     let (bottom, top) = (LINE_HEIGHT - 18.0, 20.0);
-    let place = |(at_s, value): &(f64, f64)| {
+    let coordinates = |(at_s, value): &(f64, f64)| {
         let x = at_s / most_s * (WIDTH - 2.0);
-        format!("{:.1},{:.1}", x + 1.0, bottom - value / most * (bottom - top))
+        format!("{:.1},{:.1}", x + 1.0, bottom - value / max * (bottom - top))
     };
-    let points: Vec<String> = line.points.iter().map(place).collect();
+    let points: Vec<String> = line.points.iter().map(coordinates).collect();
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {LINE_HEIGHT}\" role=\"img\" aria-label=\"{label}\" class=\"plot\"><title>{label}</title>\
          <text x=\"0\" y=\"13\">{text}</text><line class=\"axis\" x1=\"0\" y1=\"{bottom}\" x2=\"{WIDTH}\" y2=\"{bottom}\"/>\
@@ -132,7 +132,7 @@ mod tests {
     fn bar(numbers: &[f64]) -> Bar {
         Bar {
             label: "a <b>".to_owned(),
-            value: Spread::of(numbers.iter().copied()),
+            value: Stats::from_samples(numbers.iter().copied()),
             repeats: numbers.to_vec(),
             text: "text".to_owned(),
             ours: true,
@@ -140,8 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_range_fills_the_room_and_the_others_are_in_proportion() {
-        let svg = bars("t", &[bar(&[50.0, 50.0]), bar(&[80.0, 100.0])]);
+    fn the_longest_range_fills_the_chart_and_others_are_in_proportion() {
+        let svg = bar_chart("t", &[bar(&[50.0, 50.0]), bar(&[80.0, 100.0])]);
         assert!(svg.contains("width=\"125.0\""), "half of 250: {svg}");
         assert!(svg.contains("width=\"225.0\""), "0.9 of 250: {svg}");
         assert!(svg.contains("a &lt;b&gt;") && !svg.contains("<b>"));
@@ -149,16 +149,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_nothing_is_no_nonsense() {
+    fn empty_or_constant_lines_contain_no_nan() {
         for points in [vec![], vec![(0.0, 0.0)], vec![(1.0, 5.0), (2.0, 6.0)]] {
-            let svg = lines("t", &Line { points, text: "<x>".to_owned() });
+            let svg = line_chart("t", &LineSeries { points, text: "<x>".to_owned() });
             assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<x>"), "{svg}");
         }
     }
 
     #[test]
-    fn zeros_and_nothing_draw_without_nonsense() {
-        let svg = bars("t", &[bar(&[0.0]), bar(&[])]);
+    fn zeros_and_empty_bars_contain_no_nan() {
+        let svg = bar_chart("t", &[bar(&[0.0]), bar(&[])]);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert_eq!(svg.matches("class=\"missing\"").count(), 1);
     }
