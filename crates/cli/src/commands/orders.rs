@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 
 fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
     let config = config::read(&args.config, true).map_err(|err| {
-        Hinted::error(agent::whole(&err), "mend the file, or name another with --config")
+        Hinted::error(agent::config_problems(&err), "fix the file, or name another with --config")
     })?;
     std::fs::create_dir_all(&config.state_dir)
         .with_context(|| format!("failed to make `{}`", config.state_dir.display()))?;
@@ -81,7 +81,7 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
     };
     let hands = elsewhere.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, None, tuner)));
     let socket = config.socket.path.clone();
-    let known = move || match status::ask(&socket) {
+    let known = move || match status::query(&socket) {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err(InspectorError::NoAgent { socket: socket.clone() }),
         Err(err) => Err(InspectorError::Status(err.into())),

@@ -1,4 +1,4 @@
-//! A combination that a person names.
+//! Checks a named combination of GPU, driver, CUDA and framework.
 
 use farrier_facts::check::{
     Feature, InputError, Module, Query, Reason, Report, Request, Usage, Verdict, check,
@@ -67,7 +67,7 @@ fn print(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<
     let verdict = print::headline(report.verdict, printer);
     let subject = &report.subject;
     printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
-    // What stands in the way, what to do about it, and only then what is fine.
+    // First the blockers, then the remedies, then what is fine.
     let (fine, open): (Vec<&Reason>, Vec<&Reason>) =
         report.reasons.iter().partition(|reason| reason.verdict == Verdict::Ok);
     print_reasons(&open, printer)?;

@@ -139,7 +139,7 @@ impl Source {
         }
         if args.nvml.is_none() && args.root.is_none() {
             let socket = usual_socket();
-            if matches!(status::look(&socket), Ok(status::Asked::Answer(_))) {
+            if matches!(status::try_query(&socket), Ok(status::QueryOutcome::Answer(_))) {
                 return Ok(agent(socket));
             }
         }

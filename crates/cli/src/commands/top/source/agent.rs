@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::host::Host;
 use super::jobs;
-use crate::commands::status::{self, Asked};
+use crate::commands::status::{self, QueryOutcome};
 use crate::commands::top::now::{FindingNow, GpuNow, NodeNow, ProcessNow, Silence, Teller};
 
 /// Asks the agent whenever it is told to.
@@ -29,15 +29,17 @@ impl Agent {
 
     /// What it says now; of one who does not answer, what it said last and since when it is silent.
     pub(in crate::commands::top) fn ask(&mut self) -> NodeNow {
-        let asked = status::look(&self.socket);
+        let asked = status::try_query(&self.socket);
         let now = Timestamp::now();
         let why = match asked {
-            Ok(Asked::Answer(status)) => {
+            Ok(QueryOutcome::Answer(status)) => {
                 self.last = of(&status, &mut self.host, now);
                 return self.last.clone();
             }
-            Ok(Asked::Nobody) => format!("no agent is at `{}`", self.socket.display()),
-            Ok(Asked::Silent(how)) => format!("the agent at `{}` {how}", self.socket.display()),
+            Ok(QueryOutcome::NotRunning) => format!("no agent is at `{}`", self.socket.display()),
+            Ok(QueryOutcome::Unresponsive(how)) => {
+                format!("the agent at `{}` {how}", self.socket.display())
+            }
             Err(err) => format!("{err:#}"),
         };
         let last = if self.last.gpus.is_empty() { now } else { self.last.at };

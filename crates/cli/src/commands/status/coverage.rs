@@ -1,4 +1,4 @@
-//! What is not seen, what is not seen yet, and what this node does not have.
+//! Prints coverage gaps, rules that are warming up, and signals that this node's hardware lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,24 +8,24 @@ use super::print::heading;
 use crate::printer::Printer;
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
-    list("Not seen", &not_seen(status), printer)?;
-    list("Not seen yet (the agent is warming up)", &not_yet(status), printer)?;
+    list("Coverage gaps", &gaps(status), printer)?;
+    list("Warming up", &warming_up(status), printer)?;
     if status.not_supported.is_empty() {
         return Ok(());
     }
-    // The list is long and the same every day: it is for who asks.
+    // The list is long and never changes: the JSON has it.
     let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();
     let what = match signals.len() {
         1..=3 => signals.join(", "),
         count => format!("{count} signals (--output json lists them)"),
     };
     printer.line("")?;
-    Ok(printer.line(&format!("Not on the parts of this node: {what}"))?)
+    Ok(printer.line(&format!("Not supported by this node's hardware: {what}"))?)
 }
 
-/// How many things are not seen.
-pub(super) fn count(status: &Status) -> usize {
-    not_seen(status).len()
+/// Number of coverage gaps.
+pub(super) fn gap_count(status: &Status) -> usize {
+    gaps(status).len()
 }
 
 fn list(title: &str, lines: &[String], printer: &mut Printer) -> anyhow::Result<()> {
@@ -39,54 +39,55 @@ fn list(title: &str, lines: &[String], printer: &mut Printer) -> anyhow::Result<
     Ok(())
 }
 
-fn not_seen(status: &Status) -> Vec<String> {
-    let mut lines: Vec<String> = status.not_seen.iter().map(|blind| blind.why.clone()).collect();
-    for unseen in status.not_checked.iter().flatten() {
-        lines.push(format!("{} [{}]", unseen.why, unseen.code));
+fn gaps(status: &Status) -> Vec<String> {
+    let mut lines: Vec<String> = status.not_seen.iter().map(|gap| gap.why.clone()).collect();
+    for skipped in status.not_checked.iter().flatten() {
+        lines.push(format!("{} [{}]", skipped.why, skipped.code));
     }
     match status.journal.damaged_lines {
         0 => {}
-        1 => lines.push("1 line of the journal is damaged: what it said is lost".to_owned()),
+        1 => lines.push("1 journal line is damaged and lost".to_owned()),
         count => {
-            lines.push(format!("{count} lines of the journal are damaged: what they said is lost"));
+            lines.push(format!("{count} journal lines are damaged and lost"));
         }
     }
-    // One cause blinds many rules: it is said once.
+    // One cause can blind many rules: print it once.
     let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
-    for (code, blind) in &status.rules_blind {
-        for (cause, on) in &blind.causes {
+    for (code, rule) in &status.rules_blind {
+        for (cause, on) in &rule.causes {
             let (parts, codes) = causes.entry(cause).or_default();
             parts.extend(on.iter().map(String::as_str));
             codes.push(code);
         }
     }
     for (cause, (on, codes)) in causes {
-        let see = if codes.len() == 1 { "sees" } else { "see" };
-        lines.push(format!("{}: {cause}; {} {see} nothing there", parts(&on), named(&codes)));
+        let plural = if codes.len() == 1 { "has" } else { "have" };
+        let (on, rules) = (parts(&on), named(&codes));
+        lines.push(format!("{on}: {cause}; {rules} {plural} no data there"));
     }
     lines
 }
 
-fn not_yet(status: &Status) -> Vec<String> {
+fn warming_up(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
-    for collector in status.collectors.iter().filter(|it| it.age_s.is_none()) {
-        lines.push(format!("{} has not looked yet", collector.name));
+    for collector in status.collectors.iter().filter(|collector| collector.age_s.is_none()) {
+        lines.push(format!("{} has not run yet", collector.name));
     }
     if status.agent.is_some() && status.not_checked.is_none() {
-        lines.push("the node's packages and files have not been checked yet".to_owned());
+        lines.push("the node check has not run yet".to_owned());
     }
     if !status.rules_early.is_empty() {
         let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
-        let look = match codes.len() {
-            1 => "looks back over a window that is not full yet",
-            _ => "look back over windows that are not full yet",
+        let waiting = match codes.len() {
+            1 => "waits for its window to fill",
+            _ => "wait for their windows to fill",
         };
-        lines.push(format!("{} {look}", named(&codes)));
+        lines.push(format!("{} {waiting}", named(&codes)));
     }
     lines
 }
 
-/// Some names, and how many more there are.
+/// The first few names, and the number of others.
 fn named(codes: &[&str]) -> String {
     const SHOWN: usize = 3;
     let first = codes[..codes.len().min(SHOWN)].join(", ");
@@ -126,7 +127,7 @@ mod tests {
 
     const LOST: &str = "NVML_ERROR_GPU_IS_LOST";
 
-    fn blind(causes: &[(&str, &str)]) -> RuleBlind {
+    fn blind_rule(causes: &[(&str, &str)]) -> RuleBlind {
         let causes: BTreeMap<String, BTreeSet<String>> = causes
             .iter()
             .map(|(cause, part)| ((*cause).to_owned(), BTreeSet::from([(*part).to_owned()])))
@@ -135,18 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn what_only_needs_time_stands_apart_from_what_is_hidden() {
+    fn warming_up_is_listed_apart_from_coverage_gaps() {
         let mut status = status();
         status.rules_early.insert("gpu.slow".to_owned(), 8);
-        assert!(not_seen(&status).is_empty());
-        assert_eq!(not_yet(&status), ["gpu.slow looks back over a window that is not full yet"]);
+        assert!(gaps(&status).is_empty());
+        assert_eq!(warming_up(&status), ["gpu.slow waits for its window to fill"]);
         status.rules_early.insert("link.slow".to_owned(), 1);
-        let both = "gpu.slow, link.slow look back over windows that are not full yet";
-        assert_eq!(not_yet(&status), [both]);
+        let both = "gpu.slow, link.slow wait for their windows to fill";
+        assert_eq!(warming_up(&status), [both]);
     }
 
     #[test]
-    fn a_few_parts_are_named_and_the_rest_counted() {
+    fn long_lists_are_truncated_with_a_count() {
         let gpus = ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5"];
         assert_eq!(parts(&gpus[..2].iter().copied().collect()), "GPU 0, GPU 1");
         let six = "GPU 0, GPU 1, GPU 2, GPU 3 and 2 more parts";
@@ -154,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn one_cause_is_said_once_with_the_parts_and_in_grammar() {
+    fn each_cause_is_listed_once_with_its_parts() {
         let mut status = status();
         status.journal.damaged_lines = 1;
-        status.rules_blind.insert("gpu.power".to_owned(), blind(&[(LOST, "GPU 3")]));
-        let damaged = "1 line of the journal is damaged: what it said is lost";
-        let one = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.power sees nothing there";
-        assert_eq!(not_seen(&status), [damaged, one]);
+        status.rules_blind.insert("gpu.power".to_owned(), blind_rule(&[(LOST, "GPU 3")]));
+        let damaged = "1 journal line is damaged and lost";
+        let one = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.power has no data there";
+        assert_eq!(gaps(&status), [damaged, one]);
         for code in ["gpu.a", "gpu.b", "gpu.c"] {
             status
                 .rules_blind
-                .insert(code.to_owned(), blind(&[(LOST, "GPU 3"), ("it hangs", "GPU 0")]));
+                .insert(code.to_owned(), blind_rule(&[(LOST, "GPU 3"), ("it hangs", "GPU 0")]));
         }
         let more = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.a, gpu.b, gpu.c and 1 more rule \
-                    (--output json lists them) see nothing there";
-        let other = "GPU 0: it hangs; gpu.a, gpu.b, gpu.c see nothing there";
-        assert_eq!(not_seen(&status)[1..], [more, other]);
+                    (--output json lists them) have no data there";
+        let other = "GPU 0: it hangs; gpu.a, gpu.b, gpu.c have no data there";
+        assert_eq!(gaps(&status)[1..], [more, other]);
     }
 }
