@@ -3,26 +3,25 @@
 use farrier_facts::diag::{Grade, Test, Unit};
 
 use super::print::measured;
-use super::report::{GpuReport, Report, Row, Series, What};
-use crate::charts::{Bar, Line, bars, escape, head, lines};
+use super::report::{DiagReport, GpuReport, RowKind, SignalSeries, TestRow};
+use crate::charts::{Bar, LineSeries, bar_chart, escape, head, line_chart};
 use crate::stats::{Stats, significant};
 
-/// The whole page.
-pub(super) fn page(report: &Report) -> String {
+pub(super) fn page(report: &DiagReport) -> String {
     let name = match &report.gpus[..] {
         [gpu] => format!("GPU {} {}", gpu.index, gpu.name),
         gpus => format!("{} GPUs", gpus.len()),
     };
     let mut html = head(&format!("{name}: {}", report.grade));
     if report.simulated {
-        html.push_str("<p class=\"warning\">Simulated: nothing here was measured on a GPU.</p>\n");
+        html.push_str("<p class=\"warning\">Simulated: no real GPU was measured.</p>\n");
     }
     let facts = [
-        ("Host", report.host.clone().unwrap_or_else(|| "not known".to_owned())),
-        ("Driver", report.driver.clone().unwrap_or_else(|| "not known".to_owned())),
+        ("Host", report.host.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("Driver", report.driver.clone().unwrap_or_else(|| "unknown".to_owned())),
         ("Level", report.level.to_string()),
-        ("Began", report.began.clone()),
-        ("Took", format!("{:.0} s", report.took_s)),
+        ("Started", report.began.clone()),
+        ("Duration", format!("{:.0} s", report.took_s)),
         ("Facts", report.set.clone()),
     ];
     html.push_str("<dl>\n");
@@ -34,23 +33,23 @@ pub(super) fn page(report: &Report) -> String {
         html.push_str(&format!("<p class=\"warning\">{}</p>\n", escape(note)));
     }
     for gpu in &report.gpus {
-        html.push_str(&one(gpu));
+        html.push_str(&gpu_section(gpu));
     }
     html.push_str(
-        "<p><small>Bars are what was measured, with the range of the repeats; the grey ones what the part reaches at least, \
-         with the source below the verdict. What was not run is not a pass.</small></p>\n</body>\n</html>\n",
+        "<p><small>Bars are measurements, with the range of the repeats; grey bars are the minimum for the GPU model, \
+         with the source below the verdict. A test that was not run is not a pass.</small></p>\n</body>\n</html>\n",
     );
     html
 }
 
-fn one(gpu: &GpuReport) -> String {
+fn gpu_section(gpu: &GpuReport) -> String {
     let mut html = format!(
-        "<h2>GPU {} {}: {}</h2>\n<dl>\n<dt>UUID</dt><dd>{}</dd>\n<dt>Part</dt><dd>{}</dd>\n",
+        "<h2>GPU {} {}: {}</h2>\n<dl>\n<dt>UUID</dt><dd>{}</dd>\n<dt>Model</dt><dd>{}</dd>\n",
         gpu.index,
         escape(&gpu.name),
         gpu.grade,
-        escape(gpu.uuid.as_deref().unwrap_or("not known")),
-        escape(gpu.part.as_deref().unwrap_or("not known")),
+        escape(gpu.uuid.as_deref().unwrap_or("unknown")),
+        escape(gpu.part.as_deref().unwrap_or("unknown")),
     );
     if let Some(about) = &gpu.about {
         let (major, minor) = about.compute_capability;
@@ -64,7 +63,7 @@ fn one(gpu: &GpuReport) -> String {
     if !gpu.complete {
         let names: Vec<&str> = gpu.missing.iter().map(|test| test.name()).collect();
         html.push_str(&format!(
-            "<p class=\"warning\">Not complete: {} could be tested and were not.</p>\n",
+            "<p class=\"warning\">Incomplete: {} apply to this GPU and were not run.</p>\n",
             names.join(", ")
         ));
     }
@@ -74,40 +73,42 @@ fn one(gpu: &GpuReport) -> String {
     html.push_str("<div class=\"plots\">\n");
     for (unit, title) in [
         (Unit::GbPerS, "Transfers and memory, GB/s"),
-        (Unit::Tflops, "Matrix products, TFLOP/s"),
+        (Unit::Tflops, "GEMM, TFLOP/s"),
         (Unit::Us, "Launches, µs each"),
     ] {
-        let rows: Vec<&Row> =
+        let rows: Vec<&TestRow> =
             gpu.tests.iter().filter(|row| row.unit == unit && row.value.is_some()).collect();
         if !rows.is_empty() {
             html.push_str(&figure(
                 title,
-                &bars(title, &rows.iter().flat_map(|row| pair(row)).collect::<Vec<_>>()),
+                &bar_chart(title, &rows.iter().flat_map(|row| bars_for(row)).collect::<Vec<_>>()),
             ));
         }
     }
-    for row in
-        gpu.tests.iter().filter(|row| row.test == What::Test(Test::Soak) && row.samples.len() > 2)
+    for row in gpu
+        .tests
+        .iter()
+        .filter(|row| row.test == RowKind::Test(Test::Soak) && row.samples.len() > 2)
     {
         let points =
             (0_u32..).zip(&row.samples).map(|(at, value)| (f64::from(at), *value)).collect();
-        let text = format!("the product over time, {}", measured(row));
-        html.push_str(&figure("Soak, TFLOP/s", &lines("Soak", &Line { points, text })));
+        let text = format!("GEMM over time, {}", measured(row));
+        html.push_str(&figure("Soak, TFLOP/s", &line_chart("Soak", &LineSeries { points, text })));
     }
     for series in &gpu.series {
-        if let Some((title, line)) = drawn(series) {
-            html.push_str(&figure(title, &lines(title, &line)));
+        if let Some((title, line)) = line_for(series) {
+            html.push_str(&figure(title, &line_chart(title, &line)));
         }
     }
     html.push_str("</div>\n<div class=\"wide\"><table>\n<tr><th>Test</th><th>Verdict</th><th>Measured</th><th class=\"words\">Why</th></tr>\n");
     for row in &gpu.tests {
-        html.push_str(&told(row));
+        html.push_str(&table_row(row));
     }
     html.push_str("</table></div>\n");
     html
 }
 
-fn told(row: &Row) -> String {
+fn table_row(row: &TestRow) -> String {
     let class =
         if matches!(row.grade, Grade::Fail | Grade::Degraded) { " class=\"failed\"" } else { "" };
     let source =
@@ -127,8 +128,8 @@ fn told(row: &Row) -> String {
     )
 }
 
-/// What was measured, and what it is held to.
-fn pair(row: &Row) -> Vec<Bar> {
+/// The measurement, and the minimum for the GPU model.
+fn bars_for(row: &TestRow) -> Vec<Bar> {
     let value = Stats::from_samples(row.samples.iter().copied());
     let mut bars = vec![Bar {
         label: row.test.name().to_owned(),
@@ -138,7 +139,7 @@ fn pair(row: &Row) -> Vec<Bar> {
         ours: true,
     }];
     bars.extend(row.least.as_ref().map(|least| Bar {
-        label: "at least".to_owned(),
+        label: "minimum".to_owned(),
         value: Stats::from_samples([least.value]),
         repeats: Vec::new(),
         text: significant(least.value),
@@ -147,7 +148,7 @@ fn pair(row: &Row) -> Vec<Bar> {
     bars
 }
 
-fn drawn(series: &Series) -> Option<(&'static str, Line)> {
+fn line_for(series: &SignalSeries) -> Option<(&'static str, LineSeries)> {
     let title = match series.signal {
         "gpu.power_w" => "Power, W",
         "gpu.temperature_c" => "Temperature, °C",
@@ -156,7 +157,7 @@ fn drawn(series: &Series) -> Option<(&'static str, Line)> {
     };
     let stats = Stats::from_samples(series.points.iter().map(|(_, value)| *value))?;
     let text = format!("{} to {}", significant(stats.min), significant(stats.max));
-    (series.points.len() > 2).then(|| (title, Line { points: series.points.clone(), text }))
+    (series.points.len() > 2).then(|| (title, LineSeries { points: series.points.clone(), text }))
 }
 
 fn figure(title: &str, plot: &str) -> String {
