@@ -1,12 +1,11 @@
-//! What somebody looks at: which page, sorted how, filtered by what. Keys in, state out; nothing is drawn here.
+//! View state: page, sort order, filter and selection. Keys in, commands out; draws nothing.
 
 use farrier_fleet::health::{GpuUuid, Signal};
 
-use super::board::Board;
 use super::keys::Key;
-use super::now::{GpuNow, NodeNow, ProcessNow};
+use super::model::TopModel;
+use super::sample::{GpuSample, NodeSample, ProcessSample};
 
-/// A page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Page {
     /// All GPUs of a node.
@@ -15,19 +14,19 @@ pub(super) enum Page {
     Gpu(GpuUuid),
     /// All nodes of a fleet.
     Fleet,
-    /// A node as the server knows it.
+    /// A node of the fleet.
     FleetNode(String),
 }
 
-/// What lies over a page.
+/// An overlay over the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Overlay {
     Help,
     /// The filter is being typed.
     Filter,
 }
 
-/// How GPUs are sorted.
+/// Sort order of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     Number,
@@ -35,7 +34,7 @@ pub(super) enum Sort {
     Power,
     Memory,
     Temperature,
-    /// What should be acted on first.
+    /// Most urgent limit first.
     Limit,
 }
 
@@ -43,7 +42,7 @@ impl Sort {
     const ALL: [Self; 6] =
         [Self::Number, Self::Busy, Self::Power, Self::Memory, Self::Temperature, Self::Limit];
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Number => "number",
             Self::Busy => "SM",
@@ -59,8 +58,8 @@ impl Sort {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// What a GPU is sorted by. What is not known comes last, whichever way.
-    fn key(self, gpu: &GpuNow) -> Option<f64> {
+    /// Sort key; unknown values sort last in both directions.
+    fn key(self, gpu: &GpuSample) -> Option<f64> {
         match self {
             Self::Number => Some(f64::from(gpu.identity.index)),
             Self::Busy => gpu.busy().value().copied(),
@@ -71,105 +70,104 @@ impl Sort {
         }
     }
 
-    /// Numbers go up; of everything else the most is looked for.
-    fn is_downward(self) -> bool {
+    /// Indexes ascend; everything else shows the largest first.
+    fn is_descending(self) -> bool {
         self != Self::Number
     }
 }
 
-/// What the loop should do after a key.
+/// What the event loop does after a key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wish {
-    Nothing,
+pub(super) enum Command {
+    None,
     Quit,
-    /// Draw everything anew.
+    /// Redraw everything.
     Redraw,
-    /// Ask the server for something else.
-    Ask(Question),
+    /// Send another query to the server.
+    Query(ServerQuery),
 }
 
-/// What a server is asked for besides the nodes that are out of service.
+/// What to request from the server besides the nodes out of service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Question {
-    /// The node that is open.
+pub(super) struct ServerQuery {
+    /// The opened node.
     pub(super) open: Option<String>,
-    /// What nodes in service should be like: of a large fleet not all are told.
+    /// Filter for nodes in service, of which a large fleet does not return all.
     pub(super) filter: Option<String>,
 }
 
-/// The state of the view.
 #[derive(Debug, Clone)]
-pub(super) struct Screen {
+pub(super) struct ViewState {
     pub(super) page: Page,
     pub(super) sort: Sort,
-    /// Turned round.
+    /// Reverse the sort order.
     pub(super) is_reversed: bool,
     pub(super) filter: String,
-    /// What keys go to before the page.
-    pub(super) over: Option<Over>,
-    /// One line a job, or one a process.
+    /// Takes key presses before the page.
+    pub(super) overlay: Option<Overlay>,
+    /// One row per job instead of one per process.
     pub(super) by_job: bool,
-    /// The GPU or the node that is chosen.
-    pub(super) chosen: Option<String>,
-    /// What stands still, where it does.
-    pub(super) frozen: Option<Box<Board>>,
+    /// UUID of the selected GPU, or name of the selected node.
+    pub(super) selected: Option<String>,
+    /// The model at the time of the freeze.
+    pub(super) frozen: Option<Box<TopModel>>,
 }
 
-impl Screen {
+impl ViewState {
     pub(super) fn new(page: Page) -> Self {
         let is_fleet = matches!(page, Page::Fleet | Page::FleetNode(_));
         Self {
             page,
-            // Of a fleet what is wrong is looked for.
+            // In a fleet, show problems first.
             sort: if is_fleet { Sort::Limit } else { Sort::Number },
             is_reversed: false,
             filter: String::new(),
-            over: None,
+            overlay: None,
             by_job: true,
-            chosen: None,
+            selected: None,
             frozen: None,
         }
     }
 
-    /// What a key does. `board` is what is there now.
-    pub(super) fn press(&mut self, key: Key, board: &Board) -> Wish {
-        match self.over {
-            Some(Over::Filter) => return self.type_filter(key),
-            Some(Over::Help) => {
-                // Whatever is pressed, the help goes; quitting still quits.
-                self.over = None;
-                return if key == Key::Letter('q') { Wish::Quit } else { Wish::Nothing };
+    /// Handles a key press.
+    pub(super) fn press(&mut self, key: Key, model: &TopModel) -> Command {
+        match self.overlay {
+            Some(Overlay::Filter) => return self.type_filter(key),
+            Some(Overlay::Help) => {
+                // Any key closes the help; `q` still quits.
+                self.overlay = None;
+                return if key == Key::Letter('q') { Command::Quit } else { Command::None };
             }
             None => {}
         }
         match key {
-            Key::Letter('q') => return Wish::Quit,
-            Key::Letter('?' | 'h') => self.over = Some(Over::Help),
-            Key::Letter('/') => self.over = Some(Over::Filter),
+            Key::Letter('q') => return Command::Quit,
+            Key::Letter('?' | 'h') => self.overlay = Some(Overlay::Help),
+            Key::Letter('/') => self.overlay = Some(Overlay::Filter),
             Key::Letter('s') => self.sort = self.next_sort(),
             Key::Letter('r') => self.is_reversed = !self.is_reversed,
             Key::Letter('j' | 'p') => self.by_job = !self.by_job,
             Key::Letter('f' | ' ') => {
                 self.frozen = match self.frozen {
                     Some(_) => None,
-                    None => Some(Box::new(board.clone())),
+                    None => Some(Box::new(model.clone())),
                 };
             }
-            Key::Redraw => return Wish::Redraw,
-            Key::Up => self.step(board, -1),
-            Key::Down => self.step(board, 1),
-            Key::PageUp => self.step(board, -10),
-            Key::PageDown => self.step(board, 10),
-            Key::Home => self.step(board, isize::MIN),
-            Key::End => self.step(board, isize::MAX),
-            Key::Enter | Key::Right => return self.open(board),
+            Key::Redraw => return Command::Redraw,
+            Key::Up => self.move_selection(model, -1),
+            Key::Down => self.move_selection(model, 1),
+            Key::PageUp => self.move_selection(model, -10),
+            Key::PageDown => self.move_selection(model, 10),
+            Key::Home => self.move_selection(model, isize::MIN),
+            Key::End => self.move_selection(model, isize::MAX),
+            Key::Enter | Key::Right => return self.open(model),
             Key::Escape | Key::Backspace | Key::Left => return self.back(),
             Key::Letter(_) => {}
         }
-        Wish::Nothing
+        Command::None
     }
 
-    /// Nodes are sorted by trouble or by name.
+    /// Nodes sort by problems or by name.
     fn next_sort(&self) -> Sort {
         match (&self.page, self.sort) {
             (Page::Node | Page::Gpu(_), sort) => sort.next(),
@@ -178,28 +176,28 @@ impl Screen {
         }
     }
 
-    /// How it is sorted, where that is not as it is at first.
-    pub(super) fn sorted(&self) -> Option<String> {
+    /// Description of the sort order, if it is not the default.
+    pub(super) fn sort_label(&self) -> Option<String> {
         let word = match (&self.page, self.sort) {
             (Page::Node | Page::Gpu(_), Sort::Number) if !self.is_reversed => return None,
-            (Page::Node | Page::Gpu(_), sort) => sort.word(),
+            (Page::Node | Page::Gpu(_), sort) => sort.label(),
             (_, Sort::Number) => "name",
-            _ => "trouble",
+            _ => "problems",
         };
-        let turned = if self.is_reversed { ", turned round" } else { "" };
-        Some(format!("by {word}{turned}"))
+        let reversed = if self.is_reversed { ", reversed" } else { "" };
+        Some(format!("by {word}{reversed}"))
     }
 
-    fn type_filter(&mut self, key: Key) -> Wish {
+    fn type_filter(&mut self, key: Key) -> Command {
         match key {
             Key::Enter => {
-                self.over = None;
-                return self.ask();
+                self.overlay = None;
+                return self.query();
             }
             Key::Escape => {
-                self.over = None;
+                self.overlay = None;
                 self.filter.clear();
-                return self.ask();
+                return self.query();
             }
             Key::Backspace => {
                 self.filter.pop();
@@ -207,31 +205,34 @@ impl Screen {
             Key::Letter(letter) => self.filter.push(letter),
             _ => {}
         }
-        Wish::Nothing
+        Command::None
     }
 
-    /// What is looked at: what stands still, or what is now.
-    pub(super) fn seen<'b>(&'b self, board: &'b Board) -> &'b Board {
-        self.frozen.as_deref().unwrap_or(board)
+    /// The frozen model, or the live one.
+    pub(super) fn visible_model<'b>(&'b self, model: &'b TopModel) -> &'b TopModel {
+        self.frozen.as_deref().unwrap_or(model)
     }
 
-    fn step(&mut self, board: &Board, by: isize) {
-        let names = self.names(board);
+    fn move_selection(&mut self, model: &TopModel, by: isize) {
+        let names = self.selectable(model);
         let Some(last) = names.len().checked_sub(1) else { return };
-        let at = self.chosen.as_ref().and_then(|it| names.iter().position(|name| name == it));
+        let at = self
+            .selected
+            .as_ref()
+            .and_then(|selected| names.iter().position(|name| name == selected));
         let next = match at {
-            // The first press chooses the first or the last.
+            // The first key press selects the first or the last.
             None => usize::from(by < 0 && by != isize::MIN) * last,
             Some(at) => at.saturating_add_signed(by).min(last),
         };
         let next = if by == isize::MAX { last } else { next };
-        self.chosen = names.into_iter().nth(next);
+        self.selected = names.into_iter().nth(next);
     }
 
-    /// What can be chosen on this page, in the order in which it is shown.
-    fn names(&self, board: &Board) -> Vec<String> {
-        let board = self.seen(board);
-        match (&self.page, &board.node, &board.fleet) {
+    /// What can be selected on this page, in display order.
+    fn selectable(&self, model: &TopModel) -> Vec<String> {
+        let model = self.visible_model(model);
+        match (&self.page, &model.node, &model.fleet) {
             (Page::Node | Page::Gpu(_), Some(node), _) => {
                 self.gpus(node).iter().map(|gpu| gpu.identity.uuid.0.clone()).collect()
             }
@@ -242,67 +243,72 @@ impl Screen {
         }
     }
 
-    fn open(&mut self, board: &Board) -> Wish {
-        let names = self.names(board);
-        let chosen = self.chosen.clone().filter(|it| names.contains(it));
-        let Some(chosen) = chosen.or_else(|| names.first().cloned()) else { return Wish::Nothing };
-        self.chosen = Some(chosen.clone());
+    fn open(&mut self, model: &TopModel) -> Command {
+        let names = self.selectable(model);
+        let selected = self.selected.clone().filter(|name| names.contains(name));
+        let Some(selected) = selected.or_else(|| names.first().cloned()) else {
+            return Command::None;
+        };
+        self.selected = Some(selected.clone());
         match self.page {
-            Page::Node => self.page = Page::Gpu(GpuUuid(chosen)),
+            Page::Node => self.page = Page::Gpu(GpuUuid(selected)),
             Page::Fleet => {
-                self.page = Page::FleetNode(chosen);
-                return self.ask();
+                self.page = Page::FleetNode(selected);
+                return self.query();
             }
             Page::Gpu(_) | Page::FleetNode(_) => {}
         }
-        Wish::Nothing
+        Command::None
     }
 
-    /// What the server should be asked for now, where there is one.
-    fn ask(&self) -> Wish {
+    /// The query for the current page, if it shows a fleet.
+    fn query(&self) -> Command {
         let open = match &self.page {
             Page::FleetNode(name) => Some(name.clone()),
             Page::Fleet => None,
-            Page::Node | Page::Gpu(_) => return Wish::Nothing,
+            Page::Node | Page::Gpu(_) => return Command::None,
         };
         let filter = Some(self.filter.clone()).filter(|filter| !filter.is_empty());
-        Wish::Ask(Question { open, filter })
+        Command::Query(ServerQuery { open, filter })
     }
 
-    fn back(&mut self) -> Wish {
+    fn back(&mut self) -> Command {
         match self.page {
             Page::Gpu(_) => self.page = Page::Node,
             Page::FleetNode(_) => {
                 self.page = Page::Fleet;
-                return self.ask();
+                return self.query();
             }
             Page::Node | Page::Fleet => {
                 self.filter.clear();
-                return self.ask();
+                return self.query();
             }
         }
-        Wish::Nothing
+        Command::None
     }
 
-    /// GPUs as they are shown.
-    pub(super) fn gpus<'n>(&self, node: &'n NodeNow) -> Vec<&'n GpuNow> {
+    /// GPUs in display order.
+    pub(super) fn gpus<'n>(&self, node: &'n NodeSample) -> Vec<&'n GpuSample> {
         let processes = node.processes.as_deref().unwrap_or_default();
-        let mut gpus: Vec<&GpuNow> = node
+        let mut gpus: Vec<&GpuSample> = node
             .gpus
             .iter()
             .filter(|gpu| {
-                let own = |it: &&ProcessNow| it.gpu == gpu.identity.uuid;
-                self.wants_gpu(gpu)
-                    || processes.iter().filter(own).any(|process| self.wants(&words(process)))
+                let own = |process: &&ProcessSample| process.gpu == gpu.identity.uuid;
+                self.matches_gpu(gpu)
+                    || processes
+                        .iter()
+                        .filter(own)
+                        .any(|process| self.matches(&search_text(process)))
             })
             .collect();
-        let downward = self.sort.is_downward() != self.is_reversed;
+        let descending = self.sort.is_descending() != self.is_reversed;
         gpus.sort_by(|one, other| {
             let (a, b) = (self.sort.key(one), self.sort.key(other));
             let by_key = match (a, b) {
-                (Some(a), Some(b)) if downward => b.total_cmp(&a),
+                (Some(a), Some(b)) if descending => b.total_cmp(&a),
                 (Some(a), Some(b)) => a.total_cmp(&b),
-                // What is not known stands last, whichever way.
+                // Unknown values sort last in both directions.
                 (a, b) => a.is_none().cmp(&b.is_none()),
             };
             by_key.then(one.identity.index.cmp(&other.identity.index))
@@ -310,18 +316,20 @@ impl Screen {
         gpus
     }
 
-    /// Processes as they are shown: of a job together, the most memory first.
-    pub(super) fn processes<'n>(&self, node: &'n NodeNow) -> Vec<&'n ProcessNow> {
+    /// Processes in display order: largest memory first.
+    pub(super) fn processes<'n>(&self, node: &'n NodeSample) -> Vec<&'n ProcessSample> {
         let all = node.processes.as_deref().unwrap_or_default();
-        let of_gpu = |process: &ProcessNow| {
+        let on_matching_gpu = |process: &ProcessSample| {
             let gpu = node.gpus.iter().find(|gpu| gpu.identity.uuid == process.gpu);
-            !self.filter.is_empty() && gpu.is_some_and(|gpu| self.wants_gpu(gpu))
+            !self.filter.is_empty() && gpu.is_some_and(|gpu| self.matches_gpu(gpu))
         };
-        let mut processes: Vec<&ProcessNow> =
-            all.iter().filter(|it| self.wants(&words(it)) || of_gpu(it)).collect();
+        let mut processes: Vec<&ProcessSample> = all
+            .iter()
+            .filter(|process| self.matches(&search_text(process)) || on_matching_gpu(process))
+            .collect();
         processes.sort_by(|one, other| {
             let by_share = match self.sort {
-                // What is not known stands last.
+                // Unknown values sort last.
                 Sort::Busy => {
                     other.sm_ratio.unwrap_or(-1.0).total_cmp(&one.sm_ratio.unwrap_or(-1.0))
                 }
@@ -332,20 +340,20 @@ impl Screen {
         processes
     }
 
-    /// Nodes as they are shown.
+    /// Nodes in display order.
     pub(super) fn nodes<'f>(
         &self,
-        fleet: &'f super::board::Fleet,
+        fleet: &'f super::model::FleetSample,
     ) -> Vec<&'f farrier_wire::rest::NodeRow> {
         let mut nodes: Vec<&farrier_wire::rest::NodeRow> =
-            fleet.nodes.iter().filter(|node| self.wants(&node_words(node))).collect();
+            fleet.nodes.iter().filter(|node| self.matches(&node_search_text(node))).collect();
         nodes.sort_by(|one, other| {
-            let trouble = |node: &farrier_wire::rest::NodeRow| {
+            let problems = |node: &farrier_wire::rest::NodeRow| {
                 (!node.standing.in_service(), node.worst, node.findings)
             };
             match self.sort {
                 Sort::Number => one.node.cmp(&other.node),
-                _ => trouble(other).cmp(&trouble(one)).then(one.node.cmp(&other.node)),
+                _ => problems(other).cmp(&problems(one)).then(one.node.cmp(&other.node)),
             }
         });
         if self.is_reversed {
@@ -354,37 +362,37 @@ impl Screen {
         nodes
     }
 
-    fn wants_gpu(&self, gpu: &GpuNow) -> bool {
+    fn matches_gpu(&self, gpu: &GpuSample) -> bool {
         let identity = &gpu.identity;
         let name = identity.name.as_deref().unwrap_or_default();
         let pci = identity.pci.as_deref().unwrap_or_default();
-        let words = [
+        let fields = [
             &format!("gpu {}", identity.index),
             &identity.uuid.0,
             name,
             pci,
-            gpu.limit.kind.word(),
+            gpu.limit.kind.label(),
             gpu.limit.text.as_str(),
         ];
-        self.wants(&words.join("\n"))
+        self.matches(&fields.join("\n"))
     }
 
-    fn wants(&self, text: &str) -> bool {
+    fn matches(&self, text: &str) -> bool {
         self.filter.is_empty() || text.to_lowercase().contains(&self.filter.to_lowercase())
     }
 }
 
-fn words(process: &ProcessNow) -> String {
+fn search_text(process: &ProcessSample) -> String {
     let known = [&process.user, &process.job, &process.command];
-    let mut words: Vec<String> = known.into_iter().flatten().cloned().collect();
-    words.push(process.pid.to_string());
-    words.join("\n")
+    let mut fields: Vec<String> = known.into_iter().flatten().cloned().collect();
+    fields.push(process.pid.to_string());
+    fields.join("\n")
 }
 
-fn node_words(node: &farrier_wire::rest::NodeRow) -> String {
+fn node_search_text(node: &farrier_wire::rest::NodeRow) -> String {
     let rack = node.place.rack.as_ref().map(ToString::to_string).unwrap_or_default();
     let (driver, gpu) = (node.driver.as_deref(), node.gpu.as_deref());
-    let words = [
+    let fields = [
         node.node.to_string(),
         node.place.pool.to_string(),
         rack,
@@ -393,5 +401,5 @@ fn node_words(node: &farrier_wire::rest::NodeRow) -> String {
         driver.unwrap_or_default().to_owned(),
         gpu.unwrap_or_default().to_owned(),
     ];
-    words.join("\n")
+    fields.join("\n")
 }

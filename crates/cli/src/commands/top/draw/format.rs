@@ -1,30 +1,30 @@
-//! Numbers as people read them. A question mark is what nobody knows, a dash what the part does not have.
+//! Formats values. `?` is an unknown value, `-` one that the hardware does not have.
 
 use farrier_facts::node::Reading;
 use jiff::Timestamp;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// A number with no digits behind the point.
+/// A number without decimals.
 pub(crate) fn number(reading: &Reading<f64>, factor: f64, unit: &str) -> String {
     shown(reading, |value| format!("{:.0}{unit}", value * factor))
 }
 
-/// Whatever is made of a value.
-pub(crate) fn shown<T>(reading: &Reading<T>, words: impl FnOnce(&T) -> String) -> String {
+/// A reading, formatted by a function.
+pub(crate) fn shown<T>(reading: &Reading<T>, format: impl FnOnce(&T) -> String) -> String {
     match reading {
-        Reading::Value(value) => words(value),
+        Reading::Value(value) => format(value),
         Reading::Absent => "-".to_owned(),
         Reading::Unreadable(_) => "?".to_owned(),
     }
 }
 
-/// A share as a whole per cent.
+/// A ratio as a whole per cent.
 pub(crate) fn percent(reading: &Reading<f64>) -> String {
     number(reading, 100.0, "%")
 }
 
-/// `71/80G`; a whole of which one part is not known has a question mark there.
+/// `71/80G`; an unknown part is `?`.
 pub(crate) fn of_total(used: &Reading<f64>, total: &Reading<f64>) -> String {
     match (used, total) {
         (Reading::Absent, Reading::Absent) => "-".to_owned(),
@@ -42,16 +42,16 @@ pub(crate) fn power(drawn: &Reading<f64>, limit: &Reading<f64>) -> String {
     }
 }
 
-/// Bytes a second in at most five letters: `1.2G`.
+/// Bytes per second in at most five characters: `1.2G`.
 pub(crate) fn rate(reading: &Reading<f64>) -> String {
     shown(reading, |value| scaled(*value))
 }
 
-/// A number in at most five letters.
+/// A number in at most five characters.
 pub(crate) fn scaled(value: f64) -> String {
     const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     for (step, unit) in STEPS {
-        // What rounds up to the next unit is told in it.
+        // A value that rounds up to the next unit uses that unit.
         if value >= step * 0.9995 {
             let value = value / step;
             return if value < 9.95 {
@@ -64,7 +64,7 @@ pub(crate) fn scaled(value: f64) -> String {
     format!("{value:.0}")
 }
 
-/// Memory of a process: `71.3G`, `512M`; none is not known.
+/// Memory of a process: `71.3G`, `512M`.
 pub(crate) fn memory(bytes: Option<u64>) -> String {
     let Some(bytes) = bytes else { return "?".to_owned() };
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
@@ -90,12 +90,12 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// How long ago, at the least nought.
+/// Time since, never negative.
 pub(crate) fn ago(since: Timestamp, now: Timestamp) -> String {
     duration(u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0))
 }
 
-/// The time of day, in UTC.
+/// Time of day in UTC.
 pub(crate) fn clock(at: Timestamp) -> String {
     at.strftime("%H:%M:%S").to_string()
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_absent_and_nought_are_three_things() {
+    fn unknown_absent_and_zero_differ() {
         let unknown = Reading::Unreadable(ReadError::unavailable("it hangs"));
         assert_eq!(percent(&Reading::Value(0.0)), "0%");
         assert_eq!(percent(&Reading::Absent), "-");
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn rates_have_room_in_five_letters() {
+    fn rates_fit_in_five_characters() {
         let rates = [0.0, 999.0, 999.9, 1.04e6, 9.96e9, 123.4e9, 999.9e9, 4.2e13];
         let words: Vec<String> = rates.into_iter().map(scaled).collect();
         assert_eq!(words, ["0", "999", "1.0k", "1.0M", "10G", "123G", "1.0T", "42T"]);
     }
 
     #[test]
-    fn times_are_short() {
+    fn durations_are_short() {
         let words: Vec<String> = [8, 725, 15_130, 273_600].into_iter().map(duration).collect();
         assert_eq!(words, ["8s", "12m05s", "4h12m", "3d04h"]);
         assert_eq!(memory(Some(512 << 20)), "512M");

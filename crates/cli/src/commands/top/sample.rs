@@ -1,4 +1,4 @@
-//! What is shown, as it is now: the same whoever told it.
+//! The sample that is shown, in the same form for every source.
 
 use std::collections::BTreeMap;
 
@@ -10,67 +10,63 @@ use serde::Serialize;
 
 use super::limit::{self, Limit};
 
-/// The version of the document that `--output json` prints. What is added later does not change it.
+/// Version of the document printed by `--output json`. Added fields do not change it.
 pub(super) const VERSION: u32 = 1;
 
-/// Who tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Teller {
-    /// NVML, asked by a child of this process.
+pub(super) enum DataSource {
+    /// NVML, queried by a child of this process.
     Nvml,
     /// The agent of this node.
     Agent,
 }
 
-/// Nobody tells anything any more.
+/// The source does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Silence {
-    /// Since when.
+pub(super) struct SourceOutage {
     pub(super) since: Timestamp,
-    /// Why.
     pub(super) why: String,
-    /// What to do.
     pub(super) hint: Option<String>,
 }
 
-/// A node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct NodeNow {
+pub(super) struct NodeSample {
     pub(super) v: u32,
-    pub(super) teller: Teller,
+    #[serde(rename = "teller")]
+    pub(super) source: DataSource,
     pub(super) node: Option<String>,
-    /// When values were last told.
+    /// Time of the last values.
     pub(super) at: Timestamp,
-    /// What the agent makes of it.
+    /// The agent's verdict.
     pub(super) verdict: Option<Verdict>,
     pub(super) driver: Option<String>,
     pub(super) cuda: Option<String>,
-    pub(super) silence: Option<Silence>,
-    pub(super) host: HostNow,
-    pub(super) gpus: Vec<GpuNow>,
-    /// None: not known.
-    pub(super) processes: Option<Vec<ProcessNow>>,
-    /// None: nobody looks for them.
-    pub(super) findings: Option<Vec<FindingNow>>,
-    pub(super) jobs: Vec<JobNow>,
-    /// What the agent does not see.
+    #[serde(rename = "silence")]
+    pub(super) outage: Option<SourceOutage>,
+    pub(super) host: HostSample,
+    pub(super) gpus: Vec<GpuSample>,
+    /// `None` if unknown.
+    pub(super) processes: Option<Vec<ProcessSample>>,
+    /// `None` if the source evaluates no rules.
+    pub(super) findings: Option<Vec<FindingSample>>,
+    pub(super) jobs: Vec<JobSample>,
+    /// Coverage gaps.
     pub(super) not_seen: Vec<String>,
 }
 
-/// The host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct HostNow {
-    /// Share of all processors' time that was used.
+pub(super) struct HostSample {
+    /// Share of the CPU time of all cores.
     pub(super) cpu_ratio: Reading<f64>,
-    /// Over one, five and fifteen minutes.
+    /// Load average over 1, 5 and 15 minutes.
     pub(super) load: Reading<[f64; 3]>,
     pub(super) memory_total_bytes: Reading<f64>,
     pub(super) memory_used_bytes: Reading<f64>,
     pub(super) swap_used_bytes: Reading<f64>,
 }
 
-impl Default for HostNow {
+impl Default for HostSample {
     fn default() -> Self {
         let unread = || Reading::Unreadable(ReadError::NotReadYet);
         Self {
@@ -83,68 +79,64 @@ impl Default for HostNow {
     }
 }
 
-/// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct GpuNow {
+pub(super) struct GpuSample {
     pub(super) identity: GpuIdentity,
-    /// By signal; what was never told is not there.
+    /// By signal; a signal that was never reported is missing.
     pub(super) readings: BTreeMap<Signal, Reading<f64>>,
-    /// Links of NVLink that are up, and that are not.
-    pub(super) links: Links,
+    pub(super) links: NvlinkStatus,
     pub(super) performance_state: Reading<u32>,
     pub(super) fan_percent: Reading<u32>,
-    /// NVML's number: 0 default, 2 prohibited, 3 one process alone.
+    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
     pub(super) compute_mode: Reading<u32>,
-    /// 1 where a display is driven by it.
+    /// 1 if a display is attached.
     pub(super) display: Reading<u32>,
-    /// The worst of its faults, as the agent has them.
+    /// Worst severity of its faults, from the agent.
     pub(super) worst: Option<Severity>,
-    /// What holds it back.
+    /// What limits its speed.
     pub(super) limit: Limit,
 }
 
-/// Links of NVLink of a GPU.
+/// NVLink links of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub(super) struct Links {
-    /// Whether anybody counted them.
+pub(super) struct NvlinkStatus {
+    /// Whether the links were read.
     pub(super) is_known: bool,
     pub(super) up: u32,
     pub(super) down: u32,
-    /// What all that are up carry in each direction; none where one of them does not tell.
+    /// Total bandwidth of the active links per direction; `None` if a link does not report its speed.
     pub(super) bytes_per_s: Option<f64>,
 }
 
-/// What has not been told.
-static NOT_TOLD: std::sync::LazyLock<Reading<f64>> = std::sync::LazyLock::new(|| {
-    Reading::Unreadable(ReadError::unavailable("it has not been told"))
-});
+/// A reading that was never reported.
+static NOT_REPORTED: std::sync::LazyLock<Reading<f64>> =
+    std::sync::LazyLock::new(|| Reading::Unreadable(ReadError::unavailable("not reported")));
 
-impl GpuNow {
+impl GpuSample {
     pub(super) fn new(identity: GpuIdentity) -> Self {
-        let unread = || Reading::Unreadable(ReadError::unavailable("it has not been told"));
+        let unread = || Reading::Unreadable(ReadError::unavailable("not reported"));
         Self {
             identity,
             readings: BTreeMap::new(),
-            links: Links::default(),
+            links: NvlinkStatus::default(),
             performance_state: unread(),
             fan_percent: unread(),
             compute_mode: unread(),
             display: unread(),
             worst: None,
-            limit: Limit::unknown("nothing was read yet"),
+            limit: Limit::unknown("not read yet"),
         }
     }
 
     pub(super) fn reading(&self, signal: Signal) -> &Reading<f64> {
-        self.readings.get(&signal).unwrap_or(&NOT_TOLD)
+        self.readings.get(&signal).unwrap_or(&NOT_REPORTED)
     }
 
     pub(super) fn value(&self, signal: Signal) -> Option<f64> {
         self.reading(signal).value().copied()
     }
 
-    /// Share of multiprocessors at work where the part measures it and it was measured, else share of time in which a
-    /// kernel ran.
+    /// SM activity if the GPU reports it, else utilisation (share of time with a kernel running).
     pub(super) fn busy(&self) -> &Reading<f64> {
         match self.reading(Signal::GpuSmActive) {
             measured @ Reading::Value(_) => measured,
@@ -152,8 +144,8 @@ impl GpuNow {
         }
     }
 
-    /// Of a GPU that does not answer nothing is known, also not what is asked for seldom.
-    fn forget_what_is_old(&mut self) {
+    /// Marks slow readings unreadable if the GPU no longer answers.
+    fn invalidate_stale(&mut self) {
         if let Reading::Unreadable(why) = self.reading(Signal::GpuTemperature) {
             let why = why.clone();
             for reading in [
@@ -164,11 +156,11 @@ impl GpuNow {
             ] {
                 *reading = Reading::Unreadable(why.clone());
             }
-            self.links = Links::default();
+            self.links = NvlinkStatus::default();
         }
     }
 
-    /// Both directions together.
+    /// Sum of both directions.
     pub(super) fn sum(&self, one: Signal, other: Signal) -> Reading<f64> {
         let (one, other) = (self.reading(one).clone(), self.reading(other).clone());
         one.and_then(|one| other.map(|other| one + other))
@@ -183,27 +175,27 @@ impl GpuNow {
     }
 }
 
-/// What a process holds a context for, in a letter: compute, graphics, through MPS.
-pub(super) type ProcessLetter = char;
+/// Context type: `C` compute, `G` graphics, `M` MPS.
+pub(super) type ContextLetter = char;
 
 /// A process on a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct ProcessNow {
+pub(super) struct ProcessSample {
     pub(super) gpu: GpuUuid,
     pub(super) pid: u32,
-    pub(super) kind: Option<ProcessLetter>,
-    /// The instance of a partitioned GPU.
+    pub(super) kind: Option<ContextLetter>,
+    /// MIG GPU instance.
     pub(super) instance: Option<u32>,
     pub(super) user: Option<String>,
-    /// The job, pod, container or unit that it belongs to.
+    /// Owning job, pod, container or unit.
     pub(super) job: Option<String>,
     pub(super) command: Option<String>,
     pub(super) memory_bytes: Option<u64>,
-    /// Share of the GPU's time in which a kernel of it ran.
+    /// Share of GPU time with one of its kernels running.
     pub(super) sm_ratio: Option<f64>,
-    /// Share of the GPU's time in which it read or wrote memory.
+    /// Share of GPU time with memory reads or writes.
     pub(super) memory_ratio: Option<f64>,
-    /// Share of one processor.
+    /// In units of one core.
     pub(super) cpu_ratio: Option<f64>,
     pub(super) host_memory_bytes: Option<u64>,
     pub(super) elapsed_s: Option<u64>,
@@ -211,10 +203,10 @@ pub(super) struct ProcessNow {
 
 /// An open finding.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct FindingNow {
-    /// The GPU that it is about, where it is about one.
+pub(super) struct FindingSample {
+    /// The affected GPU, if any.
     pub(super) gpu: Option<GpuUuid>,
-    /// What it is about, for people.
+    /// The subject, for people.
     pub(super) on: String,
     pub(super) code: String,
     pub(super) severity: Severity,
@@ -223,9 +215,8 @@ pub(super) struct FindingNow {
     pub(super) since: Timestamp,
 }
 
-impl FindingNow {
-    /// A finding, and what it is about in words.
-    pub(super) fn of(finding: &Finding, on: String) -> Self {
+impl FindingSample {
+    pub(super) fn new(finding: &Finding, on: String) -> Self {
         Self {
             gpu: finding.subject.gpu().cloned(),
             on,
@@ -238,9 +229,9 @@ impl FindingNow {
     }
 }
 
-/// A job that speaks to the agent.
+/// A job that reports to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct JobNow {
+pub(super) struct JobSample {
     pub(super) job: String,
     pub(super) user: Option<String>,
     pub(super) ranks: u32,
@@ -251,18 +242,18 @@ pub(super) struct JobNow {
     pub(super) loss: Option<f64>,
 }
 
-impl NodeNow {
-    pub(super) fn new(teller: Teller, at: Timestamp) -> Self {
+impl NodeSample {
+    pub(super) fn new(source: DataSource, at: Timestamp) -> Self {
         Self {
             v: VERSION,
-            teller,
+            source,
             node: None,
             at,
             verdict: None,
             driver: None,
             cuda: None,
-            silence: None,
-            host: HostNow::default(),
+            outage: None,
+            host: HostSample::default(),
             gpus: Vec::new(),
             processes: None,
             findings: None,
@@ -271,29 +262,29 @@ impl NodeNow {
         }
     }
 
-    /// With what holds each GPU back.
-    pub(super) fn judged(mut self) -> Self {
+    /// Classifies what limits each GPU.
+    pub(super) fn with_limits(mut self) -> Self {
         for gpu in &mut self.gpus {
-            let held = self
+            let is_in_use = self
                 .processes
                 .as_ref()
                 .map(|all| all.iter().any(|process| process.gpu == gpu.identity.uuid));
-            gpu.limit = limit::of(gpu, held);
-            gpu.forget_what_is_old();
+            gpu.limit = limit::classify(gpu, is_in_use);
+            gpu.invalidate_stale();
         }
         self
     }
 
-    /// How many GPUs there are, in words.
-    pub(super) fn count(&self) -> String {
+    /// Number of GPUs, for the header.
+    pub(super) fn gpu_count(&self) -> String {
         match self.gpus.len() {
-            0 if self.silence.is_some() => "GPUs not known".to_owned(),
+            0 if self.outage.is_some() => "GPUs unknown".to_owned(),
             1 => "1 GPU".to_owned(),
             count => format!("{count} GPUs"),
         }
     }
 
-    /// As people call a GPU.
+    /// Index of a GPU, or its UUID if it is not listed.
     pub(super) fn gpu_name(&self, uuid: &GpuUuid) -> String {
         let found = self.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid);
         found.map_or_else(|| uuid.0.clone(), |gpu| gpu.identity.index.to_string())

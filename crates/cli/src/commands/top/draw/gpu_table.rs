@@ -1,14 +1,13 @@
-//! The columns of the GPUs: which have room, and how wide the sparklines are.
+//! The GPU table: which columns fit, and how wide the sparklines are.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
 
 use super::frame::{Frame, Style};
-use super::{spark, words};
-use crate::commands::top::history::{Metric, Past};
-use crate::commands::top::now::{GpuNow, NodeNow};
+use super::{format, sparkline};
+use crate::commands::top::history::{GpuHistory, Metric};
+use crate::commands::top::sample::{GpuSample, NodeSample};
 
-/// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
     Number,
@@ -39,7 +38,7 @@ use Column::{
     MemoryTemperature, Name, Number, Nvlink, Pcie, Power, State, Temperature, Tensor, Utilisation,
 };
 
-/// As they stand, from the left.
+/// From left to right.
 const ORDER: [Column; 21] = [
     Number,
     Name,
@@ -64,37 +63,37 @@ const ORDER: [Column; 21] = [
     Limit,
 ];
 
-/// What comes in as there is room: a column, or sparklines of so many letters.
+/// Layout steps, by priority: add a column, or widen the sparklines to this many characters.
 enum Step {
-    Take(Column),
+    Add(Column),
     Sparks(usize),
 }
 
 const STEPS: [Step; 24] = [
-    Step::Take(Number),
-    Step::Take(Busy),
-    Step::Take(Limit),
-    Step::Take(Memory),
-    Step::Take(Power),
-    Step::Take(Temperature),
-    Step::Take(Nvlink),
-    Step::Take(Pcie),
+    Step::Add(Number),
+    Step::Add(Busy),
+    Step::Add(Limit),
+    Step::Add(Memory),
+    Step::Add(Power),
+    Step::Add(Temperature),
+    Step::Add(Nvlink),
+    Step::Add(Pcie),
     Step::Sparks(4),
-    Step::Take(Name),
+    Step::Add(Name),
     Step::Sparks(8),
-    Step::Take(ClockSm),
-    Step::Take(Utilisation),
-    Step::Take(Bandwidth),
-    Step::Take(Tensor),
-    Step::Take(MemoryTemperature),
-    Step::Take(State),
-    Step::Take(Link),
-    Step::Take(Ecc),
-    Step::Take(ClockMemory),
+    Step::Add(ClockSm),
+    Step::Add(Utilisation),
+    Step::Add(Bandwidth),
+    Step::Add(Tensor),
+    Step::Add(MemoryTemperature),
+    Step::Add(State),
+    Step::Add(Link),
+    Step::Add(Ecc),
+    Step::Add(ClockMemory),
     Step::Sparks(12),
-    Step::Take(Coders),
-    Step::Take(Fan),
-    Step::Take(Bus),
+    Step::Add(Coders),
+    Step::Add(Fan),
+    Step::Add(Bus),
 ];
 
 impl Column {
@@ -153,46 +152,48 @@ impl Column {
         matches!(self, Name | Limit | Bus | State)
     }
 
-    fn text(self, gpu: &GpuNow) -> String {
+    fn text(self, gpu: &GpuSample) -> String {
         let reading = |signal| gpu.reading(signal);
         match self {
             Number => gpu.identity.index.to_string(),
             Name => short_name(gpu),
-            Temperature => words::number(reading(Signal::GpuTemperature), 1.0, ""),
-            MemoryTemperature => words::number(reading(Signal::GpuMemoryTemperature), 1.0, ""),
-            Power => words::power(reading(Signal::GpuPower), reading(Signal::GpuPowerLimit)),
-            Busy => words::percent(gpu.busy()),
-            Utilisation => words::percent(reading(Signal::GpuUtilisation)),
-            Tensor => words::percent(reading(Signal::GpuTensorActive)),
-            Bandwidth => words::percent(reading(Signal::GpuDramActive)),
+            Temperature => format::number(reading(Signal::GpuTemperature), 1.0, ""),
+            MemoryTemperature => format::number(reading(Signal::GpuMemoryTemperature), 1.0, ""),
+            Power => format::power(reading(Signal::GpuPower), reading(Signal::GpuPowerLimit)),
+            Busy => format::percent(gpu.busy()),
+            Utilisation => format::percent(reading(Signal::GpuUtilisation)),
+            Tensor => format::percent(reading(Signal::GpuTensorActive)),
+            Bandwidth => format::percent(reading(Signal::GpuDramActive)),
             Memory => {
-                words::of_total(reading(Signal::GpuMemoryUsed), reading(Signal::GpuMemoryTotal))
+                format::of_total(reading(Signal::GpuMemoryUsed), reading(Signal::GpuMemoryTotal))
             }
-            Nvlink => words::rate(&gpu.nvlink()),
-            Pcie => words::rate(&gpu.pcie()),
-            ClockSm => words::number(reading(Signal::GpuClockSm), 1.0, ""),
-            ClockMemory => words::number(reading(Signal::GpuClockMemory), 1.0, ""),
-            State => words::shown(&gpu.performance_state, |state| format!("P{state}")),
-            Fan => words::shown(&gpu.fan_percent, |fan| format!("{fan}%")),
+            Nvlink => format::rate(&gpu.nvlink()),
+            Pcie => format::rate(&gpu.pcie()),
+            ClockSm => format::number(reading(Signal::GpuClockSm), 1.0, ""),
+            ClockMemory => format::number(reading(Signal::GpuClockMemory), 1.0, ""),
+            State => format::shown(&gpu.performance_state, |state| format!("P{state}")),
+            Fan => format::shown(&gpu.fan_percent, |fan| format!("{fan}%")),
             Coders => {
-                let encoder = words::percent(reading(Signal::GpuEncoder));
-                format!("{encoder}/{}", words::percent(reading(Signal::GpuDecoder)))
+                let encoder = format::percent(reading(Signal::GpuEncoder));
+                format!("{encoder}/{}", format::percent(reading(Signal::GpuDecoder)))
             }
-            Ecc => words::number(reading(Signal::GpuEccUncorrected), 1.0, ""),
+            Ecc => format::number(reading(Signal::GpuEccUncorrected), 1.0, ""),
             Link => {
-                let generation = words::number(reading(Signal::GpuPcieGeneration), 1.0, "");
-                format!("{generation}x{}", words::number(reading(Signal::GpuPcieWidth), 1.0, ""))
+                let generation = format::number(reading(Signal::GpuPcieGeneration), 1.0, "");
+                format!("{generation}x{}", format::number(reading(Signal::GpuPcieWidth), 1.0, ""))
             }
             Bus => gpu.identity.pci.clone().unwrap_or_else(|| "?".to_owned()),
-            Limit => gpu.limit.kind.word().to_owned(),
+            Limit => gpu.limit.kind.label().to_owned(),
         }
     }
 
-    fn style(self, gpu: &GpuNow) -> Style {
+    fn style(self, gpu: &GpuSample) -> Style {
         let is_unknown = |reading: &Reading<f64>| reading.why_unreadable().is_some();
         match self {
             Limit => gpu.limit.kind.tone().into(),
-            Ecc if gpu.value(Signal::GpuEccUncorrected).is_some_and(|it| it > 0.0) => Style::Bad,
+            Ecc if gpu.value(Signal::GpuEccUncorrected).is_some_and(|errors| errors > 0.0) => {
+                Style::Bad
+            }
             Busy if is_unknown(gpu.busy()) => Style::Caution,
             Power if is_unknown(gpu.reading(Signal::GpuPower)) => Style::Caution,
             Number => match gpu.worst {
@@ -204,45 +205,46 @@ impl Column {
     }
 }
 
-/// `H100 80GB HBM3` of what NVML calls it.
-pub(super) fn short_name(gpu: &GpuNow) -> String {
+/// `H100 80GB HBM3`, shortened from NVML's name.
+pub(super) fn short_name(gpu: &GpuSample) -> String {
     let name = gpu.identity.name.as_deref().unwrap_or("?");
     name.trim_start_matches("NVIDIA ").trim_start_matches("Tesla ").to_owned()
 }
 
-/// Columns with their widths, and the sparkline's in each that has one.
+/// Columns with their widths, and the width of their sparkline.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     columns: Vec<(Column, usize, usize)>,
 }
 
 impl Layout {
-    pub(super) fn of(width: usize, node: &NodeNow) -> Self {
+    pub(super) fn new(width: usize, node: &NodeSample) -> Self {
         let has_fan = node.gpus.iter().any(|gpu| gpu.fan_percent.value().is_some());
-        let mut taken: Vec<Column> = Vec::new();
+        let mut fitting: Vec<Column> = Vec::new();
         let mut spark = 0;
         for step in STEPS {
             match step {
-                Step::Take(Fan) if !has_fan => {}
-                Step::Take(column) => {
-                    taken.push(column);
-                    if total(&taken, spark) > width {
-                        taken.pop();
+                Step::Add(Fan) if !has_fan => {}
+                Step::Add(column) => {
+                    fitting.push(column);
+                    if total(&fitting, spark) > width {
+                        fitting.pop();
                     }
                 }
-                Step::Sparks(letters) if total(&taken, letters) <= width => spark = letters,
+                Step::Sparks(points) if total(&fitting, points) <= width => spark = points,
                 Step::Sparks(_) => {}
             }
         }
-        // What is left goes to the words, up to a sentence's length, and then to the lines.
-        let mut left = width.saturating_sub(total(&taken, spark));
-        let lines = taken.iter().filter(|column| column.metric().is_some()).count();
+        // Spare width goes to the limit's text, up to a sentence, and then to the sparklines.
+        let mut left = width.saturating_sub(total(&fitting, spark));
+        let lines = fitting.iter().filter(|column| column.metric().is_some()).count();
         if spark > 0 && lines > 0 && left / lines > 0 {
-            let more = (left / lines).min(if taken.contains(&Fan) || width > 200 { 24 } else { 4 });
+            let more =
+                (left / lines).min(if fitting.contains(&Fan) || width > 200 { 24 } else { 4 });
             spark += more;
             left -= more * lines;
         }
-        let columns = ORDER.into_iter().filter(|column| taken.contains(column)).map(|column| {
+        let columns = ORDER.into_iter().filter(|column| fitting.contains(column)).map(|column| {
             let wide = if column == Limit { column.width() + left } else { column.width() };
             (column, wide, if column.metric().is_some() { spark } else { 0 })
         });
@@ -262,19 +264,25 @@ impl Layout {
         }
     }
 
-    pub(super) fn gpu(&self, frame: &mut Frame, row: usize, gpu: &GpuNow, past: Option<&Past>) {
+    pub(super) fn draw_gpu(
+        &self,
+        frame: &mut Frame,
+        row: usize,
+        gpu: &GpuSample,
+        past: Option<&GpuHistory>,
+    ) {
         let mut at = 0;
         for (column, width, spark) in &self.columns {
             if let (Some(metric), true) = (column.metric(), *spark > 0) {
                 let points = past.map(|past| past.last(metric, *spark)).unwrap_or_default();
-                let full = metric.full(gpu).or_else(|| past?.most(metric)).unwrap_or(0.0);
-                let line = spark::line(&points, full, *spark);
+                let full = metric.full_scale(gpu).or_else(|| past?.max(metric)).unwrap_or(0.0);
+                let line = sparkline::line(&points, full, *spark);
                 frame.text(row, at, *spark, Style::Good, &line);
                 at += spark + 1;
             }
             let (style, text) = (column.style(gpu), column.text(gpu));
             if *column == Limit && *width > column.width() + 20 {
-                // There is room for the sentence.
+                // The sentence fits.
                 let after = frame.text(row, at, *width, style, &text);
                 let rest = (at + width).saturating_sub(after);
                 frame.text(row, after, rest, Style::Dim, &format!(": {}", gpu.limit.text));
