@@ -1,4 +1,4 @@
-//! A simulated node on which much is not as a profile wants it.
+//! A simulated node whose settings differ from the profiles.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,32 +9,41 @@ use serde_json::{Value, json};
 
 use crate::support::{Ran, farrier, run};
 
-pub(crate) struct World {
+pub(crate) struct SimulatedNode {
     folder: tempfile::TempDir,
 }
 
-impl World {
-    /// Two H100 as they are made.
+impl SimulatedNode {
+    /// Two H100s with factory settings.
     pub(crate) fn new() -> Self {
-        Self::of("H100-SXM5-80GB")
+        Self::with_sku("H100-SXM5-80GB")
     }
 
-    pub(crate) fn of(sku: &str) -> Self {
-        // In memory where that is possible: every line of the journal is brought to disk.
+    pub(crate) fn with_sku(sku: &str) -> Self {
+        // In memory if possible: every journal line is synced to disk.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let world = Self { folder };
-        let node = world.text("node");
-        let made =
-            run(&["simulate", "node", &node, "--sku", sku, "--gpus", "2", "--driver", "580.95.05"]);
+        let node = Self { folder };
+        let directory = node.text("node");
+        let made = run(&[
+            "simulate",
+            "node",
+            &directory,
+            "--sku",
+            sku,
+            "--gpus",
+            "2",
+            "--driver",
+            "580.95.05",
+        ]);
         assert_eq!(made.code, 0, "{}", made.stderr);
-        world
+        node
     }
 
-    /// The same, and nothing on it as `training` wants it.
-    pub(crate) fn wrong() -> Self {
-        let world = Self::new();
+    /// The same, with every setting different from `training`.
+    pub(crate) fn mistuned() -> Self {
+        let node = Self::new();
         for number in 0..2 {
-            world.edit(&format!("gpus/{number}.json"), |gpu| {
+            node.edit(&format!("gpus/{number}.json"), |gpu| {
                 gpu["modes"]["persistence"] = json!(false);
                 gpu["modes"]["compute"] = json!(3);
                 gpu["power"]["limit_mw"] = json!(500_000);
@@ -42,23 +51,23 @@ impl World {
                 gpu["ecc"]["pending"] = json!(false);
             });
         }
-        // Without the daemon persistence is the driver's own.
-        world.remove("lib/systemd/system/nvidia-persistenced.service");
+        // Without the daemon the driver itself manages persistence.
+        node.remove("lib/systemd/system/nvidia-persistenced.service");
         for cpu in ["cpu0", "cpu95"] {
             let path = format!("sys/devices/system/cpu/{cpu}/cpufreq/scaling_governor");
-            world.put(&path, "powersave\n");
+            node.put(&path, "powersave\n");
         }
-        world.put("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
-        world.put(
+        node.put("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+        node.put(
             "etc/apt/apt.conf.d/20auto-upgrades",
             "APT::Periodic::Unattended-Upgrade \"1\";\n",
         );
-        let status = fs::read_to_string(world.path("node/root/var/lib/dpkg/status")).unwrap();
+        let status = fs::read_to_string(node.path("node/root/var/lib/dpkg/status")).unwrap();
         let free = status.replacen("Status: hold ok", "Status: install ok", 2);
-        world.put("var/lib/dpkg/status", &free);
-        // Somebody's own file where ours would be.
-        world.put("etc/security/limits.d/90-farrier-memlock.conf", "* soft memlock 64\n");
-        world
+        node.put("var/lib/dpkg/status", &free);
+        // A foreign file in the place of Farrier's.
+        node.put("etc/security/limits.d/90-farrier-memlock.conf", "* soft memlock 64\n");
+        node
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -91,7 +100,7 @@ impl World {
         fs::remove_file(self.path("node/root").join(path)).unwrap();
     }
 
-    /// Lets a call about a GPU fail or hang, or no call any more.
+    /// Makes a call for a GPU fail or hang; `None` clears the fault.
     pub(crate) fn fault(&self, gpu: u32, fault: Option<Value>) {
         self.edit(&format!("gpus/{gpu}.json"), |gpu| {
             let gpu = gpu.as_object_mut().unwrap();
@@ -103,17 +112,17 @@ impl World {
     }
 
     /// Runs `farrier tune` on the node.
-    pub(crate) fn tune(&self, words: &[&str]) -> Ran {
-        self.tune_dying(words, "")
+    pub(crate) fn tune(&self, args: &[&str]) -> Ran {
+        self.tune_with_failpoint(args, "")
     }
 
-    /// The same, with a point at which it dies.
-    pub(crate) fn tune_dying(&self, words: &[&str], crash: &str) -> Ran {
+    /// Runs `farrier tune` with a failpoint.
+    pub(crate) fn tune_with_failpoint(&self, args: &[&str], crash: &str) -> Ran {
         let root = self.text("node/root");
         let library = self.text("node/lib/libnvidia-ml.so.1");
         let state = self.text("state");
         let mut all = vec!["tune"];
-        all.extend(words);
+        all.extend(args);
         all.extend(["--root", &root, "--nvml", &library, "--state-dir", &state]);
         let mut command = farrier(&all);
         command.env("COLUMNS", "80");
@@ -132,7 +141,7 @@ impl World {
         State { gpus: gpus.collect(), files: tree(&self.path("node/root")) }
     }
 
-    /// The root with its own path taken out, for a snapshot.
+    /// Replaces the path of the root, for a snapshot.
     pub(crate) fn plain(&self, text: &str) -> String {
         text.replace(&self.text("node/root"), "ROOT")
     }
@@ -144,15 +153,15 @@ pub(crate) struct State {
     files: BTreeMap<String, Entry>,
 }
 
-/// Kind and permissions, user and group, content.
+/// Mode, user and group, content.
 type Entry = (u32, (u32, u32), Vec<u8>);
 
-/// A text whose paragraphs are on one line.
-pub(crate) fn unfolded(text: &str) -> String {
+/// Joins wrapped paragraphs.
+pub(crate) fn unwrap_lines(text: &str) -> String {
     text.replace("\n           ", " ")
 }
 
-/// Everything below a folder: kind, permissions, owner and content.
+/// Everything below a directory.
 fn tree(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
