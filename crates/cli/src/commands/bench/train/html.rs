@@ -1,21 +1,20 @@
-//! The report as one HTML page: everything in it, no script, light and dark. Pure.
+//! The report as an HTML page. Pure.
 
-use super::about;
-use super::numbers::{CapComparison, Comparison, Mode, Told, VariantRow};
-use super::report::{Failed, Report};
-use super::view::{self, Block};
-use crate::charts::{Bar, bars, escape, head};
+use super::aggregate::{CapComparison, Comparison, LaunchMode, SelfReport, VariantRow};
+use super::report::{BenchReport, FailedShard};
+use super::summary;
+use super::view::{self, TextTable};
+use crate::charts::{Bar, bar_chart, escape, head};
 use crate::stats::{Stats, significant, thousands};
 
-/// The whole page.
-pub(crate) fn page(report: &Report) -> String {
+pub(crate) fn page(report: &BenchReport) -> String {
     let title = match &report.gpus[..] {
         [] => "Training steps, before and after".to_owned(),
         gpus => format!("Training steps on {}, before and after", gpus.join(" and ")),
     };
     let mut html = head(&title);
     html.push_str(&machine(report));
-    if let Some(mixed) = report.mixed() {
+    if let Some(mixed) = report.incomparable() {
         html.push_str(&format!(
             "<p class=\"warning\"><strong>Not comparable:</strong> {}.</p>\n",
             escape(&mixed)
@@ -29,20 +28,20 @@ pub(crate) fn page(report: &Report) -> String {
     }
     if let Some(left) = report.shards_left.filter(|&left| left > 0) {
         html.push_str(&format!(
-            "<p class=\"warning\">Shards that have not run yet: {left}. The figures are of those that have.</p>\n"
+            "<p class=\"warning\">{left} shards have not run yet. The figures cover the others.</p>\n"
         ));
     }
     html.push_str(&changes(report));
-    for found in &report.steps {
-        html.push_str(&steps(report, found));
+    for comparison in &report.steps {
+        html.push_str(&steps(report, comparison));
     }
     if !report.memory.is_empty() {
-        html.push_str("<h2>Steps lost under a cap of memory</h2>\n<div class=\"plots\">\n");
-        html.extend(report.memory.iter().map(lost));
+        html.push_str("<h2>Steps lost under a memory cap</h2>\n<div class=\"plots\">\n");
+        html.extend(report.memory.iter().map(lost_steps));
         html.push_str("</div>\n");
-        for found in &report.memory {
-            html.push_str(&format!("<h3>{}</h3>\n", escape(&view::cap(found))));
-            html.push_str(&table(&view::memory(found)));
+        for comparison in &report.memory {
+            html.push_str(&format!("<h3>{}</h3>\n", escape(&view::cap(comparison))));
+            html.push_str(&table(&view::memory(comparison)));
         }
     }
     html.push_str(&failures(&report.failed));
@@ -51,17 +50,17 @@ pub(crate) fn page(report: &Report) -> String {
     html
 }
 
-fn machine(report: &Report) -> String {
+fn machine(report: &BenchReport) -> String {
     let mut html = String::from("<dl>\n");
-    for (what, value) in about::machine(report) {
+    for (what, value) in summary::machine(report) {
         html.push_str(&format!("<dt>{what}</dt><dd>{}</dd>\n", escape(&value)));
     }
     html.push_str("</dl>\n");
     html
 }
 
-/// Rows of one thing stand together under its name.
-fn changes(report: &Report) -> String {
+/// The changes, grouped by shape or cap.
+fn changes(report: &BenchReport) -> String {
     let changes = view::changes(report);
     if changes.rows.is_empty() {
         return String::new();
@@ -70,74 +69,77 @@ fn changes(report: &Report) -> String {
         "<h2>{}</h2>\n<div class=\"wide\" tabindex=\"0\"><table class=\"changes\">\n<thead><tr>",
         escape(&changes.title)
     );
-    // The first is a row of its own above those that it is of: on a telephone there is no room for it beside them.
+    // The first column becomes a row above its group: a phone screen is too narrow for it.
     for heading in changes.headings.iter().skip(1) {
         html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     let mut before: Option<&str> = None;
     for row in &changes.rows {
-        let Some((of, cells)) = row.split_first() else { continue };
-        if before != Some(of) {
+        let Some((group, cells)) = row.split_first() else { continue };
+        if before != Some(group) {
             html.push_str(&format!(
                 "<tr class=\"of\"><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>\n",
                 cells.len(),
-                escape(of)
+                escape(group)
             ));
         }
         html.push_str("<tr>");
         html.extend(cells.iter().map(|text| cell(text, " ")));
         html.push_str("</tr>\n");
-        before = Some(of);
+        before = Some(group);
     }
     html.push_str("</tbody></table></div>\n");
     html
 }
 
-fn steps(report: &Report, found: &Comparison) -> String {
-    let mut html = format!("<h2>{}</h2>\n<div class=\"plots\">\n", escape(&view::shape(found)));
-    let figure = |caption: &str, of: &dyn Fn(&VariantRow) -> Bar| {
-        let drawn: Vec<Bar> = found.variants.iter().map(of).collect();
-        let title = format!("{caption}, {}", view::shape(found));
+fn steps(report: &BenchReport, comparison: &Comparison) -> String {
+    let mut html =
+        format!("<h2>{}</h2>\n<div class=\"plots\">\n", escape(&view::shape(comparison)));
+    let figure = |caption: &str, bar_for: &dyn Fn(&VariantRow) -> Bar| {
+        let bars: Vec<Bar> = comparison.variants.iter().map(bar_for).collect();
+        let title = format!("{caption}, {}", view::shape(comparison));
         format!(
             "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
             escape(caption),
-            bars(&title, &drawn)
+            bar_chart(&title, &bars)
         )
     };
-    html.push_str(&figure("Tokens a second in a long run", &|row| {
-        let ratio =
-            row.to_eager.map_or_else(String::new, |it| format!(" · {}", view::times(it.median)));
+    html.push_str(&figure("Tokens per second in a long run", &|row| {
+        let ratio = row
+            .to_eager
+            .map_or_else(String::new, |ratio| format!(" · {}", view::times(ratio.median)));
         let mut bar = bar(row, row.tokens_per_s_long, thousands);
         bar.text.push_str(&ratio);
         bar.repeats.clone_from(&row.tokens_per_s_by_repeat);
         bar
     }));
     html.push_str(&figure(
-        "Milliseconds in launching calls a step under the profiler · launches",
+        "Milliseconds in launch calls per step under the profiler · launches",
         &|row| {
-            let launches = view::launches(row).map_or_else(String::new, |it| format!(" · {it}"));
-            let mut bar = modal(row, row.launch_ms, |it| it.launch_ms, significant);
+            let launches =
+                view::launches(row).map_or_else(String::new, |launches| format!(" · {launches}"));
+            let mut bar = bar_by_mode(row, row.launch_ms, |mode| mode.launch_ms, significant);
             bar.text.push_str(&launches);
             bar
         },
     ));
     html.push_str(&figure("GPU idle, share of a step", &|row| {
-        modal(row, row.idle, |it| it.idle, view::percent)
+        bar_by_mode(row, row.idle, |mode| mode.idle, view::percent)
     }));
     html.push_str(&figure("Peak reserved, GiB", &|row| bar(row, row.reserved_gib, significant)));
     html.push_str("</div>\n");
-    html.push_str(&table(&view::speed(report, found)));
-    html.push_str(&table(&view::burden(found)));
-    for line in view::eager_repeats(found) {
+    html.push_str(&table(&view::speed(report, comparison)));
+    html.push_str(&table(&view::resources(comparison)));
+    for line in view::eager_repeats(comparison) {
         html.push_str(&format!("<p>{}.</p>\n", escape(line.trim_end_matches('.'))));
     }
     html
 }
 
-fn bar(row: &VariantRow, value: Option<Stats>, write: fn(f64) -> String) -> Bar {
+fn bar(row: &VariantRow, value: Option<Stats>, format: fn(f64) -> String) -> Bar {
     let text = match value {
-        Some(value) => write(value.median),
+        Some(value) => format(value.median),
         None if row.done == 0 => "failed".to_owned(),
         None => "unknown".to_owned(),
     };
@@ -145,29 +147,30 @@ fn bar(row: &VariantRow, value: Option<Stats>, write: fn(f64) -> String) -> Bar 
     Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
 }
 
-/// A bar of what goes with the launches. Where those differ it is as long as the largest, and no middle is drawn.
-fn modal(
+/// A bar for a figure that depends on the launches. If those differ, its length is the maximum, without a
+/// median.
+fn bar_by_mode(
     row: &VariantRow,
     all: Option<Stats>,
-    of: fn(&Mode) -> Option<Stats>,
-    write: fn(f64) -> String,
+    field: fn(&LaunchMode) -> Option<Stats>,
+    format: fn(f64) -> String,
 ) -> Bar {
-    let mut bar = bar(row, all, write);
+    let mut bar = bar(row, all, format);
     if row.modes.len() > 1 {
         bar.value = all.map(|all| Stats { median: all.max, ..all });
-        bar.repeats = row.modes.iter().filter_map(|it| Some(of(it)?.median)).collect();
-        bar.text = view::by_mode(row, all, of, write);
+        bar.repeats = row.modes.iter().filter_map(|mode| Some(field(mode)?.median)).collect();
+        bar.text = view::by_mode(row, all, field, format);
     }
     bar
 }
 
-fn lost(found: &CapComparison) -> String {
-    let drawn: Vec<Bar> = found
+fn lost_steps(comparison: &CapComparison) -> String {
+    let bars: Vec<Bar> = comparison
         .variants
         .iter()
         .map(|row| Bar {
             label: row.variant.clone(),
-            // The bar is the rate over all seeds; the whisker spans the seeds'.
+            // The bar is the rate over all seeds; the whisker spans the seeds.
             value: row.oom_rate.and_then(|rate| {
                 let seeds = Stats::from_samples(row.oom_rate_by_seed.iter().copied())?;
                 Some(Stats { median: rate, ..seeds })
@@ -180,15 +183,15 @@ fn lost(found: &CapComparison) -> String {
             ours: row.variant == "ours",
         })
         .collect();
-    let title = format!("Share of steps lost, {}", view::cap(found));
+    let title = format!("ShardCount of steps lost, {}", view::cap(comparison));
     format!(
         "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
         escape(&title),
-        bars(&title, &drawn)
+        bar_chart(&title, &bars)
     )
 }
 
-fn table(block: &Block) -> String {
+fn table(block: &TextTable) -> String {
     let mut html = String::from("<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>");
     for heading in &block.headings {
         html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
@@ -206,75 +209,77 @@ fn table(block: &Block) -> String {
     html
 }
 
-/// A cell; what stands in brackets is the lesser part of it, and comes after `between`.
-fn cell(text: &str, between: &str) -> String {
+/// A cell; text in brackets is secondary and follows `separator`.
+fn cell(text: &str, separator: &str) -> String {
     if text == "failed" || text.ends_with("failed)") {
         return format!("<td class=\"failed\">{}</td>", escape(text));
     }
     match text.split_once(" (") {
         Some((main, rest)) => {
-            format!("<td>{}{between}<small>({}</small></td>", escape(main), escape(rest))
+            format!("<td>{}{separator}<small>({}</small></td>", escape(main), escape(rest))
         }
         None => format!("<td>{}</td>", escape(text)),
     }
 }
 
-fn failures(failed: &[Failed]) -> String {
+fn failures(failed: &[FailedShard]) -> String {
     if failed.is_empty() {
         return String::new();
     }
-    let mut html = String::from("<h2>Shards without a result</h2>\n");
-    for it in failed {
+    let mut html = String::from("<h2>Failed shards</h2>\n");
+    for shard in failed {
         html.push_str(&format!(
             "<h3>{}</h3>\n<p class=\"failed\">{}: {}</p>\n",
-            escape(&it.name),
-            escape(&it.what),
-            escape(&it.why)
+            escape(&shard.name),
+            escape(&shard.what),
+            escape(&shard.why)
         ));
-        if !it.stderr.is_empty() {
-            html.push_str(&format!("<pre>{}</pre>\n", escape(&it.stderr.join("\n"))));
+        if !shard.stderr.is_empty() {
+            html.push_str(&format!("<pre>{}</pre>\n", escape(&shard.stderr.join("\n"))));
         }
     }
     html
 }
 
-fn method(report: &Report) -> String {
-    let mut html = String::from("<h2>How it was measured</h2>\n<ul>\n");
-    for note in about::notes(report) {
+fn method(report: &BenchReport) -> String {
+    let mut html = String::from("<h2>Method</h2>\n<ul>\n");
+    for note in summary::notes(report) {
         html.push_str(&format!("<li>{}</li>\n", escape(&note)));
     }
     html.push_str("</ul>\n");
     if !report.commands.is_empty() {
         html.push_str(&format!("<pre>{}</pre>\n", escape(&report.commands.join("\n"))));
     }
-    let said: Vec<(String, &str)> = report
+    let self_reports: Vec<(String, &str)> = report
         .steps
         .iter()
-        .flat_map(said)
-        .chain(report.memory.iter().flat_map(|found| {
-            found.variants.iter().filter_map(|row| {
-                Some((format!("{}, {}", view::cap(found), row.variant), row.report.as_deref()?))
+        .flat_map(self_reports)
+        .chain(report.memory.iter().flat_map(|comparison| {
+            comparison.variants.iter().filter_map(|row| {
+                let title = format!("{}, {}", view::cap(comparison), row.variant);
+                Some((title, row.report.as_deref()?))
             })
         }))
         .collect();
-    if !said.is_empty() {
-        html.push_str("<h2>What farrier reported of its own steps</h2>\n");
+    if !self_reports.is_empty() {
+        html.push_str("<h2>Reports of farrier's own steps</h2>\n");
     }
-    for (what, report) in said {
-        html.push_str(&format!("<h3>{}</h3>\n<pre>{}</pre>\n", escape(&what), escape(report)));
+    for (title, report) in self_reports {
+        html.push_str(&format!("<h3>{}</h3>\n<pre>{}</pre>\n", escape(&title), escape(report)));
     }
     html
 }
 
-/// What farrier reported of its steps of one shape, and of which.
-fn said(found: &Comparison) -> Vec<(String, &str)> {
-    let mut said = Vec::new();
-    for row in &found.variants {
-        for Told { repeat, report, eager_because } in &row.told {
-            let how = if eager_because.is_some() { ", eager in the end" } else { "" };
-            let what = format!("{}, {}, repeat {repeat}{how}", view::shape(found), row.variant);
-            said.push((what, report.as_str()));
+/// Farrier's reports of its steps for one shape, with titles.
+fn self_reports(comparison: &Comparison) -> Vec<(String, &str)> {
+    let mut reports = Vec::new();
+    for row in &comparison.variants {
+        for SelfReport { repeat, report, eager_because } in &row.self_reports {
+            let eager = if eager_because.is_some() { ", ended eager" } else { "" };
+            let shape = view::shape(comparison);
+            let title = format!("{shape}, {}, repeat {repeat}{eager}", row.variant);
+            reports.push((title, report.as_str()));
         }
     }
-    said
+    reports
 }

@@ -24,7 +24,7 @@ fn result(step_s: &[f64]) -> StepsResult {
     }
 }
 
-fn shard(spec: Spec, result: Result<Measured, Failure>) -> Shard {
+fn shard(spec: Spec, result: Result<ShardResult, Failure>) -> Shard {
     Shard {
         name: spec.name(),
         spec: Some(spec),
@@ -33,7 +33,7 @@ fn shard(spec: Spec, result: Result<Measured, Failure>) -> Shard {
     }
 }
 
-fn steps(variant: &str, repeat: u32, found: Option<StepsResult>) -> Shard {
+fn steps(variant: &str, repeat: u32, measured: Option<StepsResult>) -> Shard {
     let spec = StepsSpec {
         model: "191m".to_owned(),
         variant: variant.to_owned(),
@@ -44,8 +44,8 @@ fn steps(variant: &str, repeat: u32, found: Option<StepsResult>) -> Shard {
         groups: 3,
         steps: 1,
     };
-    let found = found.map(Measured::Steps).ok_or_else(|| Failure::plain("it fell"));
-    shard(Spec::Steps(spec), found)
+    let result = measured.map(ShardResult::Steps).ok_or_else(|| Failure::plain("it failed"));
+    shard(Spec::Steps(spec), result)
 }
 
 fn close(left: f64, right: f64) {
@@ -53,58 +53,58 @@ fn close(left: f64, right: f64) {
 }
 
 #[test]
-fn numbers_of_a_repeat_are_medians_and_so_are_those_of_the_repeats() {
+fn figures_are_medians_of_medians() {
     let shards = [
-        // An outlier in a group of steps does not count; 10, 20 and 40 ms do.
+        // An outlier in a group of steps does not count; the repeats are 10, 20 and 40 ms.
         steps("eager", 0, Some(result(&[0.01, 0.01, 9.0]))),
         steps("eager", 1, Some(result(&[0.02]))),
         steps("eager", 2, Some(result(&[0.04]))),
     ];
     let rates = Rates { peak_flops: Some(1e15), price_per_hour: Some(3.6) };
-    let [found] = &comparisons(&shards, rates)[..] else { panic!() };
-    let [eager] = &found.variants[..] else { panic!() };
+    let [comparison] = &comparisons(&shards, rates)[..] else { panic!() };
+    let [eager] = &comparison.variants[..] else { panic!() };
     let speed = eager.tokens_per_s.unwrap();
     close(speed.median, 25_600.0);
     close(speed.min, 12_800.0);
     close(speed.max, 51_200.0);
-    // 25,600 tokens a second of 1e9 operations each are 2.56e13 of 1e15.
+    // 25,600 tokens per second at 1e9 FLOPs each are 2.56e13 of 1e15.
     close(eager.mfu_causal.unwrap().median, 0.0256);
     close(eager.mfu_full.unwrap().median, 0.0512);
-    // 0.1 cents a second over 25,600 tokens a second.
+    // 0.1 cents per second at 25,600 tokens per second.
     close(eager.usd_per_million_tokens.unwrap().median, 0.001 / 25_600.0 * 1e6);
     close(eager.usd_per_million_tokens.unwrap().max, 0.001 / 12_800.0 * 1e6);
     close(eager.idle.unwrap().median, 0.75);
     close(eager.launch_ms.unwrap().median, 4.0);
     close(eager.reserved_gib.unwrap().median, 2.0);
-    assert_eq!(found.best.as_deref(), Some("eager"));
+    assert_eq!(comparison.best.as_deref(), Some("eager"));
 }
 
 #[test]
-fn a_ratio_is_made_round_by_round() {
+fn ratios_are_computed_per_round() {
     // The machine is slow in the second round; ours is twice as fast in both.
     let shards = [
         steps("eager", 0, Some(result(&[0.010]))),
         steps("ours", 0, Some(result(&[0.005]))),
         steps("eager", 1, Some(result(&[0.030]))),
         steps("ours", 1, Some(result(&[0.015]))),
-        // No eager beside it: it is in the median and not in the ratio.
+        // Without an eager result in its round it counts for the median, not for the ratio.
         steps("ours", 2, Some(result(&[0.001]))),
     ];
-    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    let ours = &found.variants[1];
+    let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let ours = &comparison.variants[1];
     let ratio = ours.to_eager.unwrap();
     assert_eq!((ours.variant.as_str(), ours.done, ratio.count), ("ours", 3, 2));
     close(ratio.min, 2.0);
     close(ratio.max, 2.0);
-    close(found.variants[0].to_best.unwrap().median, 0.5);
-    assert_eq!(found.best.as_deref(), Some("ours"));
-    assert!(ours.mfu_causal.is_none(), "no peak is known");
-    assert!(ours.usd_per_million_tokens.is_none(), "no price was stated");
+    close(comparison.variants[0].to_best.unwrap().median, 0.5);
+    assert_eq!(comparison.best.as_deref(), Some("ours"));
+    assert!(ours.mfu_causal.is_none(), "the peak is unknown");
+    assert!(ours.usd_per_million_tokens.is_none(), "no price was given");
 }
 
 #[test]
-fn all_ratios_are_of_rounds_so_tokens_and_mfu_have_one() {
-    // Ratios of 10 and 4; the ratio of the medians would be another: (512/5 + 512/25) / (512/50 + 512/100) = 8.
+fn tokens_and_mfu_have_the_same_ratio() {
+    // Ratios of 10 and 4; the ratio of the medians would be (512/5 + 512/25) / (512/50 + 512/100) = 8.
     let shards = [
         steps("eager", 0, Some(result(&[0.050]))),
         steps("ours", 0, Some(result(&[0.005]))),
@@ -112,8 +112,8 @@ fn all_ratios_are_of_rounds_so_tokens_and_mfu_have_one() {
         steps("ours", 1, Some(result(&[0.025]))),
     ];
     let rates = Rates { peak_flops: Some(1e15), price_per_hour: Some(3.6) };
-    let [found] = &comparisons(&shards, rates)[..] else { panic!() };
-    let ours = &found.variants[1];
+    let [comparison] = &comparisons(&shards, rates)[..] else { panic!() };
+    let ours = &comparison.variants[1];
     let rounds = ours.rounds.as_ref().unwrap();
     let tokens = ours.to_eager.unwrap();
     close(tokens.median, 7.0);
@@ -127,25 +127,26 @@ fn all_ratios_are_of_rounds_so_tokens_and_mfu_have_one() {
 }
 
 #[test]
-fn the_mean_has_the_comparisons_that_the_median_leaves_out() {
+fn the_mean_includes_comparisons_and_the_median_does_not() {
     let compared = StepsResult {
         comparisons: Some(2.0),
         comparisons_s: Some(0.16),
         ..result(&[0.015, 0.005, 0.015, 0.005, 0.005, 0.005])
     };
-    let [found] = &comparisons(&[steps("ours", 0, Some(compared))], Rates::default())[..] else {
+    let [comparison] = &comparisons(&[steps("ours", 0, Some(compared))], Rates::default())[..]
+    else {
         panic!()
     };
-    let ours = &found.variants[0];
+    let ours = &comparison.variants[0];
     close(ours.tokens_per_s.unwrap().median, 512.0 / 0.005);
     close(ours.tokens_per_s_mean.unwrap().median, 512.0 * 6.0 / 0.050);
     close(ours.comparisons.unwrap().median, 2.0);
     close(ours.comparison_ms.unwrap().median, 80.0);
-    assert_eq!(found.timed_steps, Some(3));
+    assert_eq!(comparison.timed_steps, Some(3));
 }
 
 #[test]
-fn a_long_run_has_the_later_share_of_comparisons_and_ratios_are_of_it() {
+fn long_run_speed_includes_later_comparisons() {
     let ours = |share| StepsResult {
         comparisons: Some(2.0),
         comparisons_share: share,
@@ -155,8 +156,8 @@ fn a_long_run_has_the_later_share_of_comparisons_and_ratios_are_of_it() {
     let shards =
         |share| [steps("eager", 0, Some(result(&[0.010]))), steps("ours", 0, Some(ours(share)))];
     let rates = Rates { peak_flops: Some(1e15), price_per_hour: Some(3.6) };
-    let [found] = &comparisons(&shards(Some(0.1)), rates)[..] else { panic!() };
-    let [eager, ours] = &found.variants[..] else { panic!() };
+    let [comparison] = &comparisons(&shards(Some(0.1)), rates)[..] else { panic!() };
+    let [eager, ours] = &comparison.variants[..] else { panic!() };
     close(eager.tokens_per_s_long.unwrap().median, eager.tokens_per_s.unwrap().median);
     close(ours.tokens_per_s.unwrap().median, 102_400.0);
     close(ours.tokens_per_s_long.unwrap().median, 92_160.0);
@@ -166,46 +167,52 @@ fn a_long_run_has_the_later_share_of_comparisons_and_ratios_are_of_it() {
     close(ours.mfu_causal.unwrap().median, 0.09216);
     close(ours.usd_per_million_tokens.unwrap().median, 0.001 / 92_160.0 * 1e6);
 
-    let [found] = &comparisons(&shards(None), rates)[..] else { panic!() };
-    let ours = &found.variants[1];
-    assert!(ours.tokens_per_s.is_some() && ours.tokens_per_s_long.is_none(), "nobody knows");
+    let [comparison] = &comparisons(&shards(None), rates)[..] else { panic!() };
+    let ours = &comparison.variants[1];
+    assert!(
+        ours.tokens_per_s.is_some() && ours.tokens_per_s_long.is_none(),
+        "the share is unknown"
+    );
     assert!(ours.to_eager.is_none() && ours.mfu_causal.is_none());
-    assert_eq!(found.best.as_deref(), Some("eager"));
+    assert_eq!(comparison.best.as_deref(), Some("eager"));
 }
 
 #[test]
-fn every_repeat_that_ended_eagerly_says_why_and_one_graph_speaks_for_all() {
-    let said =
+fn eager_repeats_are_all_reported_and_one_other() {
+    let with_report =
         |report: &str| Some(StepsResult { report: Some(report.to_owned()), ..result(&[0.01]) });
     let shards = [
-        steps("ours", 0, said("9 steps\neager from here on: no gain")),
-        steps("ours", 1, said("9 steps, 5 of them as a graph")),
-        steps("ours", 2, said("9 steps, 6 of them as a graph")),
-        steps("ours", 3, said("9 steps\neager from here on: it differs. What helps: this")),
+        steps("ours", 0, with_report("9 steps\neager from here on: no gain")),
+        steps("ours", 1, with_report("9 steps, 5 of them as a graph")),
+        steps("ours", 2, with_report("9 steps, 6 of them as a graph")),
+        steps("ours", 3, with_report("9 steps\neager from here on: it differs. What helps: this")),
     ];
-    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    let told: Vec<(u32, Option<&str>)> =
-        found.variants[0].told.iter().map(|it| (it.repeat, it.eager_because.as_deref())).collect();
+    let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let reports: Vec<(u32, Option<&str>)> = comparison.variants[0]
+        .self_reports
+        .iter()
+        .map(|report| (report.repeat, report.eager_because.as_deref()))
+        .collect();
     let differs = Some("it differs. What helps: this");
-    assert_eq!(told, [(2, None), (0, Some("no gain")), (3, differs)]);
+    assert_eq!(reports, [(2, None), (0, Some("no gain")), (3, differs)]);
 }
 
 #[test]
-fn launches_that_differ_are_not_averaged() {
-    let of = |launches, launch_s| StepsResult {
+fn different_launch_counts_are_not_averaged() {
+    let with_launches = |launches, launch_s| StepsResult {
         launches: Some(launches),
         launch_s: Some(launch_s),
         ..result(&[0.01])
     };
     let shards = [
-        steps("eager", 0, Some(of(2000.0, 0.008))),
-        steps("ours", 0, Some(of(1134.0, 0.004))),
-        steps("eager", 1, Some(of(2000.0, 0.008))),
-        steps("ours", 1, Some(of(1.0, 0.001))),
+        steps("eager", 0, Some(with_launches(2000.0, 0.008))),
+        steps("ours", 0, Some(with_launches(1134.0, 0.004))),
+        steps("eager", 1, Some(with_launches(2000.0, 0.008))),
+        steps("ours", 1, Some(with_launches(1.0, 0.001))),
     ];
-    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    let [eager, ours] = &found.variants[..] else { panic!() };
-    assert_eq!(eager.modes.iter().map(|it| it.repeats).collect::<Vec<_>>(), [2]);
+    let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let [eager, ours] = &comparison.variants[..] else { panic!() };
+    assert_eq!(eager.modes.iter().map(|mode| mode.repeats).collect::<Vec<_>>(), [2]);
     let [graph, plain] = &ours.modes[..] else { panic!() };
     assert_eq!((graph.launches, graph.repeats, plain.launches), (1.0, 1, 1134.0));
     close(graph.launch_ms.unwrap().median, 1.0);
@@ -216,35 +223,35 @@ fn launches_that_differ_are_not_averaged() {
 }
 
 #[test]
-fn what_failed_is_no_zero() {
+fn a_failure_is_not_zero() {
     let shards = [steps("eager", 0, Some(result(&[0.01]))), steps("ours", 0, None)];
-    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    let ours = &found.variants[1];
+    let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let ours = &comparison.variants[1];
     assert_eq!((ours.done, ours.failed), (0, 1));
     assert!(ours.tokens_per_s.is_none() && ours.to_eager.is_none() && ours.modes.is_empty());
-    assert_eq!(found.best.as_deref(), Some("eager"));
+    assert_eq!(comparison.best.as_deref(), Some("eager"));
 }
 
 #[test]
-fn what_one_repeat_does_not_know_is_not_known() {
-    let blind = StepsResult { launches: None, ..result(&[0.01]) };
-    let shards = [steps("eager", 0, Some(blind)), steps("eager", 1, Some(result(&[0.01])))];
-    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    assert!(found.variants[0].modes.is_empty());
-    assert!(found.variants[0].launch_ms.is_some());
+fn a_figure_missing_in_one_repeat_is_unknown() {
+    let incomplete = StepsResult { launches: None, ..result(&[0.01]) };
+    let shards = [steps("eager", 0, Some(incomplete)), steps("eager", 1, Some(result(&[0.01])))];
+    let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    assert!(comparison.variants[0].modes.is_empty());
+    assert!(comparison.variants[0].launch_ms.is_some());
 }
 
 #[test]
-fn a_loss_that_differs_shows() {
+fn a_different_loss_is_reported() {
     let other = StepsResult { loss: 10.1, ..result(&[0.01]) };
     let shards = [steps("eager", 0, Some(result(&[0.01]))), steps("ours", 0, Some(other))];
-    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    close(found.variants[1].loss_off_eager.unwrap(), 0.01);
+    let [comparison] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    close(comparison.variants[1].loss_off_eager.unwrap(), 0.01);
 }
 
 #[test]
-fn models_come_by_size_and_variants_in_order() {
-    let of = |model: &str, variant: &str| {
+fn models_are_sorted_by_size_and_variants_by_rank() {
+    let with_model = |model: &str, variant: &str| {
         let Shard { spec: Some(Spec::Steps(spec)), result, .. } =
             steps(variant, 0, Some(result(&[0.01])))
         else {
@@ -252,12 +259,17 @@ fn models_come_by_size_and_variants_in_order() {
         };
         shard(Spec::Steps(StepsSpec { model: model.to_owned(), ..spec }), result)
     };
-    let shards =
-        [of("7b-lora", "ours"), of("1.4b", "ours"), of("1.4b", "eager"), of("other", "eager")];
-    let found = comparisons(&shards, Rates::default());
-    let models: Vec<&str> = found.iter().map(|it| it.model.as_str()).collect();
+    let shards = [
+        with_model("7b-lora", "ours"),
+        with_model("1.4b", "ours"),
+        with_model("1.4b", "eager"),
+        with_model("other", "eager"),
+    ];
+    let comparisons = comparisons(&shards, Rates::default());
+    let models: Vec<&str> =
+        comparisons.iter().map(|comparison| comparison.model.as_str()).collect();
     assert_eq!(models, ["1.4b", "7b-lora", "other"]);
-    assert_eq!(found[0].variants[0].variant, "eager");
+    assert_eq!(comparisons[0].variants[0].variant, "eager");
 }
 
 fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard {
@@ -268,8 +280,8 @@ fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard 
         seed,
         steps: 60,
     };
-    let found = lost.map(|lost| {
-        Measured::Memory(MemoryResult {
+    let result = lost.map(|lost| {
+        ShardResult::Memory(MemoryResult {
             gpu: "NVIDIA H200".to_owned(),
             torch: "2.11.0".to_owned(),
             farrier: None,
@@ -285,7 +297,7 @@ fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard 
             report: None,
         })
     });
-    shard(Spec::Memory(spec), found.ok_or_else(|| Failure::plain("it fell")))
+    shard(Spec::Memory(spec), result.ok_or_else(|| Failure::plain("it failed")))
 }
 
 #[test]
@@ -297,12 +309,12 @@ fn the_oom_rate_is_over_all_seeds() {
         memory("ours", 30.0, 0, Some(0)),
         memory("expandable", 30.0, 0, None),
     ];
-    let found = caps(&shards);
-    assert_eq!(found.iter().map(|it| it.cap_gib).collect::<Vec<_>>(), [30.0, 26.0]);
-    let [default, expandable, ours] = &found[0].variants[..] else { panic!() };
+    let caps = caps(&shards);
+    assert_eq!(caps.iter().map(|comparison| comparison.cap_gib).collect::<Vec<_>>(), [30.0, 26.0]);
+    let [default, expandable, ours] = &caps[0].variants[..] else { panic!() };
     assert_eq!((default.steps_lost, default.steps), (30, 120));
     close(default.oom_rate.unwrap(), 0.25);
     assert_eq!(default.oom_rate_by_seed.len(), 2);
-    assert_eq!(expandable.oom_rate, None, "nothing was tried: that is no rate of 0");
+    assert_eq!(expandable.oom_rate, None, "no steps are not a rate of 0");
     close(ours.oom_rate.unwrap(), 0.0);
 }
