@@ -24,7 +24,8 @@ pub(crate) enum Command {
     Check(Box<commands::check::Args>),
     /// Explain GPU faults in a kernel log, and what to do about them
     Decode(commands::decode::Args),
-    /// Run a server with 64 simulated nodes and faults, over the real protocol, and show each decision
+    /// Run a server with 64 simulated nodes and faults, over the real protocol, and show each
+    /// decision
     Demo(commands::demo::Args),
     /// Test GPUs under load: memory, PCIe, HBM bandwidth, GEMM, silent data corruption
     Diag(commands::diag::Args),

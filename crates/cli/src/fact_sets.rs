@@ -1,8 +1,8 @@
 //! Selects the active fact set: the embedded one, or a newer installed one.
 //!
-//! Installed sets live in one directory, one file per set, named by date, name and a checksum of the
-//! content. `install` validates a set completely; later reads only verify the checksum. The newest
-//! date wins. A set that no longer reads is skipped with a warning, never used in part.
+//! Installed sets live in one directory, one file per set, named by date, name and a checksum of
+//! the content. `install` validates a set completely; later reads only verify the checksum. The
+//! newest date wins. A set that no longer reads is skipped with a warning, never used in part.
 
 use std::borrow::Cow;
 use std::fs;
@@ -64,8 +64,8 @@ pub(crate) struct Installed {
     checksum: u64,
 }
 
-/// The installed sets, read from their file names. Opens no file: every command calls this, and most
-/// machines have no installed set.
+/// The installed sets, read from their file names. Opens no file: every command calls this, and
+/// most machines have no installed set.
 pub(crate) fn installed() -> Vec<Installed> {
     let Some(folder) = folder() else { return Vec::new() };
     let entries = match fs::read_dir(&folder) {
@@ -164,8 +164,8 @@ pub(crate) fn install(file: &Path) -> anyhow::Result<Installed> {
     Ok(Installed { id: set.set, path, checksum })
 }
 
-/// Checks that a set is newer than the active one, has a plain name, and is not dated in the future: a
-/// future date would block every set released before it.
+/// Checks that a set is newer than the active one, has a plain name, and is not dated in the
+/// future: a future date would block every set released before it.
 fn may_replace(new: &SetId, current: &SetId) -> anyhow::Result<()> {
     const UNCHANGED: &str = "nothing was changed; `farrier facts sets` shows what is installed";
     let SetId { name, date, .. } = new;

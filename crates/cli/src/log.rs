@@ -1,6 +1,7 @@
 //! A minimal `tracing` subscriber: one line per event on stderr, with its fields.
 //!
-//! It ignores spans, so it holds no state between events; a span registry would be most of its code.
+//! It ignores spans, so it holds no state between events; a span registry would be most of its
+//! code.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};

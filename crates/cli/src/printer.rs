@@ -61,8 +61,8 @@ impl Printer {
         self.in_ascii = true;
     }
 
-    /// Prints one line of text. Text from outside may contain anything; [`sanitize`] lets no control
-    /// sequence through but our own colours.
+    /// Prints one line of text. Text from outside may contain anything; [`sanitize`] lets no
+    /// control sequence through but our own colours.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
         let text = sanitize(text);
         if self.in_ascii && !text.is_ascii() {
@@ -86,9 +86,9 @@ impl Printer {
         self.out.write_all(b"\n")
     }
 
-    /// Prints columns under headings, wrapped to the width of the terminal. A cell may have a colour
-    /// ([`Printer::toned`]) only as a whole. Colours are added after layout, because `comfy_table`
-    /// counts escape codes as visible characters.
+    /// Prints columns under headings, wrapped to the width of the terminal. A cell may have a
+    /// colour ([`Printer::toned`]) only as a whole. Colours are added after layout, because
+    /// `comfy_table` counts escape codes as visible characters.
     pub(crate) fn table(&mut self, headings: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let mut table = Table::new();
         table
@@ -233,8 +233,8 @@ pub(crate) fn ascii(letter: char) -> char {
 /// Marks column starts in [`Printer::table`].
 const COLUMN_MARK: char = '█';
 
-/// Markers that start a colour inside a text, with their SGR codes. Each is followed by [`nonce`], so
-/// text from outside cannot forge one. All are noncharacters (U+FDD0..), which never display.
+/// Markers that start a colour inside a text, with their SGR codes. Each is followed by [`nonce`],
+/// so text from outside cannot forge one. All are noncharacters (U+FDD0..), which never display.
 const COLOURS: [(char, &str); 4] =
     [('\u{fdd1}', "32"), ('\u{fdd2}', "33"), ('\u{fdd3}', "31"), ('\u{fdd4}', "1")];
 const PLAIN: (char, &str) = ('\u{fdd0}', "0");

@@ -18,8 +18,8 @@ pub(crate) enum ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts reading. A thread ends with the stream, or when the consumer drops its receiver. It is
-    /// never joined, because a read from a pipe may never return.
+    /// Starts reading. A thread ends with the stream, or when the consumer drops its receiver. It
+    /// is never joined, because a read from a pipe may never return.
     pub(crate) fn spawn(stream: Box<dyn Read + Send>) -> Self {
         if has_idle_cpu() {
             Self::thread(stream)
@@ -62,8 +62,8 @@ impl ReadAhead {
     }
 }
 
-/// Whether a second thread would have a CPU to itself. Otherwise handing chunks over takes longer than
-/// reading them.
+/// Whether a second thread would have a CPU to itself. Otherwise handing chunks over takes longer
+/// than reading them.
 fn has_idle_cpu() -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // The fourth field of loadavg is `running/total` tasks; this process is one of the running.

@@ -16,7 +16,8 @@ struct SimulatedActuator {
     tuner: Tuner,
 }
 
-/// The actuator for the simulated node with this root; `None` if the root is not a simulated node's.
+/// The actuator for the simulated node with this root; `None` if the root is not a simulated
+/// node's.
 pub(crate) fn from_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
     let directory = NodeDir::at(root.parent()?);
     directory.node().ok()?;

@@ -1,5 +1,5 @@
-//! HTML report pages with SVG charts. A page is self-contained: no scripts, no network, light and dark
-//! colour schemes. Pure.
+//! HTML report pages with SVG charts. A page is self-contained: no scripts, no network, light and
+//! dark colour schemes. Pure.
 
 mod axis;
 mod bars_and_lines;

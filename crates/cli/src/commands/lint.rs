@@ -23,8 +23,8 @@ const SKIPPED: [&str; 8] =
 /// Bytes inspected to detect a file's language.
 const HEAD_BYTES: usize = 4096;
 
-/// Size limit per file and for standard input. Scripts and manifests are far smaller; larger files are
-/// data.
+/// Size limit per file and for standard input. Scripts and manifests are far smaller; larger files
+/// are data.
 const LARGEST_MIB: u64 = 16;
 
 const MORE: &str = "\

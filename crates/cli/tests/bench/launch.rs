@@ -1,4 +1,5 @@
-//! `farrier bench launch` with fake drivers: missing, without a GPU, too old, losing work, or working.
+//! `farrier bench launch` with fake drivers: missing, without a GPU, too old, losing work, or
+//! working.
 
 use std::fs;
 use std::path::Path;

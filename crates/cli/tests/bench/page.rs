@@ -156,8 +156,8 @@ fn the_page_is_valid_and_self_contained() {
     insta::assert_snapshot!("page", shown);
 }
 
-/// `docs/bench_h200.html` is generated from `bench/train_h200`. `FARRIER_BLESS=1 cargo test -p farrier
-/// --test bench` rewrites it.
+/// `docs/bench_h200.html` is generated from `bench/train_h200`. `FARRIER_BLESS=1 cargo test -p
+/// farrier --test bench` rewrites it.
 #[test]
 fn the_page_in_the_docs_matches_the_shards() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,5 @@
-//! `farrier bench train` with a shell script for Python: it succeeds, fails, hangs, or prints garbage.
+//! `farrier bench train` with a shell script for Python: it succeeds, fails, hangs, or prints
+//! garbage.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

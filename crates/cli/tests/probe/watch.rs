@@ -132,8 +132,8 @@ pub(crate) struct TestWatch {
 }
 
 impl TestWatch {
-    /// Watches the node. After a hung call its GPU is avoided for 15 s: long enough for the next child to start
-    /// on a busy machine.
+    /// Watches the node. After a hung call its GPU is avoided for 15 s: long enough for the next
+    /// child to start on a busy machine.
     pub(crate) fn spawn(world: &World) -> Self {
         let library = library(world);
         let mut settings = WatchSettings::new(move || command(&library));

@@ -125,7 +125,8 @@ impl Terminal {
         let slave =
             OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
         set_size(&slave, size);
-        // `setsid --ctty` makes it the controlling terminal, so that Ctrl-C, Ctrl-Z and resizes send signals.
+        // `setsid --ctty` makes it the controlling terminal, so that Ctrl-C, Ctrl-Z and resizes
+        // send signals.
         let farrier = farrier(args);
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).arg(farrier.get_program()).args(farrier.get_args());

@@ -1,5 +1,5 @@
-//! Property test: any node, any profiles, killed at any failpoint; revert restores all GPU settings and
-//! the whole file tree.
+//! Property test: any node, any profiles, killed at any failpoint; revert restores all GPU settings
+//! and the whole file tree.
 
 use farrier_hardware::tune::Point;
 use proptest::prelude::*;

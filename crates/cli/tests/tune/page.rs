@@ -1,5 +1,5 @@
-//! The generated part of `docs/tune.md` matches the profiles. `FARRIER_BLESS=1 cargo test -p farrier --test
-//! tune page` rewrites it.
+//! The generated part of `docs/tune.md` matches the profiles. `FARRIER_BLESS=1 cargo test -p
+//! farrier --test tune page` rewrites it.
 
 use std::path::Path;
 

@@ -9,7 +9,8 @@ use crate::failure::Hinted;
 use crate::printer::Printer;
 use crate::stats::{Stats, significant};
 
-/// Measures the cost of a launch, a synchronisation or a small copy on this GPU, without a framework.
+/// Measures the cost of a launch, a synchronisation or a small copy on this GPU, without a
+/// framework.
 ///
 /// Needs the NVIDIA driver and a GPU of compute capability 7.0 or higher; no CUDA toolkit.
 #[derive(Debug, clap::Args)]

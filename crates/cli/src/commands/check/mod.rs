@@ -64,7 +64,8 @@ pub(crate) struct Args {
         help_heading = NODE
     )]
     nvml_deadline: u64,
-    /// Python whose frameworks are checked: an interpreter or an environment [default: the active one]
+    /// Python whose frameworks are checked: an interpreter or an environment [default: the active
+    /// one]
     #[arg(long, value_name = "PATH", conflicts_with = "gpu", help_heading = NODE)]
     python: Option<PathBuf>,
     /// Write everything that was read into this directory, to check it elsewhere with --root

@@ -113,7 +113,8 @@ impl TestChild {
         self.child.id()
     }
 
-    /// Runs a test. `Err` if the child process is no longer usable; it holds the outcome of the test.
+    /// Runs a test. `Err` if the child process is no longer usable; it holds the outcome of the
+    /// test.
     pub(super) fn run(
         &mut self,
         test: Test,
@@ -178,8 +179,8 @@ const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A process that was killed, or exited by itself, says nothing about the GPU; one that crashed inside
-/// the driver does.
+/// A process that was killed, or exited by itself, says nothing about the GPU; one that crashed
+/// inside the driver does.
 fn describe_exit(status: ExitStatus) -> (String, bool) {
     let why = format!("the test process exited ({status})");
     match status.signal() {

@@ -1,4 +1,5 @@
-//! Interference during the tests, from NVML: Xids, ECC errors and throttling, as a row of the report.
+//! Interference during the tests, from NVML: Xids, ECC errors and throttling, as a row of the
+//! report.
 
 use farrier_facts::diag::{Grade, Unit};
 use farrier_fleet::health::Signal;
@@ -6,8 +7,9 @@ use farrier_fleet::health::Signal;
 use super::monitor::{GpuTelemetry, PriorFinding, SERIES};
 use super::report::{RowKind, SignalSeries, TestRow};
 
-/// NVML clock event reasons that a healthy GPU in a healthy server does not show: hardware slowdown,
-/// thermal slowdown and the server's power brake. The software power cap is normal under load.
+/// NVML clock event reasons that a healthy GPU in a healthy server does not show: hardware
+/// slowdown, thermal slowdown and the server's power brake. The software power cap is normal under
+/// load.
 const THROTTLE_REASONS: [(u64, &str); 4] = [
     (0x8, "hardware slowdown"),
     (0x20, "software thermal slowdown"),

@@ -34,10 +34,12 @@ impl Progress {
         format!("{}; other tests were not run", each.join("; "))
     }
 
-    /// Prints the progress and exits when SIGINT, SIGTERM or SIGHUP arrives. Children exit with this process.
+    /// Prints the progress and exits when SIGINT, SIGTERM or SIGHUP arrives. Children exit with
+    /// this process.
     pub(super) fn print_on_signal(&self) {
         let progress = self.clone();
-        // If signal handling cannot be set up, the default action ends the process without a message.
+        // If signal handling cannot be set up, the default action ends the process without a
+        // message.
         std::thread::spawn(move || {
             let Ok(number) = wait_for_signal() else { return };
             let text = format!(

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::target::DiagTarget;
 
-/// Held while a GPU is tested. It is an abstract Unix socket: the kernel releases the name however the
-/// process ends and, unlike a lock file, it needs no world-writable directory.
+/// Held while a GPU is tested. It is an abstract Unix socket: the kernel releases the name however
+/// the process ends and, unlike a lock file, it needs no world-writable directory.
 #[derive(Debug)]
 pub(super) struct GpuLock(#[expect(dead_code, reason = "keeps the socket open")] UnixListener);
 

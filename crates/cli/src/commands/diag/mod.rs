@@ -1,8 +1,9 @@
 //! `farrier diag`: tests GPUs under load.
 //!
 //! ```text
-//! NVML (identity, in use?) ─> DiagTarget ─> TestChild (a child with CUDA) ─ one test at a time, with a timeout ─> Outcome
-//!       └─ NvmlMonitor: clocks, power, heat, Xids during the tests        judge(baseline, history) ─> DiagReport ─> text, JSON, HTML
+//! NVML (identity, in use?) ─> DiagTarget ─> TestChild (CUDA) ─ one test at a time, timeout ─> Outcome
+//!   └─ NvmlMonitor: clocks, power, heat, Xids during the tests                                   │
+//!                              text, JSON, HTML <─ DiagReport <─ judge(baseline, history) <──────┘
 //! ```
 
 mod child;
@@ -45,7 +46,8 @@ use crate::printer::Printer;
 ///
 /// Level 1 takes half a minute: memory, a checked kernel, PCIe both ways, launches. Level 2 takes
 /// three minutes: HBM, GEMM in each precision, patterns over all free memory, peer copies. Level 3
-/// adds minutes of sustained load and a search for silent data corruption. No GPU setting is changed.
+/// adds minutes of sustained load and a search for silent data corruption. No GPU setting is
+/// changed.
 ///
 /// Exit code 0: all GPUs pass every applicable test; 1: a GPU is degraded, failed or was not fully
 /// tested; 2: no GPU could be tested.
@@ -69,7 +71,8 @@ pub(crate) struct Args {
     /// Directory of past results, one file per GPU
     #[arg(long, value_name = "DIR", default_value = history::DEFAULT_DIRECTORY)]
     history: PathBuf,
-    /// First delete the past results of these GPUs, for example after a change of slot, host or cooling
+    /// First delete the past results of these GPUs, for example after a change of slot, host or
+    /// cooling
     #[arg(long)]
     forget_history: bool,
     /// Exit when this process does, so that a restarted agent does not find the GPUs in use
@@ -81,7 +84,8 @@ pub(crate) struct Args {
     /// NVML library to load [default: the system's]
     #[arg(long, value_name = "PATH")]
     nvml: Option<PathBuf>,
-    /// Run CUDA tests on the simulated GPUs in this file (a JSON list), to preview a report or for tests
+    /// Run CUDA tests on the simulated GPUs in this file (a JSON list), to preview a report or for
+    /// tests
     #[arg(long, value_name = "FILE")]
     simulated: Option<PathBuf>,
     /// Output format
@@ -213,7 +217,8 @@ fn print_report(
     }
 }
 
-/// Checks that the page can be written. An existing file keeps its content, and no empty file is left.
+/// Checks that the page can be written. An existing file keeps its content, and no empty file is
+/// left.
 fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let opened = match File::create_new(path) {
         Ok(_) => std::fs::remove_file(path),
@@ -254,7 +259,8 @@ fn lock_gpus(
     Ok(locks)
 }
 
-/// Refuses GPUs that are in use, or whose processes are unknown. With `--force` they are only noted.
+/// Refuses GPUs that are in use, or whose processes are unknown. With `--force` they are only
+/// noted.
 fn require_idle(
     monitor: &NvmlMonitor,
     targets: &[DiagTarget],

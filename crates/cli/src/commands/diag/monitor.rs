@@ -1,4 +1,5 @@
-//! Monitors GPUs through NVML during the tests: processes, clocks, power, temperature, Xids and counters.
+//! Monitors GPUs through NVML during the tests: processes, clocks, power, temperature, Xids and
+//! counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -49,8 +50,8 @@ impl GpuTelemetry {
         let after =
             self.users_after.as_ref().ok_or("NVML did not report the processes at the end")?;
         let mut others: BTreeSet<u32> = after.difference(ours).copied().collect();
-        // In a container NVML reports PIDs of another namespace. Only if it lists ours are the PIDs comparable,
-        // and the others count.
+        // In a container NVML reports PIDs of another namespace. Only if it lists ours are the PIDs
+        // comparable, and the others count.
         if !self.users.is_disjoint(ours) {
             others.extend(self.users.difference(ours));
         }
@@ -167,8 +168,8 @@ impl NvmlMonitor {
         state.gpus.get(uuid).cloned().unwrap_or_default()
     }
 
-    /// Telemetry of a GPU after its tests. Counters and processes are polled rarely, so a fresh monitor
-    /// reads them once more: a newly started child reports everything at once.
+    /// Telemetry of a GPU after its tests. Counters and processes are polled rarely, so a fresh
+    /// monitor reads them once more: a newly started child reports everything at once.
     pub(super) fn finish(&self, uuid: &str) -> GpuTelemetry {
         let mut telemetry = self.telemetry(uuid);
         let last = Self::start(&self.library);

@@ -98,7 +98,8 @@ pub(super) struct SignalSeries {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The worst grade. Tests that were not run are ignored, but a GPU without any result has not passed.
+/// The worst grade. Tests that were not run are ignored, but a GPU without any result has not
+/// passed.
 pub(super) fn worst(grades: impl Iterator<Item = Grade>) -> Grade {
     let mut ran = false;
     let mut worst = Grade::Pass;
@@ -129,7 +130,8 @@ impl GpuReport {
     }
 }
 
-/// Applicable tests that were not run. The built-in GEMM replaces the library's if it has a baseline.
+/// Applicable tests that were not run. The built-in GEMM replaces the library's if it has a
+/// baseline.
 fn missing(rows: &[TestRow]) -> Vec<Test> {
     let own_gemm_counts = rows.iter().any(|row| {
         let has_baseline = row.least.is_some() || row.usual.is_some();

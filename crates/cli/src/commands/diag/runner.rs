@@ -298,7 +298,8 @@ impl Runner<'_> {
         self.set.diag.least(gpu, test, target.place)
     }
 
-    /// Appends passed results to the GPU's history. Results measured beside other processes are left out.
+    /// Appends passed results to the GPU's history. Results measured beside other processes are
+    /// left out.
     fn record_history(&self, target: &DiagTarget, gpu_run: &GpuRun) -> Result<(), String> {
         // Simulated results are stored only in a directory other than the system's.
         let is_foreign =

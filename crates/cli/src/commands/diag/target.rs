@@ -121,8 +121,8 @@ fn from_device(set: &FactSet, device: &NvmlDevice) -> DiagTarget {
     }
 }
 
-/// A GPU in a fabric with active links reaches all others through NVSwitch. NVLink bridges join only some
-/// pairs with some of the links, and which ones is not read from NVML.
+/// A GPU in a fabric with active links reaches all others through NVSwitch. NVLink bridges join
+/// only some pairs with some of the links, and which ones is not read from NVML.
 fn peers(device: &NvmlDevice) -> PeerWay {
     let links = device.now.as_ref().and_then(|now| now.links.value());
     let has_links = links.is_some_and(|links| links.up > 0);

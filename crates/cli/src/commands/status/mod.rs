@@ -36,7 +36,8 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Exit code 0: healthy; 1: an open fault or a coverage gap; 2: an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Agent socket [default: `FARRIER_SOCKET` from the environment, or from the agent's configuration]
+    /// Agent socket [default: `FARRIER_SOCKET` from the environment, or from the agent's
+    /// configuration]
     #[arg(long, value_name = "PATH", value_parser = absolute)]
     socket: Option<PathBuf>,
     /// Journal to read if no agent answers [default: from the agent's configuration]
@@ -55,7 +56,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
-    // The agent keeps its last valid configuration, so use the readable part of the file to find it.
+    // The agent keeps its last valid configuration, so use the readable part of the file to find
+    // it.
     let (config, config_error) = config::read_as_far_as_it_goes(path, args.config.is_some());
     match config_error {
         Some(err @ ConfigError::Content { .. }) => warn(&anyhow::Error::msg(config_problems(&err))),

@@ -36,8 +36,8 @@ impl Metric {
         }
     }
 
-    /// Full scale of the sparkline: the limit, the total, or the bandwidth of the links in both directions.
-    /// `None` if unknown; the observed maximum is used then.
+    /// Full scale of the sparkline: the limit, the total, or the bandwidth of the links in both
+    /// directions. `None` if unknown; the observed maximum is used then.
     pub(super) fn full_scale(self, gpu: &GpuSample) -> Option<f64> {
         match self {
             Self::Power => gpu.value(Signal::GpuPowerLimit),

@@ -19,15 +19,15 @@ const SW_THERMAL: u64 = 0x20;
 const HW_THERMAL: u64 = 0x40;
 const POWER_BRAKE: u64 = 0x80;
 
-/// Below this utilisation the GPU waits for the host. NVML measures over 1/6 s to 1 s, and the last per
-/// cent is noise.
+/// Below this utilisation the GPU waits for the host. NVML measures over 1/6 s to 1 s, and the last
+/// per cent is noise.
 const FULL_UTILISATION: f64 = 0.95;
 
 /// Below this utilisation the GPU is idle: sampling it shows as one per cent.
 const IDLE_UTILISATION: f64 = 0.02;
 
-/// From this share of the bandwidth on, a link or memory is the bottleneck; protocol overhead takes the
-/// rest.
+/// From this share of the bandwidth on, a link or memory is the bottleneck; protocol overhead takes
+/// the rest.
 const SATURATED: f64 = 0.8;
 
 /// The limiting factor, in order of urgency.
@@ -135,7 +135,8 @@ impl Limit {
     }
 }
 
-/// The most urgent limiting factor. `is_in_use`: whether a process has a context; `None` if unknown.
+/// The most urgent limiting factor. `is_in_use`: whether a process has a context; `None` if
+/// unknown.
 pub(super) fn classify(gpu: &GpuSample, is_in_use: Option<bool>) -> Limit {
     if gpu.value(Signal::GpuLost).is_some_and(|value| value > 0.0) {
         return Limit::new(LimitKind::Lost, "it fell off the bus and does not answer");
@@ -264,8 +265,8 @@ fn bandwidth_bound(gpu: &GpuSample) -> Option<Limit> {
     Some(Limit::new(LimitKind::Pcie, text))
 }
 
-/// Bandwidth of the PCIe link in one direction at full speed: an idle link trains down to save power and
-/// keeps its width.
+/// Bandwidth of the PCIe link in one direction at full speed: an idle link trains down to save
+/// power and keeps its width.
 pub(super) fn pcie_bytes_per_s(gpu: &GpuSample) -> Option<f64> {
     let either = |preferred, other| gpu.value(preferred).or_else(|| gpu.value(other));
     let generation = either(Signal::GpuPcieGenerationMax, Signal::GpuPcieGeneration)?;
@@ -273,8 +274,8 @@ pub(super) fn pcie_bytes_per_s(gpu: &GpuSample) -> Option<f64> {
     Some(lane_bytes_per_s(generation) * width).filter(|rate| *rate > 0.0)
 }
 
-/// Bandwidth of one lane after encoding (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, from gen 3 on
-/// 128b/130b, gen 6 242/256 in flits).
+/// Bandwidth of one lane after encoding (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, from gen 3
+/// on 128b/130b, gen 6 242/256 in flits).
 fn lane_bytes_per_s(generation: f64) -> f64 {
     match generation {
         generation if generation < 1.0 => 0.0,

@@ -2,8 +2,8 @@
 //!
 //! Sources send samples; `model` keeps the last sample and its history; `view_state` holds what the
 //! user looks at and maps keys to commands; `draw` renders both into a frame; `event_loop` writes
-//! frames to the terminal, `once` prints one sample. All but sources, `terminal` and `event_loop` is
-//! pure.
+//! frames to the terminal, `once` prints one sample. All but sources, `terminal` and `event_loop`
+//! is pure.
 
 mod draw;
 mod event_loop;

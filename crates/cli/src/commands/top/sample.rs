@@ -104,7 +104,8 @@ pub(super) struct NvlinkStatus {
     pub(super) is_known: bool,
     pub(super) up: u32,
     pub(super) down: u32,
-    /// Total bandwidth of the active links per direction; `None` if a link does not report its speed.
+    /// Total bandwidth of the active links per direction; `None` if a link does not report its
+    /// speed.
     pub(super) bytes_per_s: Option<f64>,
 }
 

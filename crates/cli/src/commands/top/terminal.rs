@@ -21,11 +21,12 @@ use super::keys;
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// Timeout for the rest of an escape sequence: long enough for a slow line, too short to notice on a
-/// lone Escape.
+/// Timeout for the rest of an escape sequence: long enough for a slow line, too short to notice on
+/// a lone Escape.
 const SEQUENCE_WAIT_MS: i64 = 30;
 
-/// Saved termios; `None` when not in raw mode. Static, because the panic hook of any thread restores it.
+/// Saved termios; `None` when not in raw mode. Static, because the panic hook of any thread
+/// restores it.
 static SAVED_TERMIOS: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// The terminal in raw mode; restored on drop.

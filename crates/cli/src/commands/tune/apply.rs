@@ -37,8 +37,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let steps = args.which.plan(&profile, unverified, &mut actuator)?;
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
     let refused = steps.iter().filter(|step| matches!(step.standing, Standing::Refused(_))).count();
-    // Only a profile applied as a whole, of which something can be applied, becomes the node's profile.
-    // Drift is measured against that one.
+    // Only a profile applied as a whole, of which something can be applied, becomes the node's
+    // profile. Drift is measured against that one.
     let becomes_node_profile = args.which.only.is_empty() && (changes > 0 || refused == 0);
     let other = if becomes_node_profile { None } else { args.node.other_node_profile(&profile) };
     if args.output == Output::Table {
@@ -71,8 +71,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let now = Timestamp::now();
         applied = tune::apply(&profile.name, &steps, &mut actuator, &mut journal, now);
     }
-    // Written after the changes, so that no drift is reported during them; and also without changes: from
-    // here on drift from this profile is reported.
+    // Written after the changes, so that no drift is reported during them; and also without
+    // changes: from here on drift from this profile is reported.
     let applied_profile = Kept { profile: profile.into_owned(), unverified };
     let written =
         if becomes_node_profile { applied_profile.write(&args.node.state()) } else { Ok(()) };

@@ -28,11 +28,13 @@ pub(crate) enum TuneCommand {
     Show(profile::ShowArgs),
     /// Show what a profile would change on this node, and what does not apply or is unknown
     ///
-    /// Nothing is changed. Exit code 0: everything is as wanted or does not apply; 1: something would change or is unknown.
+    /// Nothing is changed. Exit code 0: everything is as wanted or does not apply; 1: something
+    /// would change or is unknown.
     Plan(verify::Args),
     /// Show the plan, ask for confirmation, and apply it; previous values are saved for `revert`
     ///
-    /// Exit code 0: all settings are applied or do not apply; 1: a setting failed or is unknown; 2: an error.
+    /// Exit code 0: all settings are applied or do not apply; 1: a setting failed or is unknown; 2:
+    /// an error.
     Apply(apply::Args),
     /// Check whether this node still matches a profile
     ///
@@ -40,7 +42,8 @@ pub(crate) enum TuneCommand {
     Verify(verify::Args),
     /// Restore the previous values, newest change first, also after a crash
     ///
-    /// Values changed by others since are reported and left alone. Exit code 0: everything is restored; 1: something is not.
+    /// Values changed by others since are reported and left alone. Exit code 0: everything is
+    /// restored; 1: something is not.
     Revert(revert::Args),
 }
 

@@ -126,7 +126,8 @@ impl NodeArgs {
         Ok(())
     }
 
-    /// The named profile, or the one that was applied last; and whether to include unverified settings.
+    /// The named profile, or the one that was applied last; and whether to include unverified
+    /// settings.
     pub(super) fn profile(
         &self,
         profile: &ProfileArgs,

@@ -1,5 +1,5 @@
-//! A child process with a timeout. Its output goes to files, so that a grandchild that keeps a pipe open
-//! does not block the runner.
+//! A child process with a timeout. Its output goes to files, so that a grandchild that keeps a pipe
+//! open does not block the runner.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};

@@ -147,8 +147,8 @@ fn bar(row: &VariantRow, value: Option<Stats>, format: fn(f64) -> String) -> Bar
     Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
 }
 
-/// A bar for a figure that depends on the launches. If those differ, its length is the maximum, without a
-/// median.
+/// A bar for a figure that depends on the launches. If those differ, its length is the maximum,
+/// without a median.
 fn bar_by_mode(
     row: &VariantRow,
     all: Option<Stats>,
@@ -183,7 +183,7 @@ fn lost_steps(comparison: &CapComparison) -> String {
             ours: row.variant == "ours",
         })
         .collect();
-    let title = format!("ShardCount of steps lost, {}", view::cap(comparison));
+    let title = format!("Share of steps lost, {}", view::cap(comparison));
     format!(
         "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
         escape(&title),

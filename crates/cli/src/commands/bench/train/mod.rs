@@ -1,9 +1,9 @@
 //! `farrier bench train`: benchmarks training steps, before and after.
 //!
 //! ```text
-//! flags ─> plan (pure) ─> runner ─ unfinished shards ─> child: python -m farrier.bench.… ─ one line of JSON ─┐
-//!                                                                                                            v
-//! stdout, --html <─ view, html (pure) <─ report <─ aggregate (pure) <─ shards <──────────── DIR/shards/NAME.json
+//! flags ─> plan (pure) ─> runner ─ unfinished shards ─> child: python -m farrier.bench.… ─ JSON line ─┐
+//!                                                                                                    v
+//! stdout, --html <─ view, html (pure) <─ report <─ aggregate (pure) <─ shards <─── DIR/shards/NAME.json
 //! ```
 //!
 //! A shard is one process and one file. An interrupted run resumes where it stopped.
@@ -39,9 +39,9 @@ use crate::printer::Printer;
 
 /// Benchmarks training steps on this GPU: eager, compiled, and with farrier.
 ///
-/// Each measurement is a shard: a separate Python process, whose result is one file below DIR. Finished
-/// shards are not run again, so the same command resumes an interrupted run. Figures cover all shards in
-/// DIR, or those selected by flags. Exits with 1 if a shard failed.
+/// Each measurement is a shard: a separate Python process, whose result is one file below DIR.
+/// Finished shards are not run again, so the same command resumes an interrupted run. Figures cover
+/// all shards in DIR, or those selected by flags. Exits with 1 if a shard failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the shards
@@ -96,7 +96,8 @@ pub(crate) struct Args {
     /// Run failed shards again
     #[arg(long)]
     retry_failed: bool,
-    /// Run nothing; print the shards in DIR, filtered by parts, models, variants, repeats, caps and seeds
+    /// Run nothing; print the shards in DIR, filtered by parts, models, variants, repeats, caps and
+    /// seeds
     #[arg(long, conflicts_with_all = ["python", "warmups", "groups", "steps", "memory_steps", "deadline", "stop_after", "retry_failed"])]
     merge_only: bool,
     /// Price of a GPU-hour, in US dollars; without it no cost is printed

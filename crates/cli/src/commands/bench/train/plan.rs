@@ -147,8 +147,8 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
 }
 
 impl Plan {
-    /// Every shard, one whole round after another: a slow phase of the machine affects all variants. Each
-    /// round starts with another variant, so that none always gets the cool GPU.
+    /// Every shard, one whole round after another: a slow phase of the machine affects all
+    /// variants. Each round starts with another variant, so that none always gets the cool GPU.
     pub(crate) fn shards(&self) -> Vec<Spec> {
         let seeds = self.memory.as_ref().map_or(0, |memory| memory.seeds);
         let mut shards = Vec::new();

@@ -142,8 +142,8 @@ fn summarize(spec: &Spec, outcome: &ShardOutcome) -> String {
     }
 }
 
-/// Python preflight: prints everything the shards would miss, one line each. It does not import torch,
-/// which takes seconds; each shard does that itself.
+/// Python preflight: prints everything the shards would miss, one line each. It does not import
+/// torch, which takes seconds; each shard does that itself.
 const PREFLIGHT: &str = "\
 import ctypes, importlib.util, pathlib, runpy, sys
 missing = []

@@ -187,7 +187,7 @@ pub(crate) struct StepsResult {
     pub(crate) comparisons: Option<f64>,
     #[serde(default)]
     pub(crate) comparisons_s: Option<f64>,
-    /// ShardCount of time that comparisons take after the initial ones.
+    /// Share of time that comparisons take after the initial ones.
     #[serde(default)]
     pub(crate) comparisons_share: Option<f64>,
     pub(crate) tokens: f64,

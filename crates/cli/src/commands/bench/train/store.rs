@@ -59,7 +59,8 @@ impl Store {
         self.folder.join(format!("running.{stream}"))
     }
 
-    /// Compile cache of a variant. Separate, so that no variant starts from another's compiled code.
+    /// Compile cache of a variant. Separate, so that no variant starts from another's compiled
+    /// code.
     pub(crate) fn compile_cache(&self, variant: &str) -> anyhow::Result<PathBuf> {
         let folder = self.folder.join("compiled").join(variant);
         std::path::absolute(&folder)

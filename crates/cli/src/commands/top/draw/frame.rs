@@ -85,8 +85,8 @@ impl Frame {
         self.height
     }
 
-    /// Writes text from a column on, at most `room` columns wide. Returns the column after it. Text that does
-    /// not fit ends in an ellipsis; text outside the frame is dropped.
+    /// Writes text from a column on, at most `room` columns wide. Returns the column after it. Text
+    /// that does not fit ends in an ellipsis; text outside the frame is dropped.
     pub(crate) fn text(
         &mut self,
         row: usize,
@@ -178,7 +178,8 @@ impl Frame {
         self.cells.chunks(self.width.max(1)).map(line).collect()
     }
 
-    /// The escape sequences that turn `before` into this frame. A full redraw without one, or after a resize.
+    /// The escape sequences that turn `before` into this frame. A full redraw without one, or after
+    /// a resize.
     pub(crate) fn diff(&self, before: Option<&Self>) -> Vec<u8> {
         let before =
             before.filter(|before| (before.width, before.height) == (self.width, self.height));
@@ -229,7 +230,8 @@ impl Frame {
     }
 }
 
-/// Whether an unchanged cell must be rewritten because half of a wide character was or is next to it.
+/// Whether an unchanged cell must be rewritten because half of a wide character was or is next to
+/// it.
 fn covers(was: &[Cell], now: &[Cell], column: usize) -> bool {
     let half = |cells: &[Cell]| cells.get(column + 1).is_some_and(|cell| cell.letter == '\0');
     was[column].letter == '\0' || half(was) != half(now)

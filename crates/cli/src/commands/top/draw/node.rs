@@ -69,8 +69,8 @@ pub(super) fn draw(
     }
 }
 
-/// Counts GPUs and findings that do not fit on a low terminal. `None` if everything fits, or not even
-/// this row does.
+/// Counts GPUs and findings that do not fit on a low terminal. `None` if everything fits, or not
+/// even this row does.
 fn more(node: &NodeSample, gpus: usize, room: usize) -> Option<(Style, String)> {
     const MIN_ROWS: usize = 3;
     let findings = node.findings.as_ref().map_or(0, Vec::len);

@@ -6,7 +6,8 @@ use super::format;
 use super::frame::{Frame, Style};
 use crate::commands::top::sample::{NodeSample, ProcessSample};
 
-/// Draws a heading and as many rows as fit, and counts the rest. `empty` is the text without processes.
+/// Draws a heading and as many rows as fit, and counts the rest. `empty` is the text without
+/// processes.
 pub(super) fn draw(
     frame: &mut Frame,
     (from, rows): (usize, usize),

@@ -9,8 +9,8 @@ use farrier_hardware::holder::{self, HolderKind};
 
 use crate::commands::top::sample::{HostSample, ProcessSample};
 
-/// Fixed for the lifetime of a process. Read once, because reading the files of a process stuck in the
-/// driver may hang.
+/// Fixed for the lifetime of a process. Read once, because reading the files of a process stuck in
+/// the driver may hang.
 #[derive(Debug, Clone, Default)]
 struct ProcessIdentity {
     started_ticks: Option<u64>,

@@ -1,9 +1,9 @@
 //! Aggregates shards: medians, ranges, ratios, MFU, cost. Pure.
 //!
-//! A figure of a variant is a median over its repeats, and each repeat's figure is the median over its groups
-//! of steps. A ratio is computed per repeat, between shards of the same round, before the median is taken: a
-//! slow phase of the machine affects both and cancels out. Launches have no median: a value between one and a
-//! thousand would mean nothing.
+//! A figure of a variant is a median over its repeats, and each repeat's figure is the median over
+//! its groups of steps. A ratio is computed per repeat, between shards of the same round, before
+//! the median is taken: a slow phase of the machine affects both and cancels out. Launches have no
+//! median: a value between one and a thousand would mean nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ pub(crate) struct VariantRow {
     /// Comparisons of graph and eager step in the timed steps of a repeat, and milliseconds of one.
     pub(crate) comparisons: Option<Stats>,
     pub(crate) comparison_ms: Option<Stats>,
-    /// ShardCount of time that they take later in a run.
+    /// Share of time that they take later in a run.
     pub(crate) comparisons_share: Option<Stats>,
     /// Of each repeat in a long run, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
@@ -68,8 +68,8 @@ pub(crate) struct VariantRow {
     /// By launches per step, fewest first; empty if a repeat does not have the figure.
     pub(crate) modes: Vec<LaunchMode>,
     pub(crate) launch_ms: Option<Stats>,
-    /// ShardCount of a step without a kernel or copy on the GPU: busy time from one step under the profiler, step
-    /// time from the median step without it.
+    /// Share of a step without a kernel or copy on the GPU: busy time from one step under the
+    /// profiler, step time from the median step without it.
     pub(crate) idle: Option<Stats>,
     pub(crate) allocated_gib: Option<Stats>,
     pub(crate) reserved_gib: Option<Stats>,
@@ -77,7 +77,8 @@ pub(crate) struct VariantRow {
     pub(crate) usd_per_million_tokens: Option<Stats>,
     /// Maximum relative difference of the loss after the warm-up from eager's in the same repeat.
     pub(crate) loss_off_eager: Option<f64>,
-    /// The variant's reports: of the last repeat that ended as a graph, and of each that ended eager.
+    /// The variant's reports: of the last repeat that ended as a graph, and of each that ended
+    /// eager.
     #[serde(rename = "told")]
     pub(crate) self_reports: Vec<SelfReport>,
 }
@@ -91,8 +92,8 @@ pub(crate) struct SelfReport {
     pub(crate) eager_because: Option<String>,
 }
 
-/// Repeats with the same number of launches: a graph in one repeat and an eager step in another must not be
-/// averaged.
+/// Repeats with the same number of launches: a graph in one repeat and an eager step in another
+/// must not be averaged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LaunchMode {
     pub(crate) launches: f64,
@@ -101,7 +102,8 @@ pub(crate) struct LaunchMode {
     pub(crate) idle: Option<Stats>,
 }
 
-/// Ratios of a variant's figures to eager's in the same round, one per round. Empty if a value is unknown.
+/// Ratios of a variant's figures to eager's in the same round, one per round. Empty if a value is
+/// unknown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct RoundRatios {
     pub(crate) mfu_causal: Vec<f64>,
@@ -217,7 +219,7 @@ fn speed(result: &StepsResult) -> Option<f64> {
     Some(result.tokens / step_s(result)?)
 }
 
-/// ShardCount of time for comparisons in a long run: 0 without comparisons, `None` if unknown.
+/// Share of time for comparisons in a long run: 0 without comparisons, `None` if unknown.
 fn comparisons_share(result: &StepsResult) -> Option<f64> {
     // A variant without a report runs no farrier step and compares nothing.
     let none = result.comparisons == Some(0.0) || result.report.is_none();
@@ -349,7 +351,8 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
     }
 }
 
-/// Prefix of the line in a step's report that states why it runs eagerly for good (`StepReport` in Python).
+/// Prefix of the line in a step's report that states why it runs eagerly for good (`StepReport` in
+/// Python).
 const EAGER_PREFIX: &str = "eager from here on: ";
 
 /// The report of each repeat that ended eager, after that of one other repeat.

@@ -104,7 +104,8 @@ fn ratios_are_computed_per_round() {
 
 #[test]
 fn tokens_and_mfu_have_the_same_ratio() {
-    // Ratios of 10 and 4; the ratio of the medians would be (512/5 + 512/25) / (512/50 + 512/100) = 8.
+    // Ratios of 10 and 4. The ratio of the medians would be
+    // (512/5 + 512/25) / (512/50 + 512/100) = 8.
     let shards = [
         steps("eager", 0, Some(result(&[0.050]))),
         steps("ours", 0, Some(result(&[0.005]))),
