@@ -1,4 +1,4 @@
-//! GpuHistory samples for the sparklines.
+//! Past samples for the sparklines.
 
 use std::collections::{BTreeMap, VecDeque};
 
