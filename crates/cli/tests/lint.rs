@@ -191,7 +191,7 @@ fn a_folder_is_searched_in_order() {
 fn errors_say_what_to_do() {
     assert_eq!(
         failure(&["lint"], ""),
-        (2, "error: nothing to lint\nhint: name files or folders, or give --env\n".to_owned())
+        (2, "error: nothing to lint\nhint: name files or directories, or pass --env\n".to_owned())
     );
     let (code, message) = failure(&["lint", "missing.py"], "");
     assert_eq!(code, 2);

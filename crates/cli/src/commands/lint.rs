@@ -96,7 +96,7 @@ struct LintRun {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if args.files.is_empty() && !args.env {
-        return Err(Hinted::error("nothing to lint", "name files or folders, or give --env"));
+        return Err(Hinted::error("nothing to lint", "name files or directories, or pass --env"));
     }
     let set = fact_sets::active();
     let mut lint_run = LintRun::default();

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use crate::support::{Ran, farrier};
 
 /// Runs with the library in a directory instead of a real one.
-fn launch(folder: &Path, words: &[&str]) -> Ran {
-    let all: Vec<&str> = ["bench", "launch"].iter().chain(words).copied().collect();
+fn launch(folder: &Path, args: &[&str]) -> Ran {
+    let all: Vec<&str> = ["bench", "launch"].iter().chain(args).copied().collect();
     farrier(&all).env("LD_LIBRARY_PATH", folder).output().unwrap().into()
 }
 

@@ -80,10 +80,10 @@ fn write(shards: &Path, name: &str, spec: &Value, outcome: &Value) {
     fs::write(shards.join(format!("{name}.json")), file.to_string()).unwrap();
 }
 
-fn merge(folder: &TempDir, words: &[&str]) -> String {
+fn merge(folder: &TempDir, args: &[&str]) -> String {
     let folder = folder.path().to_str().unwrap();
     let all = ["bench", "train", "--merge-only", "--dir", folder];
-    let all: Vec<&str> = all.iter().chain(words).copied().collect();
+    let all: Vec<&str> = all.iter().chain(args).copied().collect();
     let ran = run(&all);
     assert_eq!(ran.code, 1, "a shard failed: {}", ran.stderr);
     ran.stdout
@@ -165,9 +165,9 @@ fn the_page_in_the_docs_matches_the_shards() {
     let folder = tempfile::tempdir().unwrap();
     let bless = std::env::var_os("FARRIER_BLESS").is_some();
     let made = if bless { page.clone() } else { folder.path().join("page.html") };
-    let words = ["bench", "train", "--merge-only", "--price-per-hour", "3.50", "--dir"];
+    let args = ["bench", "train", "--merge-only", "--price-per-hour", "3.50", "--dir"];
     let paths = [shards.to_str().unwrap(), "--html", made.to_str().unwrap()];
-    let ran = run(&words.iter().chain(&paths).copied().collect::<Vec<_>>());
+    let ran = run(&args.iter().chain(&paths).copied().collect::<Vec<_>>());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let (made, page) = (fs::read_to_string(made).unwrap(), fs::read_to_string(page).unwrap());
     assert!(

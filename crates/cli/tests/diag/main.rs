@@ -42,21 +42,21 @@ impl Bench {
         self.folder.path().join("gpus.json")
     }
 
-    fn words<'a>(file: &'a str, history: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        let mut words = vec!["diag", "--simulated", file, "--history", history];
-        words.extend(more);
-        words
+    fn args<'a>(file: &'a str, history: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut args = vec!["diag", "--simulated", file, "--history", history];
+        args.extend(more);
+        args
     }
 
     fn run(&self, more: &[&str]) -> Ran {
         let (file, history) = (self.file(), self.folder.path().join("history"));
-        run(&Self::words(file.to_str().unwrap(), history.to_str().unwrap(), more))
+        run(&Self::args(file.to_str().unwrap(), history.to_str().unwrap(), more))
     }
 
     fn json(&self, more: &[&str]) -> (i32, Value) {
-        let mut words = vec!["--output", "json"];
-        words.extend(more);
-        let ran = self.run(&words);
+        let mut args = vec!["--output", "json"];
+        args.extend(more);
+        let ran = self.run(&args);
         (ran.code, serde_json::from_str(&ran.stdout).unwrap())
     }
 }
@@ -121,8 +121,8 @@ fn a_gpu_is_compared_with_its_own_history() {
     let slower = Bench::new(&[json!([{"slow-products": 0.94}])]);
     let history = healthy.folder.path().join("history");
     let file = slower.file();
-    let words = ["--only", "gemm-bf16", "--output", "json"];
-    let ran = run(&Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &words));
+    let args = ["--only", "gemm-bf16", "--output", "json"];
+    let ran = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(ran.code, 1);
     let (grade, why) = grade(&report, 0, "gemm-bf16");
@@ -130,17 +130,17 @@ fn a_gpu_is_compared_with_its_own_history() {
     assert!(why.starts_with("94.0 % of what this card used to reach, 760 TFLOP/s"), "{why}");
     assert!(why.contains("--forget-history"), "{why}");
     // Degraded results do not enter the history.
-    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
-    assert_eq!(kept.lines().count(), 3);
+    let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(stored.lines().count(), 3);
     // Nor do results of a forced run.
     assert_eq!(healthy.run(&["--only", "gemm-bf16", "--force"]).code, 0);
-    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
-    assert_eq!(kept.lines().count(), 3);
-    let words = ["--only", "gemm-bf16", "--forget-history"];
-    let ran = run(&Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &words));
+    let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(stored.lines().count(), 3);
+    let args = ["--only", "gemm-bf16", "--forget-history"];
+    let ran = run(&Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &args));
     assert_eq!(ran.code, 0, "{}", ran.stdout);
-    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
-    assert_eq!(kept.lines().count(), 1, "the history starts over");
+    let stored = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(stored.lines().count(), 1, "the history starts over");
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn an_unwritable_page_fails_before_the_tests() {
 fn concurrent_runs_on_a_gpu_are_refused() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
     let (file, history) = (bench.file(), bench.folder.path().join("history"));
-    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
-    let mut first = farrier(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let args = Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
+    let mut first = farrier(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     // It locks the GPU before it starts a child.
     let children = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", first.id()));
@@ -304,10 +304,10 @@ fn an_interrupt_leaves_no_process_behind() {
     let (file, history) = (bench.file(), bench.folder.path().join("history"));
     let page = bench.folder.path().join("new.html");
     let html = ["--html", page.to_str().unwrap()];
-    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &html);
+    let args = Bench::args(file.to_str().unwrap(), history.to_str().unwrap(), &html);
     let log = bench.folder.path().join("stderr");
     let stderr = std::fs::File::create(&log).unwrap();
-    let mut child = farrier(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+    let mut child = farrier(&args).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
     let children = || {
         let path = format!("/proc/{0}/task/{0}/children", child.id());
         // Threads start children too.
@@ -342,12 +342,12 @@ fn errors_state_the_reason_and_a_hint() {
     let ran = bench.run(&["--gpu", "7"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("no GPU `7`") && ran.stderr.contains("0 (GPU-simulated-0)"));
-    for (words, expected) in [
+    for (args, expected) in [
         (["--level", "4"], "4 is not in 1..=3"),
         (["--minutes", "0"], "expected more than 0"),
         (["--only", "gemm"], "there is no test `gemm`"),
     ] {
-        let ran = bench.run(&words);
+        let ran = bench.run(&args);
         assert_eq!(ran.code, 2);
         assert!(ran.stderr.contains(expected), "{}", ran.stderr);
     }

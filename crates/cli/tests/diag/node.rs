@@ -12,7 +12,7 @@ struct Node {
 }
 
 impl Node {
-    fn of(gpus: u32) -> Self {
+    fn with_gpus(gpus: u32) -> Self {
         let node = Self { folder: tempfile::tempdir().unwrap(), bench: Bench::new(&[json!([])]) };
         let count = gpus.to_string();
         let made = run(&["simulate", "node", &node.dir(), "--sku", "H200-SXM5", "--gpus", &count]);
@@ -24,10 +24,10 @@ impl Node {
         self.folder.path().join("node").to_str().unwrap().to_owned()
     }
 
-    fn inject(&self, words: &[&str]) {
+    fn inject(&self, args: &[&str]) {
         let dir = self.dir();
-        let ran = run(&[&["simulate", "inject", &dir], words].concat());
-        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+        let ran = run(&[&["simulate", "inject", &dir], args].concat());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
     }
 
     fn diag(&self, more: &[&str]) -> Ran {
@@ -43,7 +43,7 @@ impl Node {
 
 #[test]
 fn a_gpu_off_the_bus_fails_and_the_others_are_tested() {
-    let node = Node::of(3);
+    let node = Node::with_gpus(3);
     node.inject(&["lost", "--gpu", "2"]);
     let (code, report) = node.json(&["--gpu", "2"]);
     assert_eq!((code, &report["gpus"][0]["grade"]), (1, &json!("fail")), "{report:#}");
@@ -65,7 +65,7 @@ fn a_gpu_off_the_bus_fails_and_the_others_are_tested() {
 
 #[test]
 fn a_pending_reset_is_not_a_pass() {
-    let node = Node::of(2);
+    let node = Node::with_gpus(2);
     let (code, report) = node.json(&["--gpu", "1"]);
     assert_eq!(code, 0, "{report:#}");
     assert!(grade(&report, 0, "watched").1.contains("no new Xid"), "{report:#}");
