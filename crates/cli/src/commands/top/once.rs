@@ -91,7 +91,7 @@ fn row(gpu: &GpuSample) -> Vec<String> {
         format::rate(&gpu.nvlink()),
         format::rate(&gpu.pcie()),
         format::number(reading(Signal::GpuClockSm), 1.0, ""),
-        gpu.limit.kind.word().to_owned(),
+        gpu.limit.kind.label().to_owned(),
     ]
 }
 

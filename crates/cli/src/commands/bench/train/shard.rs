@@ -248,7 +248,7 @@ pub(crate) fn parse_result(spec: &Spec, value: &Value) -> Result<ShardResult, St
         Spec::Memory(spec) => {
             let result: MemoryResult = serde_json::from_value(value.clone()).map_err(invalid)?;
             let requested = (&spec.model, &spec.variant, spec.steps);
-            if (&result.model, &result.variant, result.steps_requested) != asked {
+            if (&result.model, &result.variant, result.steps_asked) != requested {
                 return Err("its result belongs to another shard".to_owned());
             }
             if result.lost.len() > result.steps_asked as usize {
