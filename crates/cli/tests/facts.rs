@@ -45,9 +45,9 @@ fn unverified_and_disputed_values_are_shown_as_such() {
     let gpu = told(&["facts", "gpu", "A30"]);
     assert!(gpu.contains("933 (unverified)"), "{gpu}");
     let gpu = told(&["facts", "gpu", "B300"]);
-    assert!(gpu.contains("not followed: kept as the maximum"), "{gpu}");
+    assert!(gpu.contains("not used: kept as the maximum"), "{gpu}");
     let branch = told(&["facts", "driver", "580"]);
-    assert!(branch.contains("v580 says 2028-08; not followed"), "{branch}");
+    assert!(branch.contains("v580 says 2028-08; not used"), "{branch}");
     let xid = told(&["facts", "xid", "63"]);
     assert!(xid.contains("gpud says fatal"), "{xid}");
 }

