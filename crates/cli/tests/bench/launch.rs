@@ -97,12 +97,7 @@ fn every_operation_has_a_cost() {
     }
     let table = launch(driver.path(), &["--repeats", "2", "--launches", "10"]);
     assert_eq!(table.code, 0, "{}", table.stderr);
-    for word in [
-        "A GPU of no kind, compute capability 9.0",
-        "stream",
-        "synchronous",
-        "10 per",
-    ] {
+    for word in ["A GPU of no kind, compute capability 9.0", "stream", "synchronous", "10 per"] {
         assert!(table.stdout.contains(word), "{word}: {}", table.stdout);
     }
 }
