@@ -56,6 +56,9 @@ const OPEN_KEYS: &[&str] = &["public", "primary", "foreign", "sort", "partition"
 const PASSWORD_PROGRAMS: &[&str] =
     &["sshpass", "mysql", "mariadb", "ipmitool", "racadm", "docker login", "podman login"];
 
+/// The group after a name with a qualifier.
+const QUALIFIED: &str = "qualified";
+
 /// Forms of secrets, whatever stands before them. Each has its hints.
 const FORMS: &[(&[&str], &str)] = &[
     (&["akia", "asia"], r"(?:AKIA|ASIA)[A-Z0-9]{16}"),
@@ -97,7 +100,8 @@ enum Extent {
     /// Where the pattern ends, or where its second group begins.
     Pattern,
     /// Where a word ends, or what is in quotation marks. A second group is a mere space, or the like,
-    /// between a name and a value: then the value must look like one.
+    /// between a name and a value: then the value must look like one. A group [`QUALIFIED`] follows a
+    /// name with a qualifier: then the value must look random.
     Value,
     /// Where the line ends, or the string that has the header.
     Header,
@@ -138,20 +142,27 @@ fn rules() -> Vec<Rule> {
     let weak = r#"\\*["']?[\s\x00]+(?:is[\s\x00]+)?|\\*["'],[\s\x00]*"#;
     let more = r"[a-z0-9_-]{0,32}(?:\.(?:data|key|string|text|value))?";
     let part = r"(?:[_-]?(?:id|value|data|file|content|string|hash|base64|[0-9]{1,9})){0,3}";
+    // The qualifier of `GITHUB_TOKEN_RO`; that of `token_count` has no such value.
+    let qualified = &format!(r"(?:[_-][a-z0-9]{{1,32}}){{1,3}}{is}(?<{QUALIFIED}>)");
     let any = r"[^\s\x00]";
 
     let mut all = vec![
         named(SECRETS, always, &format!("{more}(?:{is}|({weak}))"), any),
         // `Failed to set up credentials: Protocol error` is no secret.
         named(&["credential"], always, &format!(r"{more}(?:(:\s+|{weak})|{is})"), any),
-        // `tokenizer` and `token_count` are no secrets.
-        named(&["token"], always, &format!("{part}(?:{is}|({weak}))"), any),
+        // `tokenizer` is no secret.
+        named(&["token"], always, &format!("{part}(?:{is}|({weak})|{qualified})"), any),
         // `tokens=4096` is a count, and `tokens: all of them` is a sentence.
-        named(&["tokens"], always, &format!(r"(?:(:\s+)|{is})"), r#"[\["'\\]*[a-z]"#),
-        named(&["key"], of_secret_key, &format!("s?{part}(?:{is}|({weak}))"), any),
+        named(&["tokens"], always, &format!(r"(?:(:\s+)|{is})"), r#"[\["'\\]*[0-9.]*[a-z]"#),
+        named(&["key"], of_secret_key, &format!("s?{part}(?:{is}|({weak})|{qualified})"), any),
         // `pass:12` is a count.
-        named(&["pass"], in_name, &format!("[_-]?[0-9]{{0,9}}{is}"), r"(?:\d{4}|\d{0,3}[^\d\s,;])"),
-        named(&["-pass"], of_flag, r"[\s\x00=]+", r"[^\s\x00-]"),
+        named(
+            &["pass"],
+            of_pass,
+            &format!("(?:[_-]?[0-9]{{0,9}}{is}|{qualified})"),
+            r"(?:\d{4}|\d{0,3}[^\d\s,;])",
+        ),
+        named(&["-pass"], of_pass_flag, r#"(?:[\s\x00=]+|\\*["'],[\s\x00]*)"#, r"[^\s\x00-]"),
         // `PWD=/root` is a folder.
         named(&["pwd"], in_name, is, r"[^\s\x00/]"),
         named(&["jwt", "psk"], in_name, is, any),
@@ -280,8 +291,13 @@ impl Rule {
             Extent::Value => value_len(kept, value),
             Extent::Header => header_len(before, kept, value),
         };
-        let is_weak = matches!(self.extent, Extent::Value) && second.is_some();
-        if len == 0 || is_weak && !is_likely(before, &value[..len]) {
+        let value = &value[..len];
+        let is_secret = match self.extent {
+            Extent::Value if found.name(QUALIFIED).is_some() => is_likely(false, value),
+            Extent::Value if second.is_some() => is_likely(is_flag(before), value),
+            _ => true,
+        };
+        if len == 0 || !is_secret {
             return None;
         }
         let start = hint + kept.len();
@@ -303,6 +319,15 @@ fn in_name(before: &str, from: &str) -> bool {
     !last.is_ascii_alphanumeric() || is_camel || bytes.next() == Some(b'\\')
 }
 
+/// Whether `pass` begins a part of a name, or ends one in capitals: `SSHPASS`, but not `BYPASS`.
+fn of_pass(before: &str, from: &str) -> bool {
+    let name =
+        near(before).bytes().rev().take_while(|it| it.is_ascii_alphanumeric() || *it == b'_');
+    let in_capitals =
+        || from.starts_with("PASS") && !name.clone().any(|it| it.is_ascii_lowercase());
+    in_name(before, from) || in_capitals() && !before.ends_with("BY")
+}
+
 /// Whether `key` is that of `jwt_key`, `signingKey` or `api key`, but not of `Monkey` or of `P_Key`.
 fn of_secret_key(before: &str, from: &str) -> bool {
     let before = near(before);
@@ -320,6 +345,11 @@ fn of_secret_key(before: &str, from: &str) -> bool {
 /// Whether a hint begins an argument of a command, or follows the first `-` of one.
 fn of_flag(before: &str, _: &str) -> bool {
     before.is_empty() || before.ends_with([' ', '\t', '\0', '"', '\'', '-'])
+}
+
+/// Whether a hint ends the name of a flag: `--db-pass`.
+fn of_pass_flag(before: &str, from: &str) -> bool {
+    of_flag(before, from) || is_flag(before)
 }
 
 fn of_password_flag(before: &str, from: &str) -> bool {
@@ -351,11 +381,15 @@ fn near(text: &str) -> &str {
     &text[from..]
 }
 
+/// Whether the name that ends a text is that of a flag.
+fn is_flag(before: &str) -> bool {
+    let of_name = |it: &u8| it.is_ascii_alphanumeric() || b"_.-".contains(it);
+    near(before).bytes().rev().take_while(of_name).last() == Some(b'-')
+}
+
 /// Whether what follows a name after a mere space is its value: the name is a flag, as in
 /// `--password abc`, or the value is no word of a sentence, as in `passphrase ab12cd`.
-fn is_likely(before: &str, value: &str) -> bool {
-    let of_name = |it: &u8| it.is_ascii_alphanumeric() || b"_.-".contains(it);
-    let is_flag = near(before).bytes().rev().take_while(of_name).last() == Some(b'-');
+fn is_likely(is_flag: bool, value: &str) -> bool {
     let has = |is: fn(&u8) -> bool| value.as_bytes().iter().any(is);
     let is_random = value.len() > NEAR_BYTES
         || value.len() >= 6 && has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic);
@@ -651,6 +685,19 @@ mod tests {
             "--account-key LEAK",
             "train --wandb-api-key LEAK",
             "WANDB_API_KEY LEAK71",
+            "API_TOKENS=9f86d0LEAK72",
+            r#""auth_tokens": ["9LEAK"]"#,
+            "GITHUB_TOKEN_RO=LEAK73",
+            "HF_TOKEN_READ=LEAK74",
+            "API_KEY_OPENAI=LEAK75",
+            "DB_PASS_PROD=LEAK76",
+            "SSHPASS=LEAK sshpass -e ssh host",
+            "BMCPASS: LEAK",
+            "IPMIPASS=LEAK",
+            "PGPASS=LEAK",
+            r#""ADMINPASS": "LEAK""#,
+            "dump --db-pass LEAK --all",
+            r#"["dump","--db-pass","LEAK"]"#,
         ];
         for text in planted {
             let (got, _) = redacted(text);
@@ -718,6 +765,7 @@ NVreg_RegistryDwords="PerfLevelSrc=0x2222;RMSecBusResetEnable=1"
         SW Power Cap                      : Not Active
         Remapping Failure Occurred        : No
     ECC Mode Bypass: enabled
+    L2_BYPASS=on, ATS_BYPASS: enabled
 nvidia-smi -pm 1 -pl 700
 mlx5_core 0000:3b:00.0: Port module event: module 0, Cable plugged
 mlx5_0: local QP operation err, lkey=0x1ff, rkey: 0x2ab, P_Key: 0xffff, bad_pkey_counter: 0
@@ -740,6 +788,7 @@ slurmd: error: Invalid job credential from 10.0.0.5
 train.py --max-tokens 4096 tokens_per_second=12.5 tokenizer=llama tokens=4096 num_tokens: 12
 step 12: tokens: 8192, token_count=7, the token is expired, unexpected token in line 3
 https://docs.nvidia.com/deploy https://host:8080/x/@scope/y oci://host:5000/img@sha256:ab
+token_limit=4096 token_type: access --rsa-key-bits=2048 SSH_KEY_PATH=/etc/a1b2.pem pass_rate: 99.5%
 docker run -p 8080:80 -u 1000 nvcr.io/nvidia/pytorch:25.01-py3
 {"at":"2026-11-18T05:00:00Z","code":"gpu.xid","key":"Xid 79","fault_key":"a","count":1}
 "#;
