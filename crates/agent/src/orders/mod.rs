@@ -19,6 +19,7 @@ mod eyes;
 pub(crate) mod file;
 mod hands;
 pub(crate) mod host;
+mod last_bytes;
 mod ledger;
 pub mod mark;
 mod node;

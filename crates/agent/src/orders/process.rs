@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use super::last_bytes::LastBytes;
+
 /// So much of what a program prints is kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// So much of it is repeated where it failed.
@@ -99,8 +101,19 @@ pub(super) struct Ran {
 #[derive(Debug)]
 pub(super) struct Printed {
     pub(super) bytes: Vec<u8>,
-    /// Whether this is all of it.
+    /// Bytes before them that were dropped.
+    pub(super) dropped_bytes: u64,
+    /// Whether it was read to its end.
     pub(super) is_whole: bool,
+}
+
+/// What is kept of an output that is longer than [`OUTPUT_BYTES_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// The beginning. The pipe is closed then, which ends most programs.
+    First,
+    /// The end: the program runs on.
+    Last,
 }
 
 impl Printed {
@@ -186,11 +199,12 @@ pub(super) fn while_wanted<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
+    keep: Keep,
     wanted: &dyn Fn() -> bool,
 ) -> Result<Ran, ProcessError> {
     let mut command = made(program, words);
     command.process_group(0);
-    whole(command, &Limits { group: Group::ItsOwn, ..Limits::of(deadline) }, wanted)
+    whole(command, &Limits { group: Group::ItsOwn, keep, ..Limits::of(deadline) }, wanted)
 }
 
 fn made<A: AsRef<OsStr>>(program: &OsStr, words: impl IntoIterator<Item = A>) -> Command {
@@ -211,11 +225,13 @@ struct Limits {
     deadline: Duration,
     output_wait: Duration,
     group: Group,
+    /// Of stdout.
+    keep: Keep,
 }
 
 impl Limits {
     fn of(deadline: Duration) -> Self {
-        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Ours }
+        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Ours, keep: Keep::First }
     }
 }
 
@@ -230,7 +246,8 @@ fn whole(
         spawned.map_err(|err| ProcessError::DidNotStart { program: program.clone(), err })?;
     // The command has the input open as well.
     drop(command);
-    let (out, err) = (Reader::start(child.stdout.take()), Reader::start(child.stderr.take()));
+    let out = Reader::start(child.stdout.take(), limits.keep);
+    let err = Reader::start(child.stderr.take(), Keep::First);
     let has_exited = wait(&child, limits.deadline, wanted);
     // Before it is reaped: until then its number, which is the group's, is not given again.
     if let (Group::ItsOwn, Some(pid)) = (limits.group, pid(&child)) {
@@ -253,16 +270,16 @@ fn whole(
 
 /// Reads in the background: a program that prints much must not wait for us, nor we for one that prints for ever.
 struct Reader {
-    bytes: Arc<Mutex<Vec<u8>>>,
+    output: Arc<Mutex<LastBytes>>,
     /// Told at the end of the output, and dropped without that at the limit.
     ended: Receiver<()>,
 }
 
 impl Reader {
-    fn start<R: Read + Send + 'static>(from: Option<R>) -> Self {
+    fn start<R: Read + Send + 'static>(from: Option<R>, keep: Keep) -> Self {
         let (sender, ended) = channel();
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let shared = Arc::clone(&bytes);
+        let output = Arc::new(Mutex::new(LastBytes::new(OUTPUT_BYTES_MAX)));
+        let shared = Arc::clone(&output);
         std::thread::spawn(move || {
             let Some(mut from) = from else { return };
             let mut piece = [0; 16 << 10];
@@ -276,21 +293,28 @@ impl Reader {
                     Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => return,
                 };
-                let mut bytes = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let room = OUTPUT_BYTES_MAX - bytes.len();
-                bytes.extend_from_slice(&piece[..count.min(room)]);
-                if count > room {
+                let mut output = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = match keep {
+                    Keep::First => OUTPUT_BYTES_MAX - output.len(),
+                    Keep::Last => count,
+                };
+                output.push(&piece[..count.min(room)]);
+                // Without a limit it ends when the output was taken: a process that is left behind may
+                // print for ever.
+                let is_taken = keep == Keep::Last && Arc::strong_count(&shared) == 1;
+                if count > room || is_taken {
                     return;
                 }
             }
         });
-        Self { bytes, ended }
+        Self { output, ended }
     }
 
     fn printed(self, patience: Duration) -> Printed {
         let is_whole = self.ended.recv_timeout(patience).is_ok();
-        let bytes = std::mem::take(&mut *self.bytes.lock().unwrap_or_else(PoisonError::into_inner));
-        Printed { bytes, is_whole }
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bytes, dropped_bytes) = output.take();
+        Printed { bytes, dropped_bytes, is_whole }
     }
 }
 
@@ -331,6 +355,10 @@ mod tests {
         run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms))
     }
 
+    fn shell_while(wanted: &dyn Fn() -> bool, script: &str, keep: Keep) -> Ran {
+        while_wanted(OsStr::new("sh"), ["-c", script], PATIENCE, keep, wanted).unwrap()
+    }
+
     #[test]
     fn what_it_prints_and_how_it_ends_is_told() {
         assert_eq!(shell("echo well", 300_000).unwrap(), "well\n");
@@ -355,9 +383,21 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() < 3
         };
-        let ran = while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, &wanted).unwrap();
+        let ran =
+            while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, Keep::First, &wanted).unwrap();
         assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
         assert!(begun.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn the_last_bytes_of_a_long_output_are_kept_from_the_beginning_of_a_line() {
+        let script = "yes 'a line' | head -c 14000000; echo the last line; exit 3";
+        let Ran { end, stdout, .. } = shell_while(&|| true, script, Keep::Last);
+        assert!(matches!(end, End::Exited(status) if status.code() == Some(3)), "{end:?}");
+        let text = stdout.text();
+        assert!(text.starts_with("a line\n") && text.ends_with("\nthe last line\n"));
+        assert!(stdout.is_whole && text.len() <= OUTPUT_BYTES_MAX);
+        assert_eq!(stdout.dropped_bytes + text.len() as u64, 14_000_014);
     }
 
     #[test]
@@ -396,12 +436,12 @@ mod tests {
         let path = folder.path().join("pid");
         let wanted = || !path.exists();
         let script = leaves_a_child(&path, "echo so far; wait");
-        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &wanted).unwrap();
+        let ran = shell_while(&wanted, &script, Keep::First);
         assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
         until_it_is_over(&path);
         std::fs::remove_file(&path).unwrap();
         let script = leaves_a_child(&path, "echo all; exit 3");
-        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &|| true).unwrap();
+        let ran = shell_while(&|| true, &script, Keep::First);
         assert_eq!(ran.ended().unwrap(), (Some(3), "all\n".to_owned(), String::new()));
         until_it_is_over(&path);
     }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use farrier_hardware::kmsg;
 use flate2::read::GzDecoder;
 
-use super::super::process::{self, End, Ran};
+use super::super::last_bytes::LastBytes;
+use super::super::process::{self, End, Keep, Printed, Ran};
 use super::super::task::Task;
 use super::{Ended, artifact};
 use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private};
@@ -30,7 +31,7 @@ const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
 /// A busy machine with a large journal takes a few seconds.
 const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
-/// The last lines of the previous boot: of 100 bytes each they fill about half of what is kept.
+/// The last lines of the previous boot: of 200 bytes each they fill what is kept.
 const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
 /// `nvidia-smi -q` takes seconds for eight GPUs, and hangs where the driver does.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
@@ -170,41 +171,23 @@ fn unpacked(path: &Path) -> Result<Content, SourceError> {
 
 /// The last bytes of what can be read, from the beginning of a line.
 fn last_of(mut from: impl Read, keep_bytes: usize, path: &Path) -> Content {
-    let (mut content, mut piece) = (Content::default(), vec![0; 64 << 10]);
-    loop {
+    let (mut last, mut piece) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
+    let cut_off_by = loop {
         match from.read(&mut piece) {
-            Ok(0) => break,
-            Ok(count) => content.bytes.extend_from_slice(&piece[..count]),
-            Err(err) => {
-                content.cut_off_by = Some(SourceError::Read { path: path.to_owned(), err });
-                break;
-            }
+            Ok(0) => break None,
+            Ok(count) => last.push(&piece[..count]),
+            Err(err) => break Some(SourceError::Read { path: path.to_owned(), err }),
         }
-        // Not with each piece: all that is kept is moved.
-        if content.bytes.len() >= 2 * keep_bytes {
-            drop_first(&mut content, keep_bytes);
-        }
-    }
-    if content.bytes.len() > keep_bytes || content.dropped_bytes > 0 {
-        drop_first(&mut content, keep_bytes);
-        let line = content.bytes.iter().position(|byte| *byte == b'\n');
-        let after = line.map_or(0, |at| content.bytes.len() - at - 1);
-        drop_first(&mut content, after);
-    }
-    content
-}
-
-fn drop_first(content: &mut Content, keep_bytes: usize) {
-    let count = content.bytes.len().saturating_sub(keep_bytes);
-    content.bytes.drain(..count);
-    content.dropped_bytes += count as u64;
+    };
+    let (bytes, dropped_bytes) = last.take();
+    Content { bytes, dropped_bytes, cut_off_by }
 }
 
 fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// What a program prints on stdout, also where it fails or hangs after that: with a lost GPU
+/// The end of what a program prints on stdout, also where it fails or hangs after that: with a lost GPU
 /// `nvidia-smi` prints the others and exits with an error. The first word starts it.
 fn output_of(
     task: &Task<'_>,
@@ -218,8 +201,8 @@ fn output_of(
     let program = program.to_owned();
     let wanted = || task.is_wanted() && task.has_time();
     let first = words.remove(0);
-    let Ran { end, stdout, stderr, .. } = process::while_wanted(&first, words, after, &wanted)
-        .map_err(|err| {
+    let Ran { end, stdout, stderr, .. } =
+        process::while_wanted(&first, words, after, Keep::Last, &wanted).map_err(|err| {
             let (program, status) = (program.clone(), "not started".to_owned());
             SourceError::Failed { program, status, stderr: err.to_string() }
         })?;
@@ -240,7 +223,10 @@ fn output_of(
     };
     match problem {
         Some(err) if stdout.bytes.is_empty() => Err(err),
-        cut_off_by => Ok(Content { cut_off_by, ..Content::from(stdout.bytes) }),
+        cut_off_by => {
+            let Printed { bytes, dropped_bytes, .. } = stdout;
+            Ok(Content { bytes, dropped_bytes, cut_off_by })
+        }
     }
 }
 
