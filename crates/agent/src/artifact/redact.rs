@@ -21,6 +21,9 @@ const END: &str = "-----END";
 /// Lines of a private key; the longest in use have about a hundred.
 const KEY_LINES_MAX: usize = 200;
 
+/// The checksum after a PGP key: `=` and four characters.
+const CHECKSUM_CHARS: usize = 5;
+
 /// Input between two questions whether to go on.
 const ASK_BYTES: usize = 64 << 10;
 
@@ -496,19 +499,32 @@ fn has_marker(line: &str, marker: &str) -> bool {
     line.split_once(marker).is_some_and(|(_, rest)| rest.contains("PRIVATE KEY"))
 }
 
-/// Takes the last lines away that may belong to a private key.
+/// Takes the last lines away that may belong to a private key. The last of them may be short, also
+/// before the checksum of a PGP key.
 fn cut_key(out: &mut String) {
-    while let Some(line) = out.split_inclusive('\n').next_back().filter(|it| is_of_key(it)) {
+    let mut may_be_short = true;
+    while let Some(line) = out.split_inclusive('\n').next_back() {
+        let last = last_word(line);
+        if !(is_of_key(line) || may_be_short && is_base64(last)) {
+            return;
+        }
+        may_be_short &= last.len() == CHECKSUM_CHARS && last.starts_with('=');
         out.truncate(out.len() - line.len());
     }
+}
+
+fn is_base64(text: &str) -> bool {
+    text.bytes().all(|it| it.is_ascii_alphanumeric() || b"+/=".contains(&it))
+}
+
+fn last_word(line: &str) -> &str {
+    line.trim().rsplit(' ').next().unwrap_or_default()
 }
 
 /// Whether a line may belong to a private key: base64, also after a time and the like, or a header.
 fn is_of_key(line: &str) -> bool {
     let line = line.trim();
-    let is_base64 =
-        |it: &str| it.bytes().all(|it| it.is_ascii_alphanumeric() || b"+/=".contains(&it));
-    let last = line.rsplit(' ').next().unwrap_or_default();
+    let last = last_word(line);
     is_base64(line)
         || is_base64(last) && last.len() >= 32
         || ["Proc-Type:", "DEK-Info:", "Comment:", "Version:"].iter().any(|it| line.starts_with(it))
@@ -740,6 +756,13 @@ mod tests {
         assert_eq!(redacted(cut), ("[redacted private key]\nb c\n".to_owned(), 1));
         let cut = "b c\nMIIEvQIBADANBgkqhkiG9w\nAbc=\n-----END PRIVATE KEY-----\n";
         assert_eq!(redacted(cut), ("b c\n[redacted private key]\n".to_owned(), 1));
+        // In a log each line begins with a time; the last of the key is short.
+        let end = "[1.4] -----END PRIVATE KEY-----\n";
+        let cut = format!("b c.\n[1.2] MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n[1.3] Abc=\n{end}");
+        assert_eq!(redacted(&cut), ("b c.\n[redacted private key]\n".to_owned(), 1));
+        let cut =
+            format!("b c.\n[1.1] MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n[1.2] Abc=\n[1.3] =abcd\n{end}");
+        assert_eq!(redacted(&cut), ("b c.\n[redacted private key]\n".to_owned(), 1));
         let mentioned = "no -----BEGIN RSA PRIVATE KEY in it\nwhat else was wrong\n";
         assert_eq!(redacted(mentioned).0, "[redacted private key]\nwhat else was wrong\n");
         // Another key ends the mention of one.
