@@ -16,7 +16,7 @@ use super::super::last_bytes::LastBytes;
 use super::super::process::{self, End, Keep, Printed, Ran};
 use super::super::task::Task;
 use super::{Ended, artifact};
-use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private};
+use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private, redact};
 use crate::journal::{Fold, segment};
 
 const KERNEL_BYTES: u64 = 4 << 20;
@@ -207,7 +207,7 @@ fn output_of(
             SourceError::Failed { program, status, stderr: err.to_string() }
         })?;
     let failed = |status: String| {
-        let (program, stderr) = (program.clone(), end_of(&stderr.text()));
+        let (program, stderr) = (program.clone(), end_of(&stderr.bytes));
         SourceError::Failed { program, status, stderr }
     };
     let problem = match end {
@@ -230,7 +230,10 @@ fn output_of(
     }
 }
 
-fn end_of(text: &str) -> String {
+/// Redacted before it is cut: a secret of which only the end is left could not be recognised.
+fn end_of(stderr: &[u8]) -> String {
+    let (text, _) = redact(stderr, &|| true).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let text = text.trim();
     let from = text.char_indices().rev().nth(STDERR_CHARS - 1).map_or(0, |(at, _)| at);
     text[from..].to_owned()
@@ -312,6 +315,13 @@ mod tests {
         assert_eq!(content.dropped_bytes + kept.len() as u64, text.len() as u64);
         let whole = last_of(text.as_bytes(), text.len(), Path::new("report"));
         assert_eq!((whole.bytes.len(), whole.dropped_bytes), (text.len(), 0));
+    }
+
+    #[test]
+    fn a_secret_on_stderr_is_removed_before_its_beginning_is_cut_off() {
+        let stderr = format!("no such device\npassword={}", "LEAK".repeat(STDERR_CHARS));
+        assert_eq!(end_of(stderr.as_bytes()), "no such device\npassword=[redacted]");
+        assert_eq!(end_of("x".repeat(1000).as_bytes()).len(), STDERR_CHARS);
     }
 
     #[test]
