@@ -128,7 +128,7 @@ impl ArtifactStore {
         // Where this fails, the content has no record, and goes with the next one or the next start.
         describe(&folder, record)?;
         // It is received: what is beyond the limits is deleted with the next one.
-        if let Err(err) = self.prune(&folder, record.at) {
+        if let Err(err) = self.prune(&folder, record) {
             tracing::warn!(%err, "cannot delete old artifacts");
         }
         Ok(())
@@ -173,21 +173,30 @@ impl ArtifactStore {
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes what is beyond the limits: of this node, then of all.
-    fn prune(&self, folder: &Path, now: Timestamp) -> io::Result<()> {
-        for record in records(folder)?.iter().skip(PER_NODE) {
-            delete(folder, record)?;
+    /// Deletes what is beyond the limits: of this node, then of all. The `latest` stays, also where
+    /// the wall clock was set back and it seems to be the oldest.
+    fn prune(&self, of_node: &Path, latest: &Record) -> io::Result<()> {
+        let is_latest = |folder: &Path, record: &Record| {
+            folder == of_node && record.generation == latest.generation
+        };
+        for record in records(of_node)?.iter().skip(PER_NODE) {
+            if !is_latest(of_node, record) {
+                delete(of_node, record)?;
+            }
         }
-        delete_orphans(folder)?;
+        delete_orphans(of_node)?;
         let mut all = Vec::new();
         for folder in node_folders(&self.dir)? {
             all.extend(records(&folder)?.into_iter().map(|record| (folder.clone(), record)));
         }
-        all.sort_by_key(|(_, record)| std::cmp::Reverse(record.at));
+        all.sort_by_key(|(folder, record)| {
+            std::cmp::Reverse((is_latest(folder, record), record.at))
+        });
         let mut bytes = 0_u64;
         for (folder, record) in all {
             bytes = bytes.saturating_add(record.bytes);
-            if bytes > BYTES_MAX || now.duration_since(record.at) > AGE_MAX {
+            let is_old = latest.at.duration_since(record.at) > AGE_MAX;
+            if (bytes > BYTES_MAX || is_old) && !is_latest(&folder, &record) {
                 delete(&folder, &record)?;
             }
         }
@@ -208,7 +217,7 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// What a folder has, the newest first.
+/// What a folder has, the newest first: by its orders, since the wall clock may have been set back.
 fn records(folder: &Path) -> io::Result<Vec<Record>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -224,7 +233,7 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
             }
         }
     }
-    records.sort_by_key(|it| std::cmp::Reverse((it.at, it.generation)));
+    records.sort_by_key(|it| std::cmp::Reverse((it.first_seq, it.generation)));
     Ok(records)
 }
 
@@ -294,11 +303,22 @@ mod tests {
     use super::*;
 
     fn put(store: &ArtifactStore, node: &str, generation: u64, first_seq: u64) {
+        put_at(store, node, (generation, first_seq), generation, 5);
+    }
+
+    /// One that says that it has so many bytes.
+    fn put_at(
+        store: &ArtifactStore,
+        node: &str,
+        (generation, first_seq): (u64, u64),
+        at_s: u64,
+        bytes: u64,
+    ) {
         let node = node.parse().unwrap();
         let place = Place::in_pool("train".parse().unwrap());
-        let at = Timestamp::from_second(i64::try_from(generation).unwrap()).unwrap();
+        let at = Timestamp::from_second(i64::try_from(at_s).unwrap()).unwrap();
         let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
-        (record.bytes, record.sha256) = (5, "ab".to_owned());
+        (record.bytes, record.sha256) = (bytes, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();
         incoming.write_all(b"bytes").unwrap();
         store.finish(&node, &record, incoming).unwrap();
@@ -349,6 +369,26 @@ mod tests {
         put(&store, "a", 1, 10);
         put(&store, "b", 31 * 24 * 3600, 10);
         assert!(store.list(&"a".parse().unwrap(), 10).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_new_one_stays_when_the_wall_clock_was_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ArtifactStore::open(dir.path()).unwrap();
+        let numbers = |node: &str| {
+            let listed = store.list(&node.parse().unwrap(), 10).unwrap();
+            listed.iter().map(|it| it.generation).collect::<Vec<_>>()
+        };
+        for generation in 1..=4 {
+            put_at(&store, "a", (generation, 10), 1000 + generation, 5);
+        }
+        put_at(&store, "a", (5, 10), 7, 5);
+        assert_eq!(numbers("a"), [5, 4, 3, 2]);
+        // The others make room, whatever their time.
+        put_at(&store, "b", (1, 10), 2000, BYTES_MAX - 15);
+        assert_eq!((numbers("a"), numbers("b")), (vec![4, 3, 2], vec![1]));
+        put_at(&store, "a", (6, 10), 8, 50);
+        assert_eq!((numbers("a"), numbers("b")), (vec![6], vec![]));
     }
 
     #[test]
