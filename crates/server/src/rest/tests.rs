@@ -56,7 +56,7 @@ impl World {
         let path = folder.path().join("log");
         let core = Core::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
-        let artifacts = Arc::new(ArtifactStore::open(folder.path()).unwrap());
+        let artifacts = Arc::new(ArtifactStore::open(folder.path(), Timestamp::now()).unwrap());
         let roster = Arc::new(Roster::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);

@@ -28,7 +28,7 @@ impl Site {
 
     fn with_reserve(bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(ArtifactStore::open(dir.path()).unwrap());
+        let store = Arc::new(ArtifactStore::open(dir.path(), Timestamp::now()).unwrap());
         let receiver = Arc::new(Receiver::new(store, Arc::new(Space::new(Some(bytes)))));
         Self { dir, receiver, is_asked: Arc::new(AtomicBool::new(true)) }
     }
@@ -61,7 +61,7 @@ impl Site {
     }
 
     fn stored(&self, node: &str) -> Vec<String> {
-        let listed = self.receiver.store.list(&node.parse().unwrap(), 1).unwrap();
+        let listed = self.receiver.store.list(&node.parse().unwrap(), 1, Timestamp::now()).unwrap();
         listed.into_iter().map(|it| it.sha256).collect()
     }
 
