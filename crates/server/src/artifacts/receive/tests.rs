@@ -21,6 +21,11 @@ struct Sender {
     received: JoinHandle<Result<(), Status>>,
 }
 
+fn record(generation: u64, first_seq: u64) -> Record {
+    let place = farrier_fleet::fleet::Place::in_pool("train".parse().unwrap());
+    Record::new(generation, "collect-logs".to_owned(), first_seq, place, Timestamp::now())
+}
+
 impl Site {
     fn new() -> Self {
         Self::with_reserve(0)
@@ -43,9 +48,7 @@ impl Site {
                 if !is_asked.load(Ordering::Relaxed) {
                     return Err(Refusal::NoOrder(generation));
                 }
-                let place = farrier_fleet::fleet::Place::in_pool("train".parse().unwrap());
-                let order = "collect-logs".to_owned();
-                Ok(Record::new(generation, order, 1, place, Timestamp::now()))
+                Ok(record(generation, 1))
             };
             artifacts.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
         });
@@ -153,6 +156,26 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
     }
 }
 
+/// A stream that is reset while the file is written drops the handler, and not the writer.
+#[tokio::test]
+async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
+    let Site { receiver, dir: _dir, .. } = Site::new();
+    let node: NodeId = "a".parse().unwrap();
+    let record = record(7, 1);
+    let turn = receiver.turn(&node, &record).unwrap();
+    let header = ArtifactHeader { generation: 7, bytes: 7, sha256: vec![0; 32].into() };
+    let room = receiver.room(header.bytes);
+    let (chunks, written) = receiver.writer(node.clone(), record.clone(), header, (turn, room));
+    drop(written);
+    assert!(matches!(receiver.turn(&node, &record), Err(Refusal::Busy)));
+    assert_eq!(receiver.slots.available_permits(), AT_A_TIME - 1);
+    drop(chunks);
+    while receiver.slots.available_permits() < AT_A_TIME {
+        tokio::task::yield_now().await;
+    }
+    assert!(receiver.turn(&node, &record).is_ok());
+}
+
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
@@ -190,9 +213,14 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     let site = Site::new();
-    for _ in 0..PER_ORDER_MAX {
+    for _ in 0..ATTEMPTS_MAX - 1 {
         assert_eq!(site.send("a", "content").await, Ok(()));
     }
+    // One that fails counts too.
+    let wrong = site.sender("a");
+    wrong.begin("content").await;
+    wrong.chunk("CONTENT").await;
+    assert_eq!(wrong.end().await, Err(Code::InvalidArgument));
     assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
     let full = Site::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
