@@ -263,7 +263,8 @@ impl Receiver {
             }
             record.bytes = content.bytes;
             record.sha256 = hex(&content.sha256);
-            store.finish(&node, &record, incoming).map_err(Refusal::Store)
+            let is_kept = store.finish(&node, &record, incoming).map_err(Refusal::Store)?;
+            is_kept.then_some(()).ok_or(Refusal::NoOrder(record.generation))
         });
         (send, written)
     }

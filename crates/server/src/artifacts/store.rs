@@ -1,6 +1,7 @@
 //! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin` beside it.
 //! The record is written last: content without one is not shown, and deleted at the next start.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -67,8 +68,9 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
-    /// One change at a time.
-    changes: Mutex<()>,
+    /// One change at a time. It has the nodes that were retired since the server started, and the entry
+    /// with which each had enrolled: what one still sends is not kept.
+    changes: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 /// An artifact that is being received. It is deleted where it is not finished.
@@ -135,15 +137,19 @@ impl ArtifactStore {
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Puts a whole one in its place; one of the same order before it is replaced.
+    /// Puts a whole one in its place; one of the same order before it is replaced. It is not kept, and
+    /// this is false, where the node was retired meanwhile.
     pub(crate) fn finish(
         &self,
         node: &NodeId,
         record: &Record,
         mut incoming: Incoming,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         incoming.file.sync_all()?;
-        let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if retired.get(node).is_some_and(|first_seq| record.first_seq <= *first_seq) {
+            return Ok(false);
+        }
         let folder = self.folder(node);
         make_dir(&folder)?;
         File::open(&self.dir)?.sync_all()?;
@@ -157,12 +163,13 @@ impl ArtifactStore {
             tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
         }
         self.prune(record.at, Some((&folder, record)));
-        Ok(())
+        Ok(true)
     }
 
-    /// Deletes those of a node that is not of the fleet any more.
-    pub(crate) fn forget(&self, node: &NodeId) -> io::Result<()> {
-        let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Deletes those of a node that was retired, with the entry with which it had enrolled.
+    pub(crate) fn forget(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
+        let mut retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.insert(node.clone(), first_seq);
         match fs::remove_dir_all(self.folder(node)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
             _ => Ok(()),
@@ -372,7 +379,7 @@ mod tests {
         (record.bytes, record.sha256) = (bytes, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();
         incoming.write_all(b"bytes").unwrap();
-        store.finish(&node, &record, incoming).unwrap();
+        assert!(store.finish(&node, &record, incoming).unwrap());
     }
 
     #[test]
@@ -409,8 +416,11 @@ mod tests {
         put(&store, "a", 7, 10);
         assert_eq!(store.list(&node, 10, START).unwrap().len(), 4);
         assert!(newer.exists());
-        store.forget(&node).unwrap();
+        store.forget(&node, 10).unwrap();
         assert!(store.list(&node, 10, START).unwrap().is_empty() && !store.folder(&node).exists());
+        // The next node of that name has its own.
+        put(&store, "a", 1, 11);
+        assert_eq!(store.list(&node, 11, START).unwrap().len(), 1);
     }
 
     #[test]

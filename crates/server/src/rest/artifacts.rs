@@ -85,8 +85,8 @@ fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
 }
 
 /// Deletes those of a node that was retired. Where that fails they stay hidden, and go by their age.
-pub(super) async fn forget(call: &Call, node: NodeId) {
-    let _ = stored(call, move |store| store.forget(&node)).await;
+pub(super) async fn forget(call: &Call, node: NodeId, first_seq: u64) {
+    let _ = stored(call, move |store| store.forget(&node, first_seq)).await;
 }
 
 /// The node of the path, where the caller sees it, and since when it is that node.

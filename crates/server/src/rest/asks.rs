@@ -155,17 +155,17 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
         let id = node.clone();
         let look = call.site.brain.look(move |state| {
             let node = state.nodes.get(&id)?;
-            Some(caller.sees(&node.place))
+            Some((caller.sees(&node.place), node.first_seq))
         });
         match look.await? {
-            Some(true) => {
+            Some((true, first_seq)) => {
                 let why = reason.into_text();
                 let reply = take(&call, Event::Retired { node: node.clone(), why }).await?;
-                artifacts::forget(&call, node.clone()).await;
+                artifacts::forget(&call, node.clone(), first_seq).await;
                 call.site.stored(move |store| store.free_name(&node)).await?;
                 Ok(reply)
             }
-            Some(false) => Err(Failure::no_node(node.as_str())),
+            Some((false, _)) => Err(Failure::no_node(node.as_str())),
             None => free_held_name(&call, node).await,
         }
     })

@@ -210,6 +210,19 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
     assert!(site.stored("a").is_empty() && site.stored("b").is_empty());
 }
 
+/// The last check came before the node was retired, and the file is written after that.
+#[tokio::test]
+async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
+    let site = Site::new();
+    let sender = site.sender("a");
+    sender.begin("content").await;
+    sender.chunk("content").await;
+    site.receiver.store.forget(&"a".parse().unwrap(), 1).unwrap();
+    assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
+    assert!(!site.dir.path().join("artifacts/node-a").exists());
+    site.until_nothing_is_incoming().await;
+}
+
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     let site = Site::new();
