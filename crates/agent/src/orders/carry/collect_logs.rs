@@ -259,13 +259,23 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     Ok(text.into())
 }
 
-/// The end of the journal, over as many segments as it takes.
+/// The end of the journal.
 fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
-    let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), JOURNAL_BYTES, 0);
-    for number in segment::list(state_dir).map_err(failed)?.into_iter().rev() {
-        let part = tail(&segment::path(state_dir, number), left)?;
+    let numbers = segment::list(state_dir).map_err(failed)?;
+    segments_end(state_dir, &numbers, JOURNAL_BYTES)
+}
+
+/// The end of these segments, over as many as it takes.
+fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Content, SourceError> {
+    let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
+    for number in numbers.iter().rev() {
+        let part = match tail(&segment::path(state_dir, *number), left) {
+            // Deleted since it was listed, by its age.
+            Err(SourceError::Read { err, .. }) if err.kind() == io::ErrorKind::NotFound => continue,
+            part => part?,
+        };
         left = left.saturating_sub(part.bytes.len() as u64 + part.dropped_bytes);
         dropped_bytes += part.dropped_bytes;
         parts.push(part.bytes);
@@ -322,6 +332,16 @@ mod tests {
         let stderr = format!("no such device\npassword={}", "LEAK".repeat(STDERR_CHARS));
         assert_eq!(end_of(stderr.as_bytes()), "no such device\npassword=[redacted]");
         assert_eq!(end_of("x".repeat(1000).as_bytes()).len(), STDERR_CHARS);
+    }
+
+    #[test]
+    fn a_segment_that_was_deleted_since_it_was_listed_is_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in [2, 3] {
+            fs::write(segment::path(folder.path(), number), format!("{number}\n")).unwrap();
+        }
+        let content = segments_end(folder.path(), &[1, 2, 3], 100).unwrap();
+        assert_eq!((content.bytes.as_slice(), content.dropped_bytes), (&b"2\n3\n"[..], 0));
     }
 
     #[test]
