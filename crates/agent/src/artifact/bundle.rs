@@ -95,6 +95,12 @@ pub enum SourceError {
         /// The deadline.
         after: Duration,
     },
+    /// It was ended with the lease of its order.
+    #[error("`{program}` was ended: the lease of the order has ended")]
+    LeaseEnded {
+        /// Which.
+        program: String,
+    },
     /// The program failed.
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
@@ -131,6 +137,7 @@ impl SourceError {
             Self::NotInstalled { .. } => "not-installed",
             Self::NotThisMachine => "not-this-machine",
             Self::TimedOut { .. } => "timed-out",
+            Self::LeaseEnded { .. } => "lease-ended",
             Self::Failed { .. } => "failed",
             Self::Read { .. } => "unreadable",
             Self::Incomplete(_) => "incomplete",

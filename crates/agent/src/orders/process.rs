@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,7 +57,7 @@ pub enum ProcessError {
         /// The program.
         program: String,
     },
-    /// It ended well, and not all that it printed was read: what is missing must not count as empty.
+    /// Not all that it printed was read: what is missing must not count as empty.
     #[error(
         "the output of `{program}` is not complete: a process that it started still has it open, or it is longer than {OUTPUT_BYTES_MAX} bytes"
     )]
@@ -137,6 +137,10 @@ impl Ran {
         if status.success() {
             return Ok(());
         }
+        // The pipe was closed at the limit.
+        if status.signal() == Some(Signal::PIPE.as_raw()) && !self.stdout.is_whole {
+            return Err(ProcessError::Incomplete { program: self.program.clone() });
+        }
         let (err, out) = (self.stderr.text(), self.stdout.text());
         let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
         let said = said.unwrap_or("it said nothing").split_whitespace();
@@ -149,10 +153,15 @@ impl Ran {
         whole.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
-    /// Its exit code and what it printed on stdout and stderr, whichever code that is.
+    /// Its exit code and what it printed on stdout and stderr, whichever code that is. With 0 and 1
+    /// stdout has the result and must be whole; with others stderr says why there is none.
     pub(super) fn ended(&self) -> Result<(Option<i32>, String, String), ProcessError> {
-        let status = self.status()?;
-        Ok((status.code(), self.whole_stdout()?, self.stderr.text()))
+        let code = self.status()?.code();
+        let stdout = match code {
+            Some(0 | 1) => self.whole_stdout()?,
+            _ => self.stdout.text(),
+        };
+        Ok((code, stdout, self.stderr.text()))
     }
 }
 
@@ -468,6 +477,19 @@ mod tests {
         shell(&format!("kill {pid}"), 300_000).unwrap();
         // One that prints more than is kept is ended by SIGPIPE.
         let err = shell("exec head -c 5000000 /dev/zero", 300_000).unwrap_err();
-        assert!(matches!(err, ProcessError::Failed { .. }), "{err}");
+        assert!(matches!(err, ProcessError::Incomplete { .. }), "{err}");
+    }
+
+    #[test]
+    fn why_a_program_failed_is_known_where_its_output_is_not_whole() {
+        let ended = |code: u8| {
+            let script = format!("head -c 5000000 /dev/zero; echo no GPU >&2; exit {code}");
+            shell_while(&|| true, &script, Keep::First).ended()
+        };
+        let (code, _, stderr) = ended(2).unwrap();
+        assert_eq!((code, stderr.as_str()), (Some(2), "no GPU\n"));
+        for code in [0, 1] {
+            assert!(matches!(ended(code), Err(ProcessError::Incomplete { .. })), "{code}");
+        }
     }
 }

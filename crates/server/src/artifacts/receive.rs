@@ -14,6 +14,7 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
@@ -63,6 +64,13 @@ enum Refusal {
     Store(#[source] io::Error),
     #[error("the server is stopping")]
     Stopping,
+}
+
+/// Of a writer that did not end by itself.
+impl From<JoinError> for Refusal {
+    fn from(err: JoinError) -> Self {
+        if err.is_panic() { Self::Store(io::Error::other(err)) } else { Self::Stopping }
+    }
 }
 
 impl From<Refusal> for Status {
@@ -233,7 +241,7 @@ impl Receiver {
         let sent = parts.send_to(&chunks, check).await;
         drop(chunks);
         // Also where it was refused: when the node hears of that its turn has ended.
-        let written = written.await.map_err(|_| Refusal::Stopping)?;
+        let written = written.await.unwrap_or_else(|err| Err(Refusal::from(err)));
         sent?;
         written?;
         Ok(())

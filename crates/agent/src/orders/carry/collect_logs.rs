@@ -187,8 +187,7 @@ fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// The end of what a program prints on stdout, also where it fails or hangs after that: with a lost GPU
-/// `nvidia-smi` prints the others and exits with an error. The first word starts it.
+/// The end of what a program prints on stdout. The first word starts it.
 fn output_of(
     task: &Task<'_>,
     program: &str,
@@ -198,28 +197,39 @@ fn output_of(
     if !process::in_path(program) {
         return Err(SourceError::NotInstalled { program: program.to_owned() });
     }
-    let program = program.to_owned();
     let wanted = || task.is_wanted() && task.has_time();
     let first = words.remove(0);
-    let Ran { end, stdout, stderr, .. } =
-        process::while_wanted(&first, words, after, Keep::Last, &wanted).map_err(|err| {
-            let (program, status) = (program.clone(), "not started".to_owned());
-            SourceError::Failed { program, status, stderr: err.to_string() }
-        })?;
-    let failed = |status: String| {
-        let (program, stderr) = (program.clone(), end_of(&stderr.bytes));
+    match process::while_wanted(&first, words, after, Keep::Last, &wanted) {
+        Ok(ran) => printed_by(program, ran, after),
+        Err(err) => {
+            let (program, status) = (program.to_owned(), "not started".to_owned());
+            Err(SourceError::Failed { program, status, stderr: err.to_string() })
+        }
+    }
+}
+
+/// Also what a program printed before it failed or hung: with a lost GPU `nvidia-smi` prints the
+/// others and exits with an error.
+fn printed_by(program: &str, ran: Ran, after: Duration) -> Result<Content, SourceError> {
+    let Ran { end, stdout, stderr, .. } = ran;
+    let program = program.to_owned();
+    let failed = |program, status: String| {
+        let stderr = end_of(&stderr.bytes);
         SourceError::Failed { program, status, stderr }
     };
     let problem = match end {
         End::Exited(status) if status.success() && stdout.is_whole => None,
-        End::Exited(status) if status.success() => Some(failed("output not complete".to_owned())),
+        End::Exited(status) if status.success() => {
+            Some(failed(program, "output not complete".to_owned()))
+        }
         End::Exited(status) => {
             let signal = || "signal".to_owned();
-            Some(failed(status.code().map_or_else(signal, |code| format!("exit {code}"))))
+            let status = status.code().map_or_else(signal, |code| format!("exit {code}"));
+            Some(failed(program, status))
         }
-        End::Late | End::Unwanted => {
-            Some(SourceError::TimedOut { program: program.clone(), after })
-        }
+        End::Late => Some(SourceError::TimedOut { program, after }),
+        // The lease has ended, or the order was withdrawn: then there is no bundle.
+        End::Unwanted => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
         Some(err) if stdout.bytes.is_empty() => Err(err),
@@ -342,6 +352,19 @@ mod tests {
         }
         let content = segments_end(folder.path(), &[1, 2, 3], 100).unwrap();
         assert_eq!((content.bytes.as_slice(), content.dropped_bytes), (&b"2\n3\n"[..], 0));
+    }
+
+    #[test]
+    fn a_program_that_the_end_of_the_lease_ended_is_not_called_slow() {
+        let ran = |after_s, wanted: &dyn Fn() -> bool| {
+            let after = Duration::from_secs(after_s);
+            let ran = process::while_wanted("sleep".as_ref(), ["900"], after, Keep::Last, wanted);
+            printed_by("sleep", ran.unwrap(), after).unwrap_err()
+        };
+        let ended = ran(900, &|| false);
+        assert_eq!(ended.code(), "lease-ended");
+        assert_eq!(ended.to_string(), "`sleep` was ended: the lease of the order has ended");
+        assert_eq!(ran(0, &|| true).code(), "timed-out");
     }
 
     #[test]

@@ -186,6 +186,15 @@ async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
     assert!(receiver.turn(&node, &record).is_ok());
 }
 
+#[tokio::test]
+async fn a_writer_that_panics_is_not_a_server_that_stops() {
+    let panicked = tokio::spawn(async { panic!("a bug") }).await.unwrap_err();
+    assert!(matches!(Refusal::from(panicked), Refusal::Store(_)));
+    let stopped = tokio::spawn(std::future::pending::<()>());
+    stopped.abort();
+    assert!(matches!(Refusal::from(stopped.await.unwrap_err()), Refusal::Stopping));
+}
+
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
