@@ -157,9 +157,18 @@ pub(crate) struct Person {
 
 impl Person {
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
+        self.command(words).output().unwrap().into()
+    }
+
+    /// Starts it; its output goes nowhere.
+    pub(crate) fn spawn(&self, words: &[&str]) -> Child {
+        self.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = farrier(words);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
-        command.output().unwrap().into()
+        command
     }
 
     /// Runs it, and it is fine.
