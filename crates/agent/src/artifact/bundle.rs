@@ -111,6 +111,16 @@ pub enum SourceError {
         /// The end of what it printed to stderr.
         stderr: String,
     },
+    /// Too little of the disk is free.
+    #[error("the disk of `{}` has {free_bytes} bytes free, and {reserve_bytes} are needed", path.display())]
+    LowSpace {
+        /// A folder on that disk.
+        path: PathBuf,
+        /// What is free.
+        free_bytes: u64,
+        /// What has to be free.
+        reserve_bytes: u64,
+    },
     /// A file cannot be read.
     #[error("failed to read `{}`: {err}", path.display())]
     Read {
@@ -139,6 +149,7 @@ impl SourceError {
             Self::TimedOut { .. } => "timed-out",
             Self::LeaseEnded { .. } => "lease-ended",
             Self::Failed { .. } => "failed",
+            Self::LowSpace { .. } => "low-space",
             Self::Read { .. } => "unreadable",
             Self::Incomplete(_) => "incomplete",
             Self::BundleFull { .. } => "bundle-full",

@@ -38,6 +38,10 @@ const SMI_DEADLINE: Duration = Duration::from_secs(60);
 /// The script takes one to three minutes on a node of eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
+/// What has to be free on disk for the bug report: the script writes up to 64 MiB and packs that, and
+/// the node's own work needs the rest.
+const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
+
 /// What the bug report is written with: for this user only, and no larger than 64 MiB.
 const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
 
@@ -121,6 +125,10 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     if let Err(err) = make_private(&folder) {
         return Err(BundleError::Write { path: folder, err });
     }
+    if let Err(err) = check_space(&folder, BUG_REPORT_RESERVE_BYTES) {
+        bundle.add_gap(NAME, &err);
+        return Ok(());
+    }
     let path = folder.join(format!("bug-report-{}", std::process::id()));
     // Safe mode leaves out what is known to hang on a GPU that is lost.
     let words = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
@@ -151,6 +159,20 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         (None, problem) => Err(problem.unwrap_or_else(no_report)),
     };
     bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_wanted())
+}
+
+/// Whether so much of the disk of a folder is free.
+fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
+    let path = folder.to_owned();
+    let disk = match rustix::fs::statvfs(folder) {
+        Ok(disk) => disk,
+        Err(err) => return Err(SourceError::Read { path, err: err.into() }),
+    };
+    let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free_bytes < reserve_bytes {
+        return Err(SourceError::LowSpace { path, free_bytes, reserve_bytes });
+    }
+    Ok(())
 }
 
 /// A report, also one that was cut off while it was packed.
@@ -365,6 +387,16 @@ mod tests {
         assert_eq!(ended.code(), "lease-ended");
         assert_eq!(ended.to_string(), "`sleep` was ended: the lease of the order has ended");
         assert_eq!(ran(0, &|| true).code(), "timed-out");
+    }
+
+    #[test]
+    fn a_disk_with_too_little_space_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_space(folder.path(), 1).is_ok());
+        let err = check_space(folder.path(), u64::MAX).unwrap_err();
+        assert_eq!(err.code(), "low-space");
+        let err = check_space(&folder.path().join("absent"), 1).unwrap_err();
+        assert_eq!(err.code(), "unreadable");
     }
 
     #[test]
