@@ -308,8 +308,8 @@ impl Reader {
                     Keep::Last => count,
                 };
                 output.push(&piece[..count.min(room)]);
-                // Without a limit it ends when the output was taken: a process that is left behind may
-                // print for ever.
+                // Without a limit it ends when the output was taken: a process that is left behind
+                // may print for ever.
                 let is_taken = keep == Keep::Last && Arc::strong_count(&shared) == 1;
                 if count > room || is_taken {
                     return;

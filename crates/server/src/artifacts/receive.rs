@@ -325,8 +325,8 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
         }
     }
 
-    /// Gives the chunks to the writer, and tells it when that was all. It checks now and then, and in
-    /// the end, whether the node may still send it.
+    /// Gives the chunks to the writer, and tells it when that was all. It checks now and then, and
+    /// in the end, whether the node may still send it.
     async fn send_to<C: Future<Output = Result<(), Refusal>>>(
         &mut self,
         chunks: &mpsc::Sender<Piece>,

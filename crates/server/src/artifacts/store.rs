@@ -68,8 +68,8 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
-    /// One change at a time. It has the nodes that were retired since the server started, and the entry
-    /// with which each had enrolled: what one still sends is not kept.
+    /// One change at a time. It has the nodes that were retired since the server started, and the
+    /// entry with which each had enrolled: what one still sends is not kept.
     changes: Mutex<BTreeMap<NodeId, u64>>,
 }
 
@@ -90,8 +90,8 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// The store in a server's folder. What a server that ended has left without a record is deleted, and
-    /// what is beyond the limits.
+    /// The store in a server's folder. What a server that ended has left without a record is
+    /// deleted, and what is beyond the limits.
     pub(crate) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
         let dir = dir.join("artifacts");
         make_dir(&dir)?;
@@ -137,8 +137,8 @@ impl ArtifactStore {
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Puts a whole one in its place; one of the same order before it is replaced. It is not kept, and
-    /// this is false, where the node was retired meanwhile.
+    /// Puts a whole one in its place; one of the same order before it is replaced. It is not kept,
+    /// and this is false, where the node was retired meanwhile.
     pub(crate) fn finish(
         &self,
         node: &NodeId,

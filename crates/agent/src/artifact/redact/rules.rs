@@ -73,9 +73,9 @@ pub(super) struct Rule {
 enum Extent {
     /// Where the pattern ends, or where its second group begins.
     Pattern,
-    /// Where a word ends, or what is in quotation marks. A second group is a mere space, or the like,
-    /// between a name and a value: then the value must look like one. A group [`QUALIFIED`] follows a
-    /// name with a qualifier: then the value must look random.
+    /// Where a word ends, or what is in quotation marks. A second group is a mere space, or the
+    /// like, between a name and a value: then the value must look like one. A group [`QUALIFIED`]
+    /// follows a name with a qualifier: then the value must look random.
     Value,
     /// Where the line ends, or the string that has the header.
     Header,

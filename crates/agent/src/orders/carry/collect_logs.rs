@@ -38,8 +38,8 @@ const SMI_DEADLINE: Duration = Duration::from_secs(60);
 /// The script takes one to three minutes on a node of eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What has to be free on disk for the bug report: the script writes up to 64 MiB and packs that, and
-/// the node's own work needs the rest.
+/// What has to be free on disk for the bug report: the script writes up to 64 MiB and packs that,
+/// and the node's own work needs the rest.
 const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
 
 /// What the bug report is written with: for this user only, and no larger than 64 MiB.
