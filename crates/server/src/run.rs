@@ -253,8 +253,9 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let rest = Rest::new(site, options.rate);
     let life = options.certificate_life;
     let audited_by = Arc::clone(&audit);
-    let service = Service::new(desk, audited_by, authority, options.plain_pool, artifacts, life);
     let mut tasks = JoinSet::new();
+    tasks.spawn(Arc::clone(&artifacts).prune_daily());
+    let service = Service::new(desk, audited_by, authority, options.plain_pool, artifacts, life);
     tasks.spawn(serve::run(
         listener,
         tls.clone(),
@@ -298,7 +299,7 @@ fn tls_of(options: &Options, authority: &Arc<Authority>) -> Result<Option<Arc<Tl
 }
 
 fn artifacts_of(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
-    let opened = ArtifactStore::open(dir);
+    let opened = ArtifactStore::open(dir, jiff::Timestamp::now());
     opened.map(Arc::new).map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
 }
 

@@ -89,6 +89,12 @@ pub enum SourceError {
         /// The deadline.
         after: Duration,
     },
+    /// It was ended with the lease of its order.
+    #[error("`{program}` was ended: the lease of the order has ended")]
+    LeaseEnded {
+        /// Which.
+        program: String,
+    },
     /// The program failed.
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
@@ -97,6 +103,16 @@ pub enum SourceError {
         status: String,
         /// The end of what it printed to stderr.
         stderr: String,
+    },
+    /// Too little of the disk is free.
+    #[error("the disk of `{}` has {free_bytes} bytes free, and {reserve_bytes} are needed", path.display())]
+    LowSpace {
+        /// A folder on that disk.
+        path: PathBuf,
+        /// What is free.
+        free_bytes: u64,
+        /// What has to be free.
+        reserve_bytes: u64,
     },
     /// A file cannot be read.
     #[error("failed to read `{}`: {err}", path.display())]
@@ -119,7 +135,9 @@ impl SourceError {
             Self::NotInstalled { .. } => "not-installed",
             Self::NotThisMachine => "not-this-machine",
             Self::TimedOut { .. } => "timed-out",
+            Self::LeaseEnded { .. } => "lease-ended",
             Self::Failed { .. } => "failed",
+            Self::LowSpace { .. } => "low-space",
             Self::Read { .. } => "unreadable",
             Self::Incomplete(_) => "incomplete",
             Self::BundleFull { .. } => "bundle-full",

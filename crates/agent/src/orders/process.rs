@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::last_bytes::LastBytes;
 
 /// So much of what a program prints is kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
@@ -53,7 +55,7 @@ pub enum ProcessError {
         /// The program.
         program: String,
     },
-    /// It ended well, and not all that it printed was read: what is missing must not count as empty.
+    /// Not all that it printed was read: what is missing must not count as empty.
     #[error(
         "the output of `{program}` is not complete: a process that it started still has it open, or it is longer than {OUTPUT_BYTES_MAX} bytes"
     )]
@@ -97,8 +99,19 @@ pub(super) struct Ran {
 #[derive(Debug)]
 pub(super) struct Printed {
     pub(super) bytes: Vec<u8>,
-    /// Whether this is all of it.
+    /// Bytes before them that were dropped.
+    pub(super) dropped_bytes: u64,
+    /// Whether it was read to its end.
     pub(super) is_whole: bool,
+}
+
+/// What is kept of an output that is longer than [`OUTPUT_BYTES_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// The beginning. The pipe is closed then, which ends most programs.
+    First,
+    /// The end: the program runs on.
+    Last,
 }
 
 impl Printed {
@@ -122,6 +135,10 @@ impl Ran {
         if status.success() {
             return Ok(());
         }
+        // The pipe was closed at the limit.
+        if status.signal() == Some(Signal::PIPE.as_raw()) && !self.stdout.is_whole {
+            return Err(ProcessError::Incomplete { program: self.program.clone() });
+        }
         let (err, out) = (self.stderr.text(), self.stdout.text());
         let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
         let said = said.unwrap_or("it said nothing").split_whitespace();
@@ -134,10 +151,15 @@ impl Ran {
         whole.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
-    /// Its exit code and what it printed on stdout and stderr, whichever code that is.
+    /// Its exit code and what it printed on stdout and stderr, whichever code that is. With 0 and 1
+    /// stdout has the result and must be whole; with others stderr says why there is none.
     pub(super) fn ended(&self) -> Result<(Option<i32>, String, String), ProcessError> {
-        let status = self.status()?;
-        Ok((status.code(), self.whole_stdout()?, self.stderr.text()))
+        let code = self.status()?.code();
+        let stdout = match code {
+            Some(0 | 1) => self.whole_stdout()?,
+            _ => self.stdout.text(),
+        };
+        Ok((code, stdout, self.stderr.text()))
     }
 }
 
@@ -184,11 +206,12 @@ pub(super) fn while_wanted<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
+    keep: Keep,
     wanted: &dyn Fn() -> bool,
 ) -> Result<Ran, ProcessError> {
     let mut command = made(program, words);
     command.process_group(0);
-    whole(command, &Limits { group: Group::ItsOwn, ..Limits::of(deadline) }, wanted)
+    whole(command, &Limits { group: Group::ItsOwn, keep, ..Limits::of(deadline) }, wanted)
 }
 
 fn made<A: AsRef<OsStr>>(program: &OsStr, words: impl IntoIterator<Item = A>) -> Command {
@@ -209,11 +232,13 @@ struct Limits {
     deadline: Duration,
     output_wait: Duration,
     group: Group,
+    /// Of stdout.
+    keep: Keep,
 }
 
 impl Limits {
     fn of(deadline: Duration) -> Self {
-        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Ours }
+        Self { deadline, output_wait: OUTPUT_WAIT, group: Group::Ours, keep: Keep::First }
     }
 }
 
@@ -228,7 +253,8 @@ fn whole(
         spawned.map_err(|err| ProcessError::DidNotStart { program: program.clone(), err })?;
     // The command has the input open as well.
     drop(command);
-    let (out, err) = (Reader::start(child.stdout.take()), Reader::start(child.stderr.take()));
+    let out = Reader::start(child.stdout.take(), limits.keep);
+    let err = Reader::start(child.stderr.take(), Keep::First);
     let has_exited = wait(&child, limits.deadline, wanted);
     // Before it is reaped: until then its number, which is the group's, is not given again.
     if let (Group::ItsOwn, Some(pid)) = (limits.group, pid(&child)) {
@@ -251,16 +277,16 @@ fn whole(
 
 /// Reads in the background: a program that prints much must not wait for us, nor we for one that prints for ever.
 struct Reader {
-    bytes: Arc<Mutex<Vec<u8>>>,
+    output: Arc<Mutex<LastBytes>>,
     /// Told at the end of the output, and dropped without that at the limit.
     ended: Receiver<()>,
 }
 
 impl Reader {
-    fn start<R: Read + Send + 'static>(from: Option<R>) -> Self {
+    fn start<R: Read + Send + 'static>(from: Option<R>, keep: Keep) -> Self {
         let (sender, ended) = channel();
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let shared = Arc::clone(&bytes);
+        let output = Arc::new(Mutex::new(LastBytes::new(OUTPUT_BYTES_MAX)));
+        let shared = Arc::clone(&output);
         std::thread::spawn(move || {
             let Some(mut from) = from else { return };
             let mut piece = [0; 16 << 10];
@@ -274,21 +300,28 @@ impl Reader {
                     Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => return,
                 };
-                let mut bytes = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let room = OUTPUT_BYTES_MAX - bytes.len();
-                bytes.extend_from_slice(&piece[..count.min(room)]);
-                if count > room {
+                let mut output = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = match keep {
+                    Keep::First => OUTPUT_BYTES_MAX - output.len(),
+                    Keep::Last => count,
+                };
+                output.push(&piece[..count.min(room)]);
+                // Without a limit it ends when the output was taken: a process that is left behind
+                // may print for ever.
+                let is_taken = keep == Keep::Last && Arc::strong_count(&shared) == 1;
+                if count > room || is_taken {
                     return;
                 }
             }
         });
-        Self { bytes, ended }
+        Self { output, ended }
     }
 
     fn printed(self, patience: Duration) -> Printed {
         let is_whole = self.ended.recv_timeout(patience).is_ok();
-        let bytes = std::mem::take(&mut *self.bytes.lock().unwrap_or_else(PoisonError::into_inner));
-        Printed { bytes, is_whole }
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bytes, dropped_bytes) = output.take();
+        Printed { bytes, dropped_bytes, is_whole }
     }
 }
 
@@ -329,6 +362,10 @@ mod tests {
         run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms))
     }
 
+    fn shell_while(wanted: &dyn Fn() -> bool, script: &str, keep: Keep) -> Ran {
+        while_wanted(OsStr::new("sh"), ["-c", script], PATIENCE, keep, wanted).unwrap()
+    }
+
     #[test]
     fn what_it_prints_and_how_it_ends_is_told() {
         assert_eq!(shell("echo well", 300_000).unwrap(), "well\n");
@@ -353,9 +390,21 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() < 3
         };
-        let ran = while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, &wanted).unwrap();
+        let ran =
+            while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, Keep::First, &wanted).unwrap();
         assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
         assert!(begun.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn the_last_bytes_of_a_long_output_are_kept_from_the_beginning_of_a_line() {
+        let script = "yes 'a line' | head -c 14000000; echo the last line; exit 3";
+        let Ran { end, stdout, .. } = shell_while(&|| true, script, Keep::Last);
+        assert!(matches!(end, End::Exited(status) if status.code() == Some(3)), "{end:?}");
+        let text = stdout.text();
+        assert!(text.starts_with("a line\n") && text.ends_with("\nthe last line\n"));
+        assert!(stdout.is_whole && text.len() <= OUTPUT_BYTES_MAX);
+        assert_eq!(stdout.dropped_bytes + text.len() as u64, 14_000_014);
     }
 
     #[test]
@@ -394,12 +443,12 @@ mod tests {
         let path = folder.path().join("pid");
         let wanted = || !path.exists();
         let script = leaves_a_child(&path, "echo so far; wait");
-        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &wanted).unwrap();
+        let ran = shell_while(&wanted, &script, Keep::First);
         assert!(matches!(ran.end, End::Unwanted), "{ran:?}");
         until_it_is_over(&path);
         std::fs::remove_file(&path).unwrap();
         let script = leaves_a_child(&path, "echo all; exit 3");
-        let ran = while_wanted("sh".as_ref(), ["-c", &script], PATIENCE, &|| true).unwrap();
+        let ran = shell_while(&|| true, &script, Keep::First);
         assert_eq!(ran.ended().unwrap(), (Some(3), "all\n".to_owned(), String::new()));
         until_it_is_over(&path);
     }
@@ -426,6 +475,19 @@ mod tests {
         shell(&format!("kill {pid}"), 300_000).unwrap();
         // One that prints more than is kept is ended by SIGPIPE.
         let err = shell("exec head -c 5000000 /dev/zero", 300_000).unwrap_err();
-        assert!(matches!(err, ProcessError::Failed { .. }), "{err}");
+        assert!(matches!(err, ProcessError::Incomplete { .. }), "{err}");
+    }
+
+    #[test]
+    fn why_a_program_failed_is_known_where_its_output_is_not_whole() {
+        let ended = |code: u8| {
+            let script = format!("head -c 5000000 /dev/zero; echo no GPU >&2; exit {code}");
+            shell_while(&|| true, &script, Keep::First).ended()
+        };
+        let (code, _, stderr) = ended(2).unwrap();
+        assert_eq!((code, stderr.as_str()), (Some(2), "no GPU\n"));
+        for code in [0, 1] {
+            assert!(matches!(ended(code), Err(ProcessError::Incomplete { .. })), "{code}");
+        }
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn examined(
     }
     let mut proof = Proof::default();
     let deadline = deadline(level, minutes);
-    let ran = process::while_wanted(program.as_os_str(), words, deadline, wanted);
+    let ran = process::while_wanted(program.as_os_str(), words, deadline, Keep::First, wanted);
     match ran.and_then(|ran| ran.ended()) {
         // Tested, whatever came of it.
         Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 use farrier_agent::artifact::Manifest;
 use serde_json::json;
@@ -19,7 +21,10 @@ fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
                   printf 'a report\\nAPI_TOKEN=abc\\n' | gzip > \"$3.gz\"\n";
     fs::write(bin.join("nvidia-bug-report.sh"), script).unwrap();
     fs::write(bin.join("nvidia-smi"), "#!/bin/sh\necho broken >&2\nexit 9\n").unwrap();
-    for name in ["nvidia-bug-report.sh", "nvidia-smi"] {
+    // More than is read at once: what counts is the end, where the fault is.
+    let script = "#!/bin/sh\nyes 'kernel: a line' | head -c 5242875\necho kernel: the last line\n";
+    fs::write(bin.join("journalctl"), script).unwrap();
+    for name in ["nvidia-bug-report.sh", "nvidia-smi", "journalctl"] {
         fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let config = format!(
@@ -42,4 +47,18 @@ fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
     assert_eq!((report.bytes, report.redactions), (text.len() as u64, 1));
     let smi = manifest.missing.iter().find(|it| it.name == "nvidia-smi-q.txt").unwrap();
     assert_eq!(smi.text, "`nvidia-smi` failed (exit 9): broken");
+    let boot = manifest.files.iter().find(|it| it.name == "kernel-previous-boot.log").unwrap();
+    let printed = 5_242_875 + "kernel: the last line\n".len() as u64;
+    assert_eq!(boot.bytes + boot.dropped_bytes, printed, "{boot:?}");
+    assert!(boot.dropped_bytes >= 1 << 20, "{boot:?}");
+    assert!(!manifest.missing.iter().any(|it| it.name == boot.name), "{:?}", manifest.missing);
+    let text = file_text(&kept[0].path(), &boot.name);
+    assert!(text.starts_with("kernel: a line\n") && text.ends_with("kernel: the last line\n"));
+}
+
+/// A file of a bundle.
+fn file_text(bundle: &Path, name: &str) -> String {
+    let name = format!("*/{name}");
+    let tar = Command::new("tar").arg("-xzOf").arg(bundle).args(["--wildcards", &name]).output();
+    String::from_utf8(tar.unwrap().stdout).unwrap()
 }

@@ -169,6 +169,31 @@ fn an_agent_that_is_killed_while_it_gathers_sends_its_logs_when_it_is_back() {
 }
 
 #[test]
+fn an_interrupted_wait_leaves_no_file_in_the_way_of_the_next() {
+    let world = World::of(1);
+    let (server, ann) = site(&world);
+    // It hangs until the test has interrupted the command.
+    let mark = world.text("mark");
+    program(
+        &world,
+        "nvidia-smi",
+        &format!("touch {mark}; while [ -e {mark} ]; do sleep 0.05; done"),
+    );
+    let agent = world.agent_with(|it| with_programs(&world, it)).ready();
+    let out = world.text("a.tar.gz");
+    let mut waiting = ann.spawn(&["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"]);
+    until("the logs are being gathered", || Path::new(&mark).exists());
+    // As with Ctrl-C it does not tidy up; in some shells tests ignore that.
+    kill("-KILL", &waiting.id().to_string());
+    assert!(!waiting.wait().unwrap().success());
+    assert!(!Path::new(&out).exists());
+    fs::remove_file(&mark).unwrap();
+    until("the logs are there", || fetch(&world, &ann, "a.tar.gz", &["--last"]).code == 0);
+    agent.stop();
+    server.stop();
+}
+
+#[test]
 fn a_node_whose_disk_is_full_says_so_and_goes_on() {
     let world = World::of(1);
     let (server, ann) = site(&world);

@@ -158,7 +158,7 @@ impl TestUser {
     pub(crate) fn run(&self, args: &[&str]) -> Ran {
         let mut command = farrier(args);
         command.env("XDG_CONFIG_HOME", &self.config).env("COLUMNS", "140");
-        command.output().unwrap().into()
+        command
     }
 
     /// Runs a command that must succeed.

@@ -13,7 +13,8 @@ use farrier_wire::proto::{ArtifactHeader, ArtifactPart, artifact_part};
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
@@ -32,8 +33,9 @@ const WHOLE_WAIT: Duration = Duration::from_secs(600);
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
-/// How often an order's artifact is taken: an agent that is killed before it has the receipt sends it again.
-const PER_ORDER_MAX: u32 = 8;
+/// Attempts to send the artifact of one order, whatever became of them. An agent makes about twenty
+/// while its lease lasts, where none succeeds.
+const ATTEMPTS_MAX: u32 = 32;
 
 /// Why an artifact is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +56,7 @@ enum Refusal {
     NoOrder(u64),
     #[error("the certificate was revoked")]
     Revoked,
-    #[error("the artifact of this order was received {PER_ORDER_MAX} times")]
+    #[error("the node has sent the artifact of this order {ATTEMPTS_MAX} times")]
     Often,
     #[error("the content is not what its header says")]
     Mismatch,
@@ -62,6 +64,13 @@ enum Refusal {
     Store(#[source] io::Error),
     #[error("the server is stopping")]
     Stopping,
+}
+
+/// Of a writer that did not end by itself.
+impl From<JoinError> for Refusal {
+    fn from(err: JoinError) -> Self {
+        if err.is_panic() { Self::Store(io::Error::other(err)) } else { Self::Stopping }
+    }
 }
 
 impl From<Refusal> for Status {
@@ -88,41 +97,41 @@ impl From<Refusal> for Status {
 pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
     space: Arc<Space>,
-    slots: Semaphore,
-    /// By node and the entry with which it enrolled.
-    senders: Mutex<BTreeMap<(NodeId, u64), Sender>>,
+    slots: Arc<Semaphore>,
+    senders: Arc<Mutex<Senders>>,
     numbers: AtomicU64,
     /// Bytes that are being received: the disk has to have room for all of them.
     expected_bytes: Arc<AtomicU64>,
 }
 
+/// By node and the entry with which it enrolled.
+type Senders = BTreeMap<(NodeId, u64), Sender>;
+
 /// A node that has sent artifacts.
 #[derive(Debug, Default)]
 struct Sender {
     is_sending: bool,
-    /// The last order for which it sent one, and how often.
+    /// The last order for which it sent one, and how often it has tried.
     generation: u64,
-    received: u32,
+    attempts: u32,
 }
 
-/// A node's turn to send.
-struct Turn<'r> {
-    receiver: &'r Receiver,
+/// A node's turn to send, and its slot. The writer has it: a stream that is reset may end before.
+struct Turn {
+    senders: Arc<Mutex<Senders>>,
     sender: (NodeId, u64),
+    _slot: OwnedSemaphorePermit,
 }
 
-impl Turn<'_> {
-    fn received(&self) {
-        let mut senders = self.receiver.senders();
-        senders.entry(self.sender.clone()).or_default().received += 1;
-    }
-}
-
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
-        let mut senders = self.receiver.senders();
+        let mut senders = locked(&self.senders);
         senders.entry(self.sender.clone()).or_default().is_sending = false;
     }
+}
+
+fn locked(senders: &Mutex<Senders>) -> MutexGuard<'_, Senders> {
+    senders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Room on disk for an artifact that is being received.
@@ -139,30 +148,28 @@ impl Drop for SlotPool {
 
 impl Receiver {
     pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<Space>) -> Self {
-        let slots = Semaphore::new(AT_A_TIME);
-        let (senders, expected_bytes) = (Mutex::default(), Arc::default());
+        let slots = Arc::new(Semaphore::new(AT_A_TIME));
+        let (senders, expected_bytes) = (Arc::default(), Arc::default());
         Self { store, space, slots, senders, numbers: AtomicU64::new(0), expected_bytes }
     }
 
-    fn senders(&self) -> MutexGuard<'_, BTreeMap<(NodeId, u64), Sender>> {
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn turn(&self, node: &NodeId, record: &Record) -> Result<Turn<'_>, Refusal> {
+    /// One at a time of each node: others need slots too.
+    fn turn(&self, node: &NodeId, record: &Record) -> Result<Turn, Refusal> {
+        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| Refusal::Busy)?;
         let id = (node.clone(), record.first_seq);
-        let mut senders = self.senders();
+        let mut senders = locked(&self.senders);
         let sender = senders.entry(id.clone()).or_default();
         if sender.is_sending {
             return Err(Refusal::Busy);
         }
         if sender.generation != record.generation {
-            (sender.generation, sender.received) = (record.generation, 0);
+            (sender.generation, sender.attempts) = (record.generation, 0);
         }
-        if sender.received >= PER_ORDER_MAX {
+        if sender.attempts >= ATTEMPTS_MAX {
             return Err(Refusal::Often);
         }
-        sender.is_sending = true;
-        Ok(Turn { receiver: self, sender: id })
+        (sender.is_sending, sender.attempts) = (true, sender.attempts + 1);
+        Ok(Turn { senders: Arc::clone(&self.senders), sender: id, _slot: slot })
     }
 
     fn room(&self, bytes: u64) -> SlotPool {
@@ -219,40 +226,24 @@ impl Receiver {
             return Err(Refusal::LowSpace.into());
         }
         let (generation, record) = (header.generation, asked_for(header.generation).await?);
-        // Only for a node that has an order to send one, and one at a time: others need slots too.
+        // Only for a node that has an order to send one.
         let turn = self.turn(node, &record)?;
-        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
         let (first_seq, room) = (record.first_seq, self.room(header.bytes));
-        let (chunks, written) = self.writer(node.clone(), record, header, room);
+        let (chunks, written) = self.writer(node.clone(), record, header, (turn, room));
         // The order may end meanwhile, and the node may be revoked or retired.
-        let check = async || match asked_for(generation).await {
-            Ok(record) if record.first_seq == first_seq => Ok(()),
-            Ok(_) => Err(Refusal::NoOrder(generation)),
-            Err(err) => Err(err),
+        let check = || async {
+            match asked_for(generation).await {
+                Ok(record) if record.first_seq == first_seq => Ok(()),
+                Ok(_) => Err(Refusal::NoOrder(generation)),
+                Err(err) => Err(err),
+            }
         };
-        let mut checked = Instant::now();
-        while let Some(part) = parts.next().await? {
-            if checked.elapsed() >= CHECK_EVERY {
-                check().await?;
-                checked = Instant::now();
-            }
-            let artifact_part::What::Chunk(chunk) = part else {
-                return Err(Refusal::Header.into());
-            };
-            if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
-                return Err(Refusal::Bounds.into());
-            }
-            // The writer ends early where it fails.
-            if chunks.send(Piece::Chunk(chunk)).await.is_err() {
-                break;
-            }
-        }
-        check().await?;
-        // A stream that breaks off never gets here: the writer then ends without this.
-        let _ = chunks.send(Piece::End).await;
+        let sent = parts.send_to(&chunks, check).await;
         drop(chunks);
-        written.await.map_err(|_| Refusal::Stopping)??;
-        turn.received();
+        // Also where it was refused: when the node hears of that its turn has ended.
+        let written = written.await.unwrap_or_else(|err| Err(Refusal::from(err)));
+        sent?;
+        written?;
         Ok(())
     }
 
@@ -268,6 +259,7 @@ impl Receiver {
         let (store, space) = (Arc::clone(&self.store), Arc::clone(&self.space));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let expected_bytes = room.expected_bytes.load(Ordering::Relaxed);
             if !space.has_room(store.dir(), expected_bytes).map_err(Refusal::Store)? {
                 return Err(Refusal::LowSpace);
@@ -279,7 +271,8 @@ impl Receiver {
             }
             record.bytes = content.bytes;
             record.sha256 = hex(&content.sha256);
-            store.finish(&node, &record, incoming).map_err(Refusal::Store)
+            let is_kept = store.finish(&node, &record, incoming).map_err(Refusal::Store)?;
+            is_kept.then_some(()).ok_or(Refusal::NoOrder(record.generation))
         });
         (send, written)
     }
@@ -330,6 +323,36 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
             Some(ArtifactPart { what: Some(what) }) => Ok(Some(what)),
             Some(ArtifactPart { what: None }) => Err(Refusal::Header.into()),
         }
+    }
+
+    /// Gives the chunks to the writer, and tells it when that was all. It checks now and then, and
+    /// in the end, whether the node may still send it.
+    async fn send_to<C: Future<Output = Result<(), Refusal>>>(
+        &mut self,
+        chunks: &mpsc::Sender<Piece>,
+        check: impl Fn() -> C,
+    ) -> Result<(), Status> {
+        let mut checked = Instant::now();
+        while let Some(part) = self.next().await? {
+            if checked.elapsed() >= CHECK_EVERY {
+                check().await?;
+                checked = Instant::now();
+            }
+            let artifact_part::What::Chunk(chunk) = part else {
+                return Err(Refusal::Header.into());
+            };
+            if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
+                return Err(Refusal::Bounds.into());
+            }
+            // The writer ends early where it fails.
+            if chunks.send(Piece::Chunk(chunk)).await.is_err() {
+                break;
+            }
+        }
+        check().await?;
+        // A stream that breaks off never gets here: the writer then ends without this.
+        let _ = chunks.send(Piece::End).await;
+        Ok(())
     }
 }
 

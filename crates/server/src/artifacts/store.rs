@@ -1,11 +1,13 @@
 //! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin` beside it.
 //! The record is written last: content without one is not shown, and deleted at the next start.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use farrier_fleet::fleet::{Location, NodeId};
 use jiff::{SignedDuration, Timestamp};
@@ -19,6 +21,8 @@ const PER_NODE: usize = 4;
 const BYTES_MAX: u64 = 4 << 30;
 /// How long one is kept.
 const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// How often it is looked for those that are older.
+const PRUNE_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// What is known of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +55,10 @@ impl Record {
         Self { v: VERSION, generation, order, at, bytes, sha256, first_seq, place }
     }
 
+    fn is_old(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at) > AGE_MAX
+    }
+
     fn content_name(&self) -> String {
         format!("{}-{}.bin", self.generation, self.sha256)
     }
@@ -60,8 +68,9 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
-    /// One change at a time.
-    changes: Mutex<()>,
+    /// One change at a time. It has the nodes that were retired since the server started, and the
+    /// entry with which each had enrolled: what one still sends is not kept.
+    changes: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 /// An artifact that is being received. It is deleted where it is not finished.
@@ -81,8 +90,9 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// The store in a server's folder. What a server that ended has left without a record is deleted.
-    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
+    /// The store in a server's folder. What a server that ended has left without a record is
+    /// deleted, and what is beyond the limits.
+    pub(crate) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
         let dir = dir.join("artifacts");
         make_dir(&dir)?;
         let incoming = dir.join("incoming");
@@ -96,7 +106,24 @@ impl ArtifactStore {
                 tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
             }
         }
-        Ok(Self { dir, changes: Mutex::default() })
+        let store = Self { dir, changes: Mutex::default() };
+        store.prune(now, None);
+        Ok(store)
+    }
+
+    /// Deletes what is beyond the limits once a day, until the task is cancelled.
+    pub(crate) async fn prune_daily(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(PRUNE_EVERY).await;
+            let store = Arc::clone(&self);
+            let pruned = tokio::task::spawn_blocking(move || {
+                let _turn = store.changes.lock().unwrap_or_else(PoisonError::into_inner);
+                store.prune(Timestamp::now(), None);
+            });
+            if let Err(err) = pruned.await {
+                tracing::error!(%err, "old artifacts were not deleted");
+            }
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -110,15 +137,19 @@ impl ArtifactStore {
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Puts a whole one in its place; one of the same order before it is replaced.
+    /// Puts a whole one in its place; one of the same order before it is replaced. It is not kept,
+    /// and this is false, where the node was retired meanwhile.
     pub(crate) fn finish(
         &self,
         node: &NodeId,
         record: &Record,
         mut incoming: Incoming,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         incoming.file.sync_all()?;
-        let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if retired.get(node).is_some_and(|first_seq| record.first_seq <= *first_seq) {
+            return Ok(false);
+        }
         let folder = self.folder(node);
         make_dir(&folder)?;
         File::open(&self.dir)?.sync_all()?;
@@ -127,26 +158,34 @@ impl ArtifactStore {
         incoming.is_finished = true;
         // Where this fails, the content has no record, and goes with the next one or the next start.
         describe(&folder, record)?;
-        // It is received: what is beyond the limits is deleted with the next one.
-        if let Err(err) = self.prune(&folder, record.at) {
-            tracing::warn!(%err, "cannot delete old artifacts");
+        // It is received: what cannot be deleted now is with the next one, or a day later.
+        if let Err(err) = delete_orphans(&folder) {
+            tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
         }
-        Ok(())
+        self.prune(record.at, Some((&folder, record)));
+        Ok(true)
     }
 
-    /// Deletes those of a node that is not of the fleet any more.
-    pub(crate) fn forget(&self, node: &NodeId) -> io::Result<()> {
-        let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Deletes those of a node that was retired, with the entry with which it had enrolled.
+    pub(crate) fn forget(&self, node: &NodeId, first_seq: u64) -> io::Result<()> {
+        let mut retired = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.insert(node.clone(), first_seq);
         match fs::remove_dir_all(self.folder(node)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
             _ => Ok(()),
         }
     }
 
-    /// Those of a node since it enrolled, the newest first.
-    pub(crate) fn list(&self, node: &NodeId, first_seq: u64) -> io::Result<Vec<Record>> {
+    /// Those of a node since it enrolled, the newest first. One that is too old is not shown, also
+    /// where it is not deleted yet.
+    pub(crate) fn list(
+        &self,
+        node: &NodeId,
+        first_seq: u64,
+        now: Timestamp,
+    ) -> io::Result<Vec<Record>> {
         let mut records = records(&self.folder(node))?;
-        records.retain(|it| it.first_seq == first_seq);
+        records.retain(|it| it.first_seq == first_seq && !it.is_old(now));
         Ok(records)
     }
 
@@ -156,8 +195,9 @@ impl ArtifactStore {
         node: &NodeId,
         first_seq: u64,
         generation: u64,
+        now: Timestamp,
     ) -> io::Result<Option<(Record, File)>> {
-        let records = self.list(node, first_seq)?;
+        let records = self.list(node, first_seq, now)?;
         let Some(record) = records.into_iter().find(|it| it.generation == generation) else {
             return Ok(None);
         };
@@ -173,25 +213,46 @@ impl ArtifactStore {
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes what is beyond the limits: of this node, then of all.
-    fn prune(&self, folder: &Path, now: Timestamp) -> io::Result<()> {
-        for record in records(folder)?.iter().skip(PER_NODE) {
-            delete(folder, record)?;
-        }
-        delete_orphans(folder)?;
+    /// Deletes what is beyond the limits. The `latest`, of this folder, stays, also where the wall
+    /// clock was set back and it seems to be the oldest. What cannot be deleted keeps nothing else.
+    /// The caller has the turn to change something.
+    fn prune(&self, now: Timestamp, latest: Option<(&Path, &Record)>) {
+        let failed = |folder: &Path, err: &io::Error| {
+            tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
+        };
+        let is_latest = |folder: &Path, record: &Record| {
+            latest.is_some_and(|(of, it)| folder == of && record.generation == it.generation)
+        };
+        let folders = node_folders(&self.dir).unwrap_or_else(|err| {
+            failed(&self.dir, &err);
+            Vec::new()
+        });
         let mut all = Vec::new();
-        for folder in node_folders(&self.dir)? {
-            all.extend(records(&folder)?.into_iter().map(|record| (folder.clone(), record)));
-        }
-        all.sort_by_key(|(_, record)| std::cmp::Reverse(record.at));
-        let mut bytes = 0_u64;
-        for (folder, record) in all {
-            bytes = bytes.saturating_add(record.bytes);
-            if bytes > BYTES_MAX || now.duration_since(record.at) > AGE_MAX {
-                delete(&folder, &record)?;
+        for folder in folders {
+            match records(&folder) {
+                Ok(found) => {
+                    let found = found.into_iter().enumerate();
+                    all.extend(found.map(|(at, record)| (folder.clone(), at, record)));
+                }
+                Err(err) => failed(&folder, &err),
             }
         }
-        Ok(())
+        all.sort_by_key(|(folder, _, record)| {
+            std::cmp::Reverse((is_latest(folder, record), record.at))
+        });
+        let mut bytes = 0_u64;
+        for (folder, at, record) in all {
+            let is_over = at >= PER_NODE || record.is_old(now);
+            if !is_over {
+                bytes = bytes.saturating_add(record.bytes);
+            }
+            if (is_over || bytes > BYTES_MAX)
+                && !is_latest(&folder, &record)
+                && let Err(err) = delete(&folder, &record)
+            {
+                failed(&folder, &err);
+            }
+        }
     }
 }
 
@@ -208,7 +269,7 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// What a folder has, the newest first.
+/// What a folder has, the newest first: by its orders, since the wall clock may have been set back.
 fn records(folder: &Path) -> io::Result<Vec<Record>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -224,7 +285,7 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
             }
         }
     }
-    records.sort_by_key(|it| std::cmp::Reverse((it.at, it.generation)));
+    records.sort_by_key(|it| std::cmp::Reverse((it.first_seq, it.generation)));
     Ok(records)
 }
 
@@ -293,34 +354,51 @@ mod tests {
 
     use super::*;
 
+    const START: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn open(dir: &tempfile::TempDir) -> ArtifactStore {
+        ArtifactStore::open(dir.path(), START).unwrap()
+    }
+
     fn put(store: &ArtifactStore, node: &str, generation: u64, first_seq: u64) {
+        put_at(store, node, (generation, first_seq), generation, 5);
+    }
+
+    /// One that says that it has so many bytes.
+    fn put_at(
+        store: &ArtifactStore,
+        node: &str,
+        (generation, first_seq): (u64, u64),
+        at_s: u64,
+        bytes: u64,
+    ) {
         let node = node.parse().unwrap();
         let place = Location::in_pool("train".parse().unwrap());
         let at = Timestamp::from_second(i64::try_from(generation).unwrap()).unwrap();
         let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
-        (record.bytes, record.sha256) = (5, "ab".to_owned());
+        (record.bytes, record.sha256) = (bytes, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();
         incoming.write_all(b"bytes").unwrap();
-        store.finish(&node, &record, incoming).unwrap();
+        assert!(store.finish(&node, &record, incoming).unwrap());
     }
 
     #[test]
     fn the_last_few_of_a_node_are_kept_and_only_since_it_enrolled() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ArtifactStore::open(dir.path()).unwrap();
+        let store = open(&dir);
         for generation in 1..=6 {
             put(&store, "a", generation, 10);
         }
         let node: NodeId = "a".parse().unwrap();
         let numbers = |seq| {
-            let listed = store.list(&node, seq).unwrap();
+            let listed = store.list(&node, seq, START).unwrap();
             listed.iter().map(|it| it.generation).collect::<Vec<_>>()
         };
         assert_eq!(numbers(10), [6, 5, 4, 3]);
         assert!(numbers(11).is_empty(), "another node had that name");
-        assert!(store.read(&node, 11, 6).unwrap().is_none());
-        assert!(store.read(&node, 10, 2).unwrap().is_none(), "deleted");
-        let (record, mut file) = store.read(&node, 10, 6).unwrap().unwrap();
+        assert!(store.read(&node, 11, 6, START).unwrap().is_none());
+        assert!(store.read(&node, 10, 2, START).unwrap().is_none(), "deleted");
+        let (record, mut file) = store.read(&node, 10, 6, START).unwrap().unwrap();
         let mut content = String::new();
         file.read_to_string(&mut content).unwrap();
         assert_eq!((record.bytes, content.as_str()), (5, "bytes"));
@@ -329,39 +407,103 @@ mod tests {
         let orphan = store.folder(&node).join("9-cd.bin");
         fs::write(&orphan, "x").unwrap();
         fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
-        let store = ArtifactStore::open(dir.path()).unwrap();
+        let store = open(&dir);
         assert!(!orphan.exists());
         // One of a newer version is not shown, and not deleted.
         let newer = store.folder(&node).join("8-ef.bin");
         fs::write(&newer, "x").unwrap();
         fs::write(store.folder(&node).join("8.json"), r#"{"v":2}"#).unwrap();
         put(&store, "a", 7, 10);
-        assert_eq!(store.list(&node, 10).unwrap().len(), 4);
+        assert_eq!(store.list(&node, 10, START).unwrap().len(), 4);
         assert!(newer.exists());
-        store.forget(&node).unwrap();
-        assert!(store.list(&node, 10).unwrap().is_empty() && !store.folder(&node).exists());
+        store.forget(&node, 10).unwrap();
+        assert!(store.list(&node, 10, START).unwrap().is_empty() && !store.folder(&node).exists());
+        // The next node of that name has its own.
+        put(&store, "a", 1, 11);
+        assert_eq!(store.list(&node, 11, START).unwrap().len(), 1);
     }
 
     #[test]
     fn what_is_old_goes_with_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ArtifactStore::open(dir.path()).unwrap();
+        let store = open(&dir);
         put(&store, "a", 1, 10);
         put(&store, "b", 31 * 24 * 3600, 10);
-        assert!(store.list(&"a".parse().unwrap(), 10).unwrap().is_empty());
+        assert!(store.list(&"a".parse().unwrap(), 10, START).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_old_is_not_shown_and_goes_when_the_server_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir);
+        for node in ["a", "b", "c"] {
+            put(&store, node, 1, 10);
+        }
+        let is_there = |node: &str| store.folder(&node.parse().unwrap()).join("1.json").exists();
+        let limit = Timestamp::from_second(1).unwrap() + AGE_MAX;
+        let late = limit + SignedDuration::from_secs(1);
+        let node: NodeId = "a".parse().unwrap();
+        assert!(store.read(&node, 10, 1, limit).unwrap().is_some());
+        assert!(store.list(&node, 10, late).unwrap().is_empty(), "not shown");
+        assert!(store.read(&node, 10, 1, late).unwrap().is_none());
+        assert!(is_there("a"), "and not deleted yet");
+        // One that cannot be deleted does not keep the others.
+        for node in ["a", "b", "c"] {
+            let content = store.folder(&node.parse().unwrap()).join("1-ab.bin");
+            fs::remove_file(&content).unwrap();
+            fs::create_dir(&content).unwrap();
+        }
+        ArtifactStore::open(dir.path(), late).unwrap();
+        assert!(!["a", "b", "c"].into_iter().any(is_there));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_old_goes_within_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(open(&dir));
+        put(&store, "a", 1, 10);
+        let record = store.folder(&"a".parse().unwrap()).join("1.json");
+        let pruning = tokio::spawn(Arc::clone(&store).prune_daily());
+        tokio::time::sleep(PRUNE_EVERY / 2).await;
+        assert!(record.exists());
+        tokio::time::sleep(PRUNE_EVERY).await;
+        while record.exists() {
+            tokio::task::yield_now().await;
+        }
+        pruning.abort();
+    }
+
+    #[test]
+    fn a_new_one_stays_when_the_wall_clock_was_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir);
+        let numbers = |node: &str| {
+            let listed = store.list(&node.parse().unwrap(), 10, START).unwrap();
+            listed.iter().map(|it| it.generation).collect::<Vec<_>>()
+        };
+        for generation in 1..=4 {
+            put_at(&store, "a", (generation, 10), 1000 + generation, 5);
+        }
+        put_at(&store, "a", (5, 10), 7, 5);
+        assert_eq!(numbers("a"), [5, 4, 3, 2]);
+        // The others make room, whatever their time.
+        put_at(&store, "b", (1, 10), 2000, BYTES_MAX - 15);
+        assert_eq!((numbers("a"), numbers("b")), (vec![4, 3, 2], vec![1]));
+        put_at(&store, "a", (6, 10), 8, 50);
+        assert_eq!((numbers("a"), numbers("b")), (vec![6], vec![]));
     }
 
     #[test]
     fn what_is_not_finished_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ArtifactStore::open(dir.path()).unwrap();
+        let store = open(&dir);
         let mut incoming = store.begin(1).unwrap();
         incoming.write_all(b"half").unwrap();
         let half = incoming.temporary.clone();
         drop(incoming);
         assert!(!half.exists());
         std::mem::forget(store.begin(2).unwrap());
-        ArtifactStore::open(dir.path()).unwrap();
+        open(&dir);
         assert_eq!(fs::read_dir(dir.path().join("artifacts/incoming")).unwrap().count(), 0);
     }
 }

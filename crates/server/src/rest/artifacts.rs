@@ -7,6 +7,7 @@ use std::sync::Arc;
 use farrier_fleet::fleet::NodeId;
 use farrier_wire::rest::{ArtifactList, ArtifactRow, HintCode};
 use hyper::body::Bytes;
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::Call;
@@ -21,7 +22,8 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let caller = call.caller()?.clone();
-    let mut listed = stored(&call, move |store| store.list(&node, first_seq)).await?;
+    let mut listed =
+        stored(&call, move |store| store.list(&node, first_seq, Timestamp::now())).await?;
     listed.retain(|it| caller.sees(&it.place));
     let artifacts = listed.into_iter().map(row).collect();
     Reply::json(&ArtifactList { artifacts })
@@ -35,7 +37,9 @@ fn row(record: Record) -> ArtifactRow {
 pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let generation = call.path.number("generation").unwrap_or_default();
-    let found = stored(&call, move |store| store.read(&node, first_seq, generation)).await?;
+    let read =
+        move |store: &ArtifactStore| store.read(&node, first_seq, generation, Timestamp::now());
+    let found = stored(&call, read).await?;
     let caller = call.caller()?.clone();
     let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.place)) else {
         let text = "there is no such artifact, or it is from before the node came into your scope";
@@ -81,8 +85,8 @@ fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
 }
 
 /// Deletes those of a node that was retired. Where that fails they stay hidden, and go by their age.
-pub(super) async fn forget(call: &Call, node: NodeId) {
-    let _ = stored(call, move |store| store.forget(&node)).await;
+pub(super) async fn forget(call: &Call, node: NodeId, first_seq: u64) {
+    let _ = stored(call, move |store| store.forget(&node, first_seq)).await;
 }
 
 /// The node of the path, where the caller sees it, and since when it is that node.

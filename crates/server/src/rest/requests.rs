@@ -167,14 +167,14 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
             Some(caller.sees(&node.location))
         });
         match look.await? {
-            Some(true) => {
+            Some((true, first_seq)) => {
                 let why = reason.into_text();
                 let reply = take(&call, Event::Retired { node: node.clone(), reason: why }).await?;
                 artifacts::forget(&call, node.clone()).await;
                 call.site.stored(move |store| store.free_name(&node)).await?;
                 Ok(reply)
             }
-            Some(false) => Err(Failure::no_node(node.as_str())),
+            Some((false, _)) => Err(Failure::no_node(node.as_str())),
             None => free_held_name(&call, node).await,
         }
     })

@@ -290,6 +290,22 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
     assert!(world.look(|state| !state.nodes.is_empty()).await);
 }
 
+#[tokio::test]
+async fn a_node_that_was_retired_leaves_no_artifact() {
+    let world = World::new().await;
+    let first_seq = world.site().brain.look(|state| state.nodes[&node()].first_seq).await.unwrap();
+    let (store, now) = (&world.site().artifacts, Timestamp::now());
+    let finish = |generation| {
+        let place = Place::in_pool("train".parse().unwrap());
+        let record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, now);
+        store.finish(&node(), &record, store.begin(generation).unwrap()).unwrap()
+    };
+    assert!(finish(1));
+    assert!(world.ask(RETIRE.0, "fleet", RETIRE.1).await.is_ok());
+    assert!(!finish(2), "it was on its way");
+    assert!(store.list(&node(), first_seq, now).unwrap().is_empty());
+}
+
 /// What an answer collects of the fleet is in memory for one request at a time.
 #[tokio::test]
 async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {

@@ -12,10 +12,11 @@ use std::time::Duration;
 use farrier_hardware::kmsg;
 use flate2::read::GzDecoder;
 
-use super::super::process::{self, End, Ran};
+use super::super::last_bytes::LastBytes;
+use super::super::process::{self, End, Keep, Printed, Ran};
 use super::super::task::Task;
 use super::{Ended, artifact};
-use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private};
+use crate::artifact::{Bundle, BundleError, Content, SourceError, make_private, redact};
 use crate::journal::{Fold, segment};
 
 const KERNEL_BYTES: u64 = 4 << 20;
@@ -30,12 +31,16 @@ const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
 /// A busy machine with a large journal takes a few seconds.
 const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
-/// The last lines of the previous boot: of 100 bytes each they fill about half of what is kept.
+/// The last lines of the previous boot: of 200 bytes each they fill what is kept.
 const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
 /// `nvidia-smi -q` takes seconds for eight GPUs, and hangs where the driver does.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
 /// The script takes one to three minutes on a node of eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
+
+/// What has to be free on disk for the bug report: the script writes up to 64 MiB and packs that,
+/// and the node's own work needs the rest.
+const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
 
 /// What the bug report is written with: for this user only, and no larger than 64 MiB.
 const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
@@ -120,6 +125,10 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     if let Err(err) = make_private(&folder) {
         return Err(BundleError::Write { path: folder, err });
     }
+    if let Err(err) = check_space(&folder, BUG_REPORT_RESERVE_BYTES) {
+        bundle.add_gap(NAME, &err);
+        return Ok(());
+    }
     let path = folder.join(format!("bug-report-{}", std::process::id()));
     // Safe mode leaves out what is known to hang on a GPU that is lost.
     let words = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
@@ -152,6 +161,20 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_wanted())
 }
 
+/// Whether so much of the disk of a folder is free.
+fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
+    let path = folder.to_owned();
+    let disk = match rustix::fs::statvfs(folder) {
+        Ok(disk) => disk,
+        Err(err) => return Err(SourceError::Read { path, err: err.into() }),
+    };
+    let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free_bytes < reserve_bytes {
+        return Err(SourceError::LowSpace { path, free_bytes, reserve_bytes });
+    }
+    Ok(())
+}
+
 /// A report, also one that was cut off while it was packed.
 fn unpacked(path: &Path) -> Result<Content, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
@@ -170,42 +193,23 @@ fn unpacked(path: &Path) -> Result<Content, SourceError> {
 
 /// The last bytes of what can be read, from the beginning of a line.
 fn last_of(mut from: impl Read, keep_bytes: usize, path: &Path) -> Content {
-    let (mut content, mut piece) = (Content::default(), vec![0; 64 << 10]);
-    loop {
+    let (mut last, mut piece) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
+    let cut_off_by = loop {
         match from.read(&mut piece) {
-            Ok(0) => break,
-            Ok(count) => content.bytes.extend_from_slice(&piece[..count]),
-            Err(err) => {
-                content.cut_off_by = Some(SourceError::Read { path: path.to_owned(), err });
-                break;
-            }
+            Ok(0) => break None,
+            Ok(count) => last.push(&piece[..count]),
+            Err(err) => break Some(SourceError::Read { path: path.to_owned(), err }),
         }
-        // Not with each piece: all that is kept is moved.
-        if content.bytes.len() >= 2 * keep_bytes {
-            drop_first(&mut content, keep_bytes);
-        }
-    }
-    if content.bytes.len() > keep_bytes || content.dropped_bytes > 0 {
-        drop_first(&mut content, keep_bytes);
-        let line = content.bytes.iter().position(|byte| *byte == b'\n');
-        let after = line.map_or(0, |at| content.bytes.len() - at - 1);
-        drop_first(&mut content, after);
-    }
-    content
-}
-
-fn drop_first(content: &mut Content, keep_bytes: usize) {
-    let count = content.bytes.len().saturating_sub(keep_bytes);
-    content.bytes.drain(..count);
-    content.dropped_bytes += count as u64;
+    };
+    let (bytes, dropped_bytes) = last.take();
+    Content { bytes, dropped_bytes, cut_off_by }
 }
 
 fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// What a program prints on stdout, also where it fails or hangs after that: with a lost GPU
-/// `nvidia-smi` prints the others and exits with an error. The first word starts it.
+/// The end of what a program prints on stdout. The first word starts it.
 fn output_of(
     task: &Task<'_>,
     program: &str,
@@ -215,36 +219,53 @@ fn output_of(
     if !process::in_path(program) {
         return Err(SourceError::NotInstalled { program: program.to_owned() });
     }
-    let program = program.to_owned();
     let wanted = || task.is_wanted() && task.has_time();
     let first = words.remove(0);
-    let Ran { end, stdout, stderr, .. } = process::while_wanted(&first, words, after, &wanted)
-        .map_err(|err| {
-            let (program, status) = (program.clone(), "not started".to_owned());
-            SourceError::Failed { program, status, stderr: err.to_string() }
-        })?;
-    let failed = |status: String| {
-        let (program, stderr) = (program.clone(), end_of(&stderr.text()));
+    match process::while_wanted(&first, words, after, Keep::Last, &wanted) {
+        Ok(ran) => printed_by(program, ran, after),
+        Err(err) => {
+            let (program, status) = (program.to_owned(), "not started".to_owned());
+            Err(SourceError::Failed { program, status, stderr: err.to_string() })
+        }
+    }
+}
+
+/// Also what a program printed before it failed or hung: with a lost GPU `nvidia-smi` prints the
+/// others and exits with an error.
+fn printed_by(program: &str, ran: Ran, after: Duration) -> Result<Content, SourceError> {
+    let Ran { end, stdout, stderr, .. } = ran;
+    let program = program.to_owned();
+    let failed = |program, status: String| {
+        let stderr = end_of(&stderr.bytes);
         SourceError::Failed { program, status, stderr }
     };
     let problem = match end {
         End::Exited(status) if status.success() && stdout.is_whole => None,
-        End::Exited(status) if status.success() => Some(failed("output not complete".to_owned())),
+        End::Exited(status) if status.success() => {
+            Some(failed(program, "output not complete".to_owned()))
+        }
         End::Exited(status) => {
             let signal = || "signal".to_owned();
-            Some(failed(status.code().map_or_else(signal, |code| format!("exit {code}"))))
+            let status = status.code().map_or_else(signal, |code| format!("exit {code}"));
+            Some(failed(program, status))
         }
-        End::Late | End::Unwanted => {
-            Some(SourceError::TimedOut { program: program.clone(), after })
-        }
+        End::Late => Some(SourceError::TimedOut { program, after }),
+        // The lease has ended, or the order was withdrawn: then there is no bundle.
+        End::Unwanted => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
         Some(err) if stdout.bytes.is_empty() => Err(err),
-        cut_off_by => Ok(Content { cut_off_by, ..Content::from(stdout.bytes) }),
+        cut_off_by => {
+            let Printed { bytes, dropped_bytes, .. } = stdout;
+            Ok(Content { bytes, dropped_bytes, cut_off_by })
+        }
     }
 }
 
-fn end_of(text: &str) -> String {
+/// Redacted before it is cut: a secret of which only the end is left could not be recognised.
+fn end_of(stderr: &[u8]) -> String {
+    let (text, _) = redact(stderr, &|| true).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let text = text.trim();
     let from = text.char_indices().rev().nth(STDERR_CHARS - 1).map_or(0, |(at, _)| at);
     text[from..].to_owned()
@@ -270,13 +291,23 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     Ok(text.into())
 }
 
-/// The end of the journal, over as many segments as it takes.
+/// The end of the journal.
 fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
-    let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), JOURNAL_BYTES, 0);
-    for number in segment::list(state_dir).map_err(failed)?.into_iter().rev() {
-        let part = tail(&segment::path(state_dir, number), left)?;
+    let numbers = segment::list(state_dir).map_err(failed)?;
+    segments_end(state_dir, &numbers, JOURNAL_BYTES)
+}
+
+/// The end of these segments, over as many as it takes.
+fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Content, SourceError> {
+    let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
+    for number in numbers.iter().rev() {
+        let part = match tail(&segment::path(state_dir, *number), left) {
+            // Deleted since it was listed, by its age.
+            Err(SourceError::Read { err, .. }) if err.kind() == io::ErrorKind::NotFound => continue,
+            part => part?,
+        };
         left = left.saturating_sub(part.bytes.len() as u64 + part.dropped_bytes);
         dropped_bytes += part.dropped_bytes;
         parts.push(part.bytes);
@@ -326,6 +357,46 @@ mod tests {
         assert_eq!(content.dropped_bytes + kept.len() as u64, text.len() as u64);
         let whole = last_of(text.as_bytes(), text.len(), Path::new("report"));
         assert_eq!((whole.bytes.len(), whole.dropped_bytes), (text.len(), 0));
+    }
+
+    #[test]
+    fn a_secret_on_stderr_is_removed_before_its_beginning_is_cut_off() {
+        let stderr = format!("no such device\npassword={}", "LEAK".repeat(STDERR_CHARS));
+        assert_eq!(end_of(stderr.as_bytes()), "no such device\npassword=[redacted]");
+        assert_eq!(end_of("x".repeat(1000).as_bytes()).len(), STDERR_CHARS);
+    }
+
+    #[test]
+    fn a_segment_that_was_deleted_since_it_was_listed_is_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in [2, 3] {
+            fs::write(segment::path(folder.path(), number), format!("{number}\n")).unwrap();
+        }
+        let content = segments_end(folder.path(), &[1, 2, 3], 100).unwrap();
+        assert_eq!((content.bytes.as_slice(), content.dropped_bytes), (&b"2\n3\n"[..], 0));
+    }
+
+    #[test]
+    fn a_program_that_the_end_of_the_lease_ended_is_not_called_slow() {
+        let ran = |after_s, wanted: &dyn Fn() -> bool| {
+            let after = Duration::from_secs(after_s);
+            let ran = process::while_wanted("sleep".as_ref(), ["900"], after, Keep::Last, wanted);
+            printed_by("sleep", ran.unwrap(), after).unwrap_err()
+        };
+        let ended = ran(900, &|| false);
+        assert_eq!(ended.code(), "lease-ended");
+        assert_eq!(ended.to_string(), "`sleep` was ended: the lease of the order has ended");
+        assert_eq!(ran(0, &|| true).code(), "timed-out");
+    }
+
+    #[test]
+    fn a_disk_with_too_little_space_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_space(folder.path(), 1).is_ok());
+        let err = check_space(folder.path(), u64::MAX).unwrap_err();
+        assert_eq!(err.code(), "low-space");
+        let err = check_space(&folder.path().join("absent"), 1).unwrap_err();
+        assert_eq!(err.code(), "unreadable");
     }
 
     #[test]

@@ -66,20 +66,20 @@ pub(super) fn fetch(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let node = &args.node;
-    let target = |at| match &args.out {
-        Some(path) => Target::create(path.clone()),
-        None => Target::create(file_name(order.stem, node, at)),
-    };
-    let (row, mut target) = if args.last {
+    let path = |at| args.out.clone().unwrap_or_else(|| file_name(order.stem, node, at));
+    let (row, path) = if args.last {
         let row = newest(session, node, order)?;
-        let target = target(row.at)?;
-        (row, target)
+        let path = path(row.at);
+        (row, path)
     } else {
-        // First: a node should not gather for minutes what cannot be written then.
-        let target = target(Timestamp::now())?;
+        // A node should not gather for minutes what cannot be written then. The file goes again: an
+        // interrupt leaves nothing in the way of `--last`.
+        let path = path(Timestamp::now());
+        drop(Target::create(path.clone())?);
         let generation = request(session, args, order, printer)?;
-        (of_generation(session, node, generation)?, target)
+        (of_generation(session, node, generation)?, path)
     };
+    let mut target = Target::create(path)?;
     download(session, node, &row, &mut target)
         .map_err(|err| err.context(Hinted::plain("the download failed", "`--last` tries again")))?;
     let path = target.keep();

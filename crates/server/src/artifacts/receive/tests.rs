@@ -1,11 +1,18 @@
 use std::sync::atomic::AtomicBool;
 
+use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{OrderKind, Place};
 use tokio::task::JoinHandle;
 use tokio::time::advance;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use super::*;
+use crate::clock::ClockWatch;
+use crate::core::Core;
+use crate::ingest::{ReportQuota, Roster};
+use crate::log::sqlite::SqliteLog;
 
 /// A server's artifacts.
 struct AppState {
@@ -13,6 +20,8 @@ struct AppState {
     receiver: Arc<Receiver>,
     /// Whether an order asks for what is sent.
     is_asked: Arc<AtomicBool>,
+    /// The entry with which the nodes enrolled.
+    first_seq: Arc<AtomicU64>,
 }
 
 /// A node that sends an artifact.
@@ -28,17 +37,18 @@ impl AppState {
 
     fn with_reserve(bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(ArtifactStore::open(dir.path()).unwrap());
+        let store = Arc::new(ArtifactStore::open(dir.path(), Timestamp::now()).unwrap());
         let receiver = Arc::new(Receiver::new(store, Arc::new(Space::new(Some(bytes)))));
-        Self { dir, receiver, is_asked: Arc::new(AtomicBool::new(true)) }
+        let is_asked = Arc::new(AtomicBool::new(true));
+        Self { dir, receiver, is_asked, first_seq: Arc::new(AtomicU64::new(1)) }
     }
 
     fn sender(&self, node: &str) -> Sender {
         let (parts, stream) = mpsc::channel(1);
         let (artifacts, node): (_, NodeId) = (Arc::clone(&self.receiver), node.parse().unwrap());
-        let is_asked = Arc::clone(&self.is_asked);
+        let (is_asked, first_seq) = (Arc::clone(&self.is_asked), Arc::clone(&self.first_seq));
         let received = tokio::spawn(async move {
-            let is_asked = &is_asked;
+            let (is_asked, first_seq) = (&is_asked, &first_seq);
             let asked_for = |generation| async move {
                 if !is_asked.load(Ordering::Relaxed) {
                     return Err(Refusal::NoOrder(generation));
@@ -61,7 +71,7 @@ impl AppState {
     }
 
     fn stored(&self, node: &str) -> Vec<String> {
-        let listed = self.receiver.store.list(&node.parse().unwrap(), 1).unwrap();
+        let listed = self.receiver.store.list(&node.parse().unwrap(), 1, Timestamp::now()).unwrap();
         listed.into_iter().map(|it| it.sha256).collect()
     }
 
@@ -153,6 +163,35 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
     }
 }
 
+/// A stream that is reset while the file is written drops the handler, and not the writer.
+#[tokio::test]
+async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
+    let Site { receiver, dir: _dir, .. } = Site::new();
+    let node: NodeId = "a".parse().unwrap();
+    let record = record(7, 1);
+    let turn = receiver.turn(&node, &record).unwrap();
+    let header = ArtifactHeader { generation: 7, bytes: 7, sha256: vec![0; 32].into() };
+    let room = receiver.room(header.bytes);
+    let (chunks, written) = receiver.writer(node.clone(), record.clone(), header, (turn, room));
+    drop(written);
+    assert!(matches!(receiver.turn(&node, &record), Err(Refusal::Busy)));
+    assert_eq!(receiver.slots.available_permits(), AT_A_TIME - 1);
+    drop(chunks);
+    while receiver.slots.available_permits() < AT_A_TIME {
+        tokio::task::yield_now().await;
+    }
+    assert!(receiver.turn(&node, &record).is_ok());
+}
+
+#[tokio::test]
+async fn a_writer_that_panics_is_not_a_server_that_stops() {
+    let panicked = tokio::spawn(async { panic!("a bug") }).await.unwrap_err();
+    assert!(matches!(Refusal::from(panicked), Refusal::Store(_)));
+    let stopped = tokio::spawn(std::future::pending::<()>());
+    stopped.abort();
+    assert!(matches!(Refusal::from(stopped.await.unwrap_err()), Refusal::Stopping));
+}
+
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
@@ -187,12 +226,112 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
     assert!(site.stored("a").is_empty() && site.stored("b").is_empty());
 }
 
+/// The last check came before the node was retired, and the file is written after that.
+#[tokio::test]
+async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
+    let site = Site::new();
+    let sender = site.sender("a");
+    sender.begin("content").await;
+    sender.chunk("content").await;
+    site.receiver.store.forget(&"a".parse().unwrap(), 1).unwrap();
+    assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
+    assert!(!site.dir.path().join("artifacts/node-a").exists());
+    site.until_nothing_is_incoming().await;
+}
+
+/// The order of the later node of that name has the same number.
+#[tokio::test]
+async fn one_of_a_node_that_has_enrolled_again_meanwhile_is_not_kept() {
+    let site = Site::new();
+    let sender = site.sender("a");
+    sender.begin("content").await;
+    sender.chunk("content").await;
+    site.first_seq.store(2, Ordering::Relaxed);
+    assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
+    site.until_nothing_is_incoming().await;
+    assert!(!site.dir.path().join("artifacts/node-a").exists());
+    assert_eq!(site.send("a", "content").await, Ok(()), "the later node has a turn of its own");
+}
+
+/// A controller that has ordered node `a` to send its logs, and the number of that order.
+async fn controller(dir: &std::path::Path) -> (Brain, u64) {
+    let core = Core::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
+    let roster = Arc::new(Roster::new(ReportQuota::default()));
+    let (log_end, watching) = (tokio::sync::watch::channel(0).0, ClockWatch::default());
+    let (brain, _) = Brain::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
+    let node: NodeId = "a".parse().unwrap();
+    let place = Place::in_pool("train".parse().unwrap());
+    let enrolled = Event::Enrolled { node: node.clone(), place };
+    brain.take(Actor::Server, enrolled).await.unwrap();
+    let what = Ask::Errand { node: node.clone(), what: OrderKind::CollectLogs };
+    brain.take(Actor::Person("ann".into()), Event::Asked { what }).await.unwrap();
+    let ordered = brain.look(move |state| {
+        let order = &state.nodes[&node].orders.pending().unwrap().order;
+        assert_eq!(order.what, OrderKind::CollectLogs);
+        order.generation
+    });
+    let generation = ordered.await.unwrap();
+    (brain, generation)
+}
+
+#[tokio::test]
+async fn a_node_whose_certificate_was_revoked_sends_nothing() {
+    let site = Site::new();
+    let (brain, generation) = controller(site.dir.path()).await;
+    let node: NodeId = "a".parse().unwrap();
+    let content = b"content".as_slice();
+    let sha256 = Sha256::digest(content).to_vec().into();
+    let header = ArtifactHeader { generation, bytes: content.len() as u64, sha256 };
+    let whats = [artifact_part::What::Header(header), artifact_part::What::Chunk(content.into())];
+    // Whether it is admitted is asked at the beginning and in the end.
+    for (admissions, wanted) in [
+        ([false, false], Err(Code::PermissionDenied)),
+        ([true, false], Err(Code::PermissionDenied)),
+        ([true, true], Ok(())),
+    ] {
+        let asked = std::cell::Cell::new(0);
+        let is_admitted = || admissions[asked.replace(asked.get() + 1)];
+        let parts = whats.clone().map(|what| Ok(ArtifactPart { what: Some(what) }));
+        let received =
+            site.receiver.receive(&brain, &node, is_admitted, tokio_stream::iter(parts)).await;
+        assert_eq!(received.map_err(|status| status.code()), wanted, "{admissions:?}");
+        let is_kept = site.dir.path().join("artifacts/node-a").exists();
+        assert_eq!(is_kept, wanted.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn the_disk_has_to_have_room_for_all_that_is_being_received() {
+    let site = Site::new();
+    let senders = [site.sender("a"), site.sender("b")];
+    for (sender, content) in senders.iter().zip(["content", "more content"]) {
+        sender.begin(content).await;
+    }
+    let expected = || site.receiver.expected_bytes.load(Ordering::Relaxed);
+    assert_eq!(expected(), "content".len() as u64 + "more content".len() as u64);
+    for (sender, content) in senders.into_iter().zip(["content", "more content"]) {
+        sender.chunk(content).await;
+        assert_eq!(sender.end().await, Ok(()));
+    }
+    assert_eq!(expected(), 0);
+    // What another sends is beyond any disk.
+    let other = site.receiver.room(u64::MAX / 2);
+    assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
+    drop(other);
+    assert_eq!(site.send("a", "content").await, Ok(()));
+}
+
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     let site = AppState::new();
     for _ in 0..PER_ORDER_MAX {
         assert_eq!(site.send("a", "content").await, Ok(()));
     }
+    // One that fails counts too.
+    let wrong = site.sender("a");
+    wrong.begin("content").await;
+    wrong.chunk("CONTENT").await;
+    assert_eq!(wrong.end().await, Err(Code::InvalidArgument));
     assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
     let full = AppState::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));

@@ -1,0 +1,73 @@
+//! Private keys, which take many lines.
+
+/// What a private key is between, each followed by its kind.
+const BEGIN: &str = "-----BEGIN";
+pub(super) const END: &str = "-----END";
+
+/// Lines of a private key; the longest in use have about a hundred.
+pub(super) const KEY_LINES_MAX: usize = 200;
+
+/// The checksum after a PGP key: `=` and four characters.
+const CHECKSUM_CHARS: usize = 5;
+
+/// The length of what belongs to a private key after the line in which one begins.
+pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
+    let lines = rest.split_inclusive('\n').take(KEY_LINES_MAX);
+    let len_of = |count| lines.clone().take(count).map(str::len).sum();
+    if let Some((_, count)) = line.split_once("Private-Lines:")
+        && let Ok(count) = count.trim().parse()
+    {
+        return Some(len_of(count));
+    }
+    if !has_marker(line, BEGIN) {
+        return None;
+    }
+    // One on a single line, as in JSON, ends there.
+    if line.rfind(END) > line.rfind(BEGIN) {
+        return Some(0);
+    }
+    // In a log each line begins with a time and more, so all lines go up to the end of the key. A
+    // mere mention of a key has no end, and the end after another beginning is not its own.
+    let mut own = lines.clone().take_while(|it| !has_marker(it, BEGIN));
+    let is_whole = line.contains("KEY-----") || line.contains("BLOCK-----");
+    if let Some(end) = own.position(|it| has_marker(it, END)).filter(|_| is_whole) {
+        return Some(len_of(end + 1));
+    }
+    Some(len_of(lines.clone().take_while(|it| is_of_key(it)).count()))
+}
+
+/// Whether a private key begins, or ends, in a line.
+pub(super) fn has_marker(line: &str, marker: &str) -> bool {
+    line.split_once(marker).is_some_and(|(_, rest)| rest.contains("PRIVATE KEY"))
+}
+
+/// Takes the last lines away that may belong to a private key. The last of them may be short, also
+/// before the checksum of a PGP key.
+pub(super) fn cut_key(out: &mut String) {
+    let mut may_be_short = true;
+    while let Some(line) = out.split_inclusive('\n').next_back() {
+        let last = last_word(line);
+        if !(is_of_key(line) || may_be_short && is_base64(last)) {
+            return;
+        }
+        may_be_short &= last.len() == CHECKSUM_CHARS && last.starts_with('=');
+        out.truncate(out.len() - line.len());
+    }
+}
+
+fn is_base64(text: &str) -> bool {
+    text.bytes().all(|it| it.is_ascii_alphanumeric() || b"+/=".contains(&it))
+}
+
+fn last_word(line: &str) -> &str {
+    line.trim().rsplit(' ').next().unwrap_or_default()
+}
+
+/// Whether a line may belong to a private key: base64, also after a time and the like, or a header.
+fn is_of_key(line: &str) -> bool {
+    let line = line.trim();
+    let last = last_word(line);
+    is_base64(line)
+        || is_base64(last) && last.len() >= 32
+        || ["Proc-Type:", "DEK-Info:", "Comment:", "Version:"].iter().any(|it| line.starts_with(it))
+}

@@ -1,0 +1,88 @@
+//! Removes secrets from text before it leaves the node.
+//!
+//! Logs hold what programs print: command lines with passwords, URLs with credentials, tokens. One
+//! search finds the hints of all rules in a line, and a rule looks only at the text around its hint:
+//! logs are long. Where it is in doubt a rule hides too much. This is a safety net: a secret without
+//! a name and without a known form passes.
+
+mod keys;
+mod names;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use aho_corasick::Input;
+
+use self::keys::{END, cut_key, has_marker, key_len};
+use self::rules::RULES;
+use self::values::block_len;
+
+/// What stands in the place of a secret.
+const REDACTED: &str = "[redacted]";
+
+/// Input between two questions whether to go on.
+const ASK_BYTES: usize = 64 << 10;
+
+/// The text without secrets, and how many there were. What is not UTF-8 is replaced. It is `None`
+/// where `keep_going`, which is asked again and again, says no.
+pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<u8>, u64)> {
+    let text = String::from_utf8_lossy(text);
+    let (mut out, mut count) = (String::with_capacity(text.len()), 0);
+    let mut ask_at = 0;
+    let mut ask = |at: usize| {
+        if at < ask_at {
+            return Some(());
+        }
+        ask_at = at + ASK_BYTES;
+        keep_going().then_some(())
+    };
+    let mut rest = &*text;
+    while let Some(line) = rest.split_inclusive('\n').next() {
+        let at = text.len() - rest.len();
+        ask(at)?;
+        rest = &rest[line.len()..];
+        if let Some(len) = key_len(line, rest) {
+            rest = &rest[len..];
+        } else if has_marker(line, END) {
+            // Its beginning was cut off by a limit.
+            cut_key(&mut out);
+        } else {
+            let found = push_redacted(&mut out, line, |within| ask(at + within))?;
+            if found > 0 {
+                rest = &rest[block_len(line, rest)..];
+            }
+            count += found;
+            continue;
+        }
+        out.push_str("[redacted private key]\n");
+        count += 1;
+    }
+    Some((out.into_bytes(), count))
+}
+
+/// Adds a line without its secrets, and says how many there were.
+fn push_redacted(
+    out: &mut String,
+    line: &str,
+    mut ask: impl FnMut(usize) -> Option<()>,
+) -> Option<u64> {
+    let rules = &*RULES;
+    let text = line.trim_end_matches(['\r', '\n']);
+    let (mut count, mut copied, mut at) = (0, 0, 0);
+    while let Some(hint) = rules.hints.find(Input::new(text).range(at..)) {
+        ask(hint.start())?;
+        let rule = &rules.all[rules.of_hint[hint.pattern()]];
+        if let Some(secret) = rule.secret(text, hint.start()) {
+            out.push_str(&line[copied..secret.start]);
+            out.push_str(REDACTED);
+            count += 1;
+            (copied, at) = (secret.end, secret.end);
+        } else {
+            // Another hint may begin within this one.
+            at = hint.start() + 1;
+        }
+    }
+    out.push_str(&line[copied..]);
+    Some(count)
+}

@@ -1,0 +1,217 @@
+//! Kinds of secrets: names, forms, and what tells that one is there.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use regex_lite::Regex;
+
+use super::names::{
+    always, before_at, before_dot, in_name, is_flag, is_likely, of_curl_flag, of_pass,
+    of_pass_flag, of_password_flag, of_secret_key,
+};
+use super::values::{header_len, value_len};
+
+/// Names of secrets, whatever follows in the name: `secretString`.
+const SECRETS: &[&str] = &[
+    "passw",
+    "passphrase",
+    "pass word",
+    "pass phrase",
+    "dbpass",
+    "keypass",
+    "rootpass",
+    "storepass",
+    "userpass",
+    "secret",
+    "basic_auth",
+    "basic-auth",
+    "basicauth",
+    "private-mac",
+];
+
+/// The group after a name with a qualifier.
+const QUALIFIED: &str = "qualified";
+
+/// Forms of secrets, whatever stands before them. Each has its hints.
+const FORMS: &[(&[&str], &str)] = &[
+    (&["akia", "asia"], r"(?:AKIA|ASIA)[A-Z0-9]{16}"),
+    (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"gh[pousr]_[A-Za-z0-9]{20,}"),
+    (&["github_pat_"], r"github_pat_[A-Za-z0-9_]{20,}"),
+    (&["glpat-"], r"glpat-[A-Za-z0-9_-]{16,}"),
+    (&["hf_"], r"hf_[A-Za-z0-9]{20,}"),
+    (&["nvapi-"], r"nvapi-[A-Za-z0-9_-]{20,}"),
+    (&["xox", "xapp-"], r"(?:xox[abeprs]|xapp)-[A-Za-z0-9-]{10,}"),
+    (&["aiza"], r"AIza[A-Za-z0-9_-]{30,}"),
+    (&["ya29."], r"ya29\.[A-Za-z0-9_.-]{20,}"),
+    (&["sk_live_", "sk_test_", "rk_live_"], r"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    (&["npm_"], r"npm_[A-Za-z0-9]{30,}"),
+    (&["hvs.", "hvb."], r"hv[sb]\.[A-Za-z0-9_-]{20,}"),
+    (&["fjoin_", "fperson_"], r"f(?:join|person)_[A-Za-z0-9_-]{20,}"),
+    // Hashes of passwords, as in /etc/shadow.
+    (
+        &["$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$"],
+        r"\$[0-9a-z]{1,2}\$[A-Za-z0-9./$=,]{20,}",
+    ),
+    // Base64 of `-----BEGIN `: a private key, or a certificate.
+    (&["ls0tls1crudjtib"], r"LS0tLS1CRUdJTiB[A-Za-z0-9+/=]{20,}"),
+];
+
+/// One kind of secret.
+pub(super) struct Rule {
+    /// The pattern is tried where one of these occurs. Compared without regard to case.
+    hints: &'static [&'static str],
+    /// Whether it is to be tried, by the text before the hint and the text from the hint on.
+    applies: fn(&str, &str) -> bool,
+    /// Begins at the hint. Its first group stays, and the secret follows. Where it may fail late its
+    /// repetitions are bounded: a line can be as long as a file.
+    pattern: Regex,
+    extent: Extent,
+}
+
+/// Where a secret ends.
+enum Extent {
+    /// Where the pattern ends, or where its second group begins.
+    Pattern,
+    /// Where a word ends, or what is in quotation marks. A second group is a mere space, or the
+    /// like, between a name and a value: then the value must look like one. A group [`QUALIFIED`]
+    /// follows a name with a qualifier: then the value must look random.
+    Value,
+    /// Where the line ends, or the string that has the header.
+    Header,
+}
+
+pub(super) struct Rules {
+    pub(super) hints: AhoCorasick,
+    /// The rule of each hint.
+    pub(super) of_hint: Vec<usize>,
+    pub(super) all: Vec<Rule>,
+}
+
+pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
+    let all = rules();
+    let hints = AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .match_kind(MatchKind::LeftmostLongest)
+        .build(all.iter().flat_map(|rule| rule.hints));
+    let of_hint =
+        all.iter().enumerate().flat_map(|(at, rule)| rule.hints.iter().map(move |_| at)).collect();
+    Rules { hints: hints.expect("the hints are few and short"), of_hint, all }
+});
+
+fn rules() -> Vec<Rule> {
+    let rule = |hints, applies, pattern: &str, extent| {
+        let pattern = Regex::new(&format!("^(?:{pattern})"));
+        Rule { hints, applies, pattern: pattern.expect("it is a constant, and tested"), extent }
+    };
+    let named = |hints: &'static [&str], applies, rest: &str, value: &str| {
+        let pattern = format!(r"(?i)((?:{}){rest}){value}", hints.join("|"));
+        rule(hints, applies, &pattern, Extent::Value)
+    };
+    // Zeros stand between the arguments of a process, and escapes are colours.
+    let gap = r"(?:[\s\x00]|\x1b\[[0-9;]*m)*";
+    // As in `"name": "DB_PASSWORD", "value": "abc"`.
+    let pair = format!(r#"(?:\\*["'],{gap}\\*["']value)?"#);
+    let is = &format!(r#"{pair}\\*["']?\]?{gap}(?:(?:=>|:=|=+|:|%3[ad]){gap}|>)"#);
+    let weak = r#"\\*["']?[\s\x00]+(?:is[\s\x00]+)?|\\*["'],[\s\x00]*"#;
+    let more = r"[a-z0-9_-]{0,32}(?:\.(?:data|key|string|text|value))?";
+    let part = r"(?:[_-]?(?:id|value|data|file|content|string|hash|base64|[0-9]{1,9})){0,3}";
+    // The qualifier of `GITHUB_TOKEN_RO`; that of `token_count` has no such value.
+    let qualified = &format!(r"(?:[_-][a-z0-9]{{1,32}}){{1,3}}{is}(?<{QUALIFIED}>)");
+    let any = r"[^\s\x00]";
+
+    let mut all = vec![
+        named(SECRETS, always, &format!("{more}(?:{is}|({weak}))"), any),
+        // `Failed to set up credentials: Protocol error` is no secret.
+        named(&["credential"], always, &format!(r"{more}(?:(:\s+|{weak})|{is})"), any),
+        // `tokenizer` is no secret.
+        named(&["token"], always, &format!("{part}(?:{is}|({weak})|{qualified})"), any),
+        // `tokens=4096` is a count, and `tokens: all of them` is a sentence.
+        named(&["tokens"], always, &format!(r"(?:(:\s+)|{is})"), r#"[\["'\\]*[0-9.]*[a-z]"#),
+        named(&["key"], of_secret_key, &format!("s?{part}(?:{is}|({weak})|{qualified})"), any),
+        // `pass:12` is a count.
+        named(
+            &["pass"],
+            of_pass,
+            &format!("(?:[_-]?[0-9]{{0,9}}{is}|{qualified})"),
+            r"(?:\d{4}|\d{0,3}[^\d\s,;])",
+        ),
+        named(&["-pass"], of_pass_flag, r#"(?:[\s\x00=]+|\\*["'],[\s\x00]*)"#, r"[^\s\x00-]"),
+        // `PWD=/root` is a folder.
+        named(&["pwd"], in_name, is, r"[^\s\x00/]"),
+        named(&["jwt", "psk"], in_name, is, any),
+        named(&["auth"], in_name, is, r#"[\\"']*[a-z0-9+/=]{16}"#),
+        named(&["bearer"], in_name, r"[\s\x00]+", r"[a-z0-9._~+/=-]{6}"),
+        named(&["identified by"], always, r"\s+(?:password\s+)?", r#"[\\"']"#),
+        named(&["wandb login"], always, r"\s+(?:-\S{1,40}\s+){0,3}", any),
+        named(&["from-literal"], always, r"[\s\x00=]+[^\s\x00=]{1,99}=", any),
+        named(&["-p"], of_password_flag, r"[\s\x00=]*", r"[^\s\x00-]"),
+        named(&["-u", "--user", "--proxy-user"], of_curl_flag, r"[\s\x00=]*", r"[^\s\x00-]"),
+        rule(
+            &["authorization", "cookie"],
+            always,
+            &format!("(?i)((?:authorization|cookie){is})."),
+            Extent::Header,
+        ),
+        rule(
+            &["echo"],
+            in_name,
+            r"(echo\s+)[^|]{1,200}(\|.{0,80}(?:\s-S\b|-stdin\b))",
+            Extent::Pattern,
+        ),
+        rule(
+            &["?sig", "&sig", "u0026sig", "amz-sig", "goog-sig"],
+            always,
+            r#"(?i)([a-z0-9?&-]{0,6}sig(?:nature)?=)[^&\s\x00"'\\]+"#,
+            Extent::Pattern,
+        ),
+        // Up to the last `@` before the path, since a password may have one. A password with a `/`
+        // is told from a host with a port: it is not of digits.
+        rule(
+            &["://", r":\/\/"],
+            before_at,
+            r#"(:\\?/\\?/)(?:[^/\s\x00"]{1,500}|[^/\s\x00"@:\[]{0,99}:[^/\s\x00"]{0,99}[^/\s\x00"0-9][^\s\x00"]{0,500})(@)"#,
+            Extent::Pattern,
+        ),
+        rule(
+            &["eyj"],
+            before_dot,
+            r"()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",
+            Extent::Pattern,
+        ),
+        // Within a word it is `disk-` or `task-`.
+        rule(&["sk-"], in_name, r"()sk-[A-Za-z0-9_-]{20,}", Extent::Pattern),
+    ];
+    let forms = FORMS.iter();
+    all.extend(forms.map(|(hints, it)| rule(hints, always, &format!("(){it}"), Extent::Pattern)));
+    all
+}
+
+impl Rule {
+    /// Where the secret of a hint is.
+    pub(super) fn secret(&self, line: &str, hint: usize) -> Option<Range<usize>> {
+        let (before, from) = line.split_at(hint);
+        if !(self.applies)(before, from) {
+            return None;
+        }
+        let found = self.pattern.captures(from)?;
+        let (kept, second) = (&found[1], found.get(2));
+        let value = &from[kept.len()..];
+        let len = match self.extent {
+            Extent::Pattern => second.map_or(found[0].len(), |it| it.start()) - kept.len(),
+            Extent::Value => value_len(kept, value),
+            Extent::Header => header_len(before, kept, value),
+        };
+        let value = &value[..len];
+        let is_secret = match self.extent {
+            Extent::Value if found.name(QUALIFIED).is_some() => is_likely(false, value),
+            Extent::Value if second.is_some() => is_likely(is_flag(before), value),
+            _ => true,
+        };
+        if len == 0 || !is_secret {
+            return None;
+        }
+        let start = hint + kept.len();
+        Some(start..start + len)
+    }
+}
