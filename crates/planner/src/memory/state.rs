@@ -135,7 +135,8 @@ impl ModelStates {
         let end = if stage.last { self.output.max(self.embedding) } else { self.embedding };
         let end = if stage.first || stage.last { end } else { 0.0 };
         // The 16-bit gradient, and its copy in the reduction precision.
-        let gradient = is_trained * (2.0 + f64::from(run.parallelism.reduce_bytes)) * largest.max(end);
+        let gradient =
+            is_trained * (2.0 + f64::from(run.parallelism.reduce_bytes)) * largest.max(end);
         match run.parallelism.sharding {
             _ if !run.parallelism.shards_gradients() => 0.0,
             Sharding::None | Sharding::Optimizer | Sharding::Gradients => gradient,
