@@ -18,8 +18,8 @@ struct SimulatedActuator {
 
 /// The actuator for the simulated node with this root; `None` if the root is not a simulated
 /// node's.
-pub(crate) fn from_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
-    let directory = NodeDir::at(root.parent()?);
+pub(crate) fn from_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Actuator>> {
+    let directory = NodeDir::new(root.parent()?);
     directory.node().ok()?;
     Some(Box::new(SimulatedActuator { directory, tuner }))
 }
@@ -58,7 +58,7 @@ impl SimulatedActuator {
     }
 }
 
-impl Hands for SimulatedActuator {
+impl Actuator for SimulatedActuator {
     fn boot(&self) -> Result<String, ActuatorError> {
         Ok(self.host()?.boot_id)
     }

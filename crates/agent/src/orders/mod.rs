@@ -19,6 +19,7 @@ mod executor;
 pub(crate) mod host;
 mod inspector;
 pub(crate) mod journal;
+mod last_bytes;
 mod ledger;
 mod node_actuator;
 mod node_error;

@@ -8,7 +8,7 @@ use farrier_facts::diag::Grade;
 use serde::Deserialize;
 
 use super::actuator::Proof;
-use super::process;
+use super::process::{self, Keep};
 
 /// What is read of a report; the rest is for people.
 #[derive(Deserialize)]

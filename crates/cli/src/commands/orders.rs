@@ -79,7 +79,7 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<OrderExecutor> 
     } else {
         simulated_actuator::from_root(&config.root, tuner.clone())
     };
-    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, None, tuner)));
+    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeActuator::new(&config.root, None, tuner)));
     let socket = config.socket.path.clone();
     let known = move || match status::query(&socket) {
         Ok(Some(status)) => Ok(status),

@@ -175,9 +175,9 @@ fn readings_of_an_unlisted_gpu_are_unknown() {
         let library = library(&world);
         move || command(&library)
     }));
-    let samples = |messages: Vec<ProbeSaid>| -> Vec<Sample> {
+    let samples = |messages: Vec<ProbeEvent>| -> Vec<Sample> {
         let reports = messages.into_iter().filter_map(|message| match message {
-            ProbeSaid::Report(report) => Some(report.samples),
+            ProbeEvent::Report(report) => Some(report.samples),
             _ => None,
         });
         reports.flatten().collect()
@@ -189,7 +189,7 @@ fn readings_of_an_unlisted_gpu_are_unknown() {
     for second in (10..=180).step_by(10) {
         after.extend(samples(watcher.run_until(Duration::from_secs(second))));
     }
-    watcher.end();
+    watcher.shutdown();
     let is_of_gpu = |sample: &&Sample| match &sample.subject {
         Subject::Gpu(gpu) | Subject::Link { gpu, .. } => gpu.0 == uuid,
         _ => false,
@@ -213,8 +213,8 @@ fn an_unreadable_identity_is_unknown() {
     world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
     let library = library(&world);
     let mut watcher = Watcher::new(WatchSettings::new(move || command(&library)));
-    let inventory = watcher.until(Duration::ZERO).into_iter().find_map(|message| match message {
-        ProbeSaid::Report(report) => report.inventory,
+    let inventory = watcher.run_until(Duration::ZERO).into_iter().find_map(|message| match message {
+        ProbeEvent::Report(report) => report.inventory,
         _ => None,
     });
     watcher.shutdown();
@@ -253,15 +253,15 @@ fn reading(report: &ProbeReport, signal: Signal) -> Option<&Reading<f64>> {
     report.samples.iter().find(|sample| sample.signal == signal).map(|sample| &sample.reading)
 }
 
-fn hung(message: &ProbeSaid) -> Option<String> {
+fn hung(message: &ProbeEvent) -> Option<String> {
     match message {
-        ProbeSaid::Hung { during, .. } => Some(during.clone()),
+        ProbeEvent::Hung { during, .. } => Some(during.clone()),
         _ => None,
     }
 }
 
-fn back(message: &ProbeSaid) -> Option<()> {
-    (*message == ProbeSaid::Back).then_some(())
+fn back(message: &ProbeEvent) -> Option<()> {
+    (*message == ProbeEvent::Recovered).then_some(())
 }
 
 #[test]
@@ -309,8 +309,8 @@ fn the_driver_is_replaced() {
     assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
     watch.report(|report| report.tier == Tier::Rare);
     world.inject(&["driver-unloaded"]);
-    let refused = |message: &ProbeSaid| match message {
-        ProbeSaid::Refused { error } => Some(*error),
+    let refused = |message: &ProbeEvent| match message {
+        ProbeEvent::Refused { error } => Some(*error),
         _ => None,
     };
     let (error, before) = watch.until(refused);
@@ -361,7 +361,7 @@ fn a_killed_child_is_replaced() {
     let pid = pid_of(&world).unwrap();
     crate::kill::kill("-KILL", &pid.to_string());
     let (why, _) = watch.until(|message| match message {
-        ProbeSaid::Died { why } => Some(why.clone()),
+        ProbeEvent::Died { why } => Some(why.clone()),
         _ => None,
     });
     assert!(why.contains("signal: 9"), "{why}");
@@ -387,7 +387,7 @@ fn a_missing_library_is_reported_repeatedly() {
     let watch = TestWatch::spawn(&world);
     for _ in 0..2 {
         let (why, _) = watch.until(|message| match message {
-            ProbeSaid::NoLibrary { why } => Some(why.clone()),
+            ProbeEvent::NoLibrary { why } => Some(why.clone()),
             _ => None,
         });
         assert!(why.contains("libnvidia-ml.so.1"), "{why}");
@@ -410,7 +410,7 @@ fn a_pause_unloads_nvml() {
     let watch = TestWatch::spawn(&world);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
-    let pause = Hold::take(&watch.hold, PATIENCE).unwrap();
+    let pause = ProbePause::acquire(&watch.hold, PATIENCE).unwrap();
     assert_eq!(processes(), 0);
     drop(pause);
     while processes() == 0 {

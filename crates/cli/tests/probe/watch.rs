@@ -125,9 +125,9 @@ fn put(values: &Value, prefix: &str, readings: &mut Readings) {
 /// A watch in a background thread.
 pub(crate) struct TestWatch {
     /// Pauses the watch.
-    pub(crate) hold: Arc<Hold>,
+    pub(crate) hold: Arc<ProbePause>,
     stop: Arc<AtomicBool>,
-    messages: Receiver<ProbeSaid>,
+    messages: Receiver<ProbeEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -153,7 +153,7 @@ impl TestWatch {
     }
 
     /// Waits for a message that `select` accepts; returns it and all messages before.
-    pub(crate) fn until<T>(&self, select: impl Fn(&ProbeSaid) -> Option<T>) -> (T, Vec<ProbeSaid>) {
+    pub(crate) fn until<T>(&self, select: impl Fn(&ProbeEvent) -> Option<T>) -> (T, Vec<ProbeEvent>) {
         let end = Instant::now() + PATIENCE;
         let mut before = Vec::new();
         loop {
@@ -170,7 +170,7 @@ impl TestWatch {
     /// Waits for a report that `accept` accepts.
     pub(crate) fn report(&self, accept: impl Fn(&ProbeReport) -> bool) -> ProbeReport {
         let selected = self.until(|message| match message {
-            ProbeSaid::Report(report) if accept(report) => Some(report.clone()),
+            ProbeEvent::Report(report) if accept(report) => Some(report.clone()),
             _ => None,
         });
         selected.0

@@ -15,9 +15,9 @@ use farrier_fleet::health::{
     Batch, Change, Engine, EventSource, KernelEvent, Moment, Remembered, Rules, Sample, Saved,
     Scope, Signal, Subject,
 };
-use farrier_hardware::host::{Collector, Expectations};
+use farrier_hardware::host::{Expectations, HostCollector};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
-use farrier_hardware::nvml::watch::{ProbeSaid, WatchSettings, Watcher};
+use farrier_hardware::nvml::watch::{ProbeEvent, WatchSettings, Watcher};
 use farrier_hardware::{Root, Tier};
 use farrier_sim::NodeDir;
 use jiff::Timestamp;
@@ -83,7 +83,7 @@ impl RuleCase {
     }
 
     pub(crate) fn end(self) {
-        self.watcher.end();
+        self.watcher.shutdown();
     }
 
     /// Runs the steps and returns the finding changes they caused.
@@ -204,9 +204,9 @@ impl RuleCase {
         let now_unix_ms = self.start_unix_ms + self.elapsed_s * 1000;
         self.node.set_clock(now_unix_ms, |_| Some(now_unix_ms)).unwrap();
         let mut batch = Batch::default();
-        for message in self.watcher.until(Duration::from_secs(self.boot_s)) {
+        for message in self.watcher.run_until(Duration::from_secs(self.boot_s)) {
             match message {
-                ProbeSaid::Report(report) => {
+                ProbeEvent::Report(report) => {
                     if let Some(inventory) = &report.inventory {
                         self.host.set_inventory(inventory);
                     }
@@ -214,7 +214,7 @@ impl RuleCase {
                     batch.samples.extend(report.samples);
                 }
                 // The reports contain the same information.
-                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
+                ProbeEvent::Refused { .. } | ProbeEvent::Hung { .. } | ProbeEvent::Recovered => {}
                 other => panic!("{other:?}"),
             }
         }

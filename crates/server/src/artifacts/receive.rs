@@ -253,7 +253,7 @@ impl Receiver {
         node: NodeId,
         mut record: Record,
         header: ArtifactHeader,
-        room: SlotPool,
+        (turn, room): (Turn, SlotPool),
     ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
         let (send, mut pieces) = mpsc::channel(CHUNKS_MAX);
         let (store, space) = (Arc::clone(&self.store), Arc::clone(&self.space));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use farrier_fleet::fleet::{Location, NodeId};
+use farrier_fleet::fleet::{NodeId, Location};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -374,7 +374,7 @@ mod tests {
     ) {
         let node = node.parse().unwrap();
         let place = Location::in_pool("train".parse().unwrap());
-        let at = Timestamp::from_second(i64::try_from(generation).unwrap()).unwrap();
+        let at = Timestamp::from_second(i64::try_from(at_s).unwrap()).unwrap();
         let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
         (record.bytes, record.sha256) = (bytes, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();

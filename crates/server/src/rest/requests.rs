@@ -164,13 +164,13 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
         let id = node.clone();
         let look = call.site.brain.look(move |state| {
             let node = state.nodes.get(&id)?;
-            Some(caller.sees(&node.location))
+            Some((caller.sees(&node.location), node.first_seq))
         });
         match look.await? {
             Some((true, first_seq)) => {
                 let why = reason.into_text();
                 let reply = take(&call, Event::Retired { node: node.clone(), reason: why }).await?;
-                artifacts::forget(&call, node.clone()).await;
+                artifacts::forget(&call, node.clone(), first_seq).await;
                 call.site.stored(move |store| store.free_name(&node)).await?;
                 Ok(reply)
             }

@@ -27,7 +27,7 @@ use super::reply::Reply;
 use super::routes::{self, Found};
 use super::{AppState, Call, Rate, Rest, pagination, redact};
 use crate::access::{NewUser, Store, TokenDigest, TokenKind, User, Wanted};
-use crate::artifacts::ArtifactStore;
+use crate::artifacts::{ArtifactStore, Record};
 use crate::audit::Audit;
 use crate::clock::ClockWatch;
 use crate::controller::Controller;

@@ -126,7 +126,7 @@ fn with_hint(err: AgentError) -> anyhow::Error {
         }
         AgentError::Socket(_) => "choose another path with --socket".to_owned(),
         AgentError::Listen { .. } => "choose another address with --listen, or `off`".to_owned(),
-        AgentError::Start(_) | AgentError::Brain => return err.into(),
+        AgentError::Start(_) | AgentError::HealthMonitor => return err.into(),
     };
     Hinted::error(Chain(&err).to_string(), hint)
 }

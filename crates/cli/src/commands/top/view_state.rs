@@ -349,7 +349,7 @@ impl ViewState {
             fleet.nodes.iter().filter(|node| self.matches(&node_search_text(node))).collect();
         nodes.sort_by(|one, other| {
             let problems = |node: &farrier_wire::rest::NodeRow| {
-                (!node.standing.in_service(), node.worst, node.findings)
+                (!node.phase.in_service(), node.worst, node.findings)
             };
             match self.sort {
                 Sort::Number => one.node.cmp(&other.node),
@@ -390,7 +390,7 @@ fn search_text(process: &ProcessSample) -> String {
 }
 
 fn node_search_text(node: &farrier_wire::rest::NodeRow) -> String {
-    let rack = node.place.rack.as_ref().map(ToString::to_string).unwrap_or_default();
+    let rack = node.location.rack.as_ref().map(ToString::to_string).unwrap_or_default();
     let (driver, gpu) = (node.driver.as_deref(), node.gpu.as_deref());
     let fields = [
         node.node.to_string(),

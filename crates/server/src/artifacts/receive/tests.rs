@@ -1,8 +1,8 @@
 use std::sync::atomic::AtomicBool;
 
-use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::event::{OperatorRequest, Event};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{OrderKind, Place};
+use farrier_fleet::fleet::{OrderKind, Location};
 use tokio::task::JoinHandle;
 use tokio::time::advance;
 use tokio_stream::wrappers::ReceiverStream;
@@ -10,8 +10,8 @@ use tonic::Code;
 
 use super::*;
 use crate::clock::ClockWatch;
-use crate::core::Core;
-use crate::ingest::{ReportQuota, Roster};
+use crate::state_machine::StateMachine;
+use crate::ingest::{ReportQuota, SessionRegistry};
 use crate::log::sqlite::SqliteLog;
 
 /// A server's artifacts.
@@ -28,6 +28,11 @@ struct AppState {
 struct Sender {
     parts: mpsc::Sender<Result<ArtifactPart, Status>>,
     received: JoinHandle<Result<(), Status>>,
+}
+
+fn record(generation: u64, first_seq: u64) -> Record {
+    let place = Location::in_pool("train".parse().unwrap());
+    Record::new(generation, "collect-logs".to_owned(), first_seq, place, Timestamp::now())
 }
 
 impl AppState {
@@ -53,9 +58,7 @@ impl AppState {
                 if !is_asked.load(Ordering::Relaxed) {
                     return Err(Refusal::NoOrder(generation));
                 }
-                let place = farrier_fleet::fleet::Location::in_pool("train".parse().unwrap());
-                let order = "collect-logs".to_owned();
-                Ok(Record::new(generation, order, 1, place, Timestamp::now()))
+                Ok(record(generation, first_seq.load(Ordering::Relaxed)))
             };
             artifacts.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
         });
@@ -166,7 +169,7 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
 /// A stream that is reset while the file is written drops the handler, and not the writer.
 #[tokio::test]
 async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
-    let Site { receiver, dir: _dir, .. } = Site::new();
+    let AppState { receiver, dir: _dir, .. } = AppState::new();
     let node: NodeId = "a".parse().unwrap();
     let record = record(7, 1);
     let turn = receiver.turn(&node, &record).unwrap();
@@ -229,7 +232,7 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
 /// The last check came before the node was retired, and the file is written after that.
 #[tokio::test]
 async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
-    let site = Site::new();
+    let site = AppState::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
@@ -242,7 +245,7 @@ async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
 /// The order of the later node of that name has the same number.
 #[tokio::test]
 async fn one_of_a_node_that_has_enrolled_again_meanwhile_is_not_kept() {
-    let site = Site::new();
+    let site = AppState::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
@@ -254,17 +257,17 @@ async fn one_of_a_node_that_has_enrolled_again_meanwhile_is_not_kept() {
 }
 
 /// A controller that has ordered node `a` to send its logs, and the number of that order.
-async fn controller(dir: &std::path::Path) -> (Brain, u64) {
-    let core = Core::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
-    let roster = Arc::new(Roster::new(ReportQuota::default()));
+async fn controller(dir: &std::path::Path) -> (Controller, u64) {
+    let core = StateMachine::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
+    let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
     let (log_end, watching) = (tokio::sync::watch::channel(0).0, ClockWatch::default());
-    let (brain, _) = Brain::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
+    let (brain, _) = Controller::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
     let node: NodeId = "a".parse().unwrap();
-    let place = Place::in_pool("train".parse().unwrap());
+    let place = Location::in_pool("train".parse().unwrap());
     let enrolled = Event::Enrolled { node: node.clone(), place };
     brain.take(Actor::Server, enrolled).await.unwrap();
-    let what = Ask::Errand { node: node.clone(), what: OrderKind::CollectLogs };
-    brain.take(Actor::Person("ann".into()), Event::Asked { what }).await.unwrap();
+    let what = OperatorRequest::RunOrder { node: node.clone(), what: OrderKind::CollectLogs };
+    brain.take(Actor::User("ann".into()), Event::OperatorRequested { what }).await.unwrap();
     let ordered = brain.look(move |state| {
         let order = &state.nodes[&node].orders.pending().unwrap().order;
         assert_eq!(order.what, OrderKind::CollectLogs);
@@ -276,7 +279,7 @@ async fn controller(dir: &std::path::Path) -> (Brain, u64) {
 
 #[tokio::test]
 async fn a_node_whose_certificate_was_revoked_sends_nothing() {
-    let site = Site::new();
+    let site = AppState::new();
     let (brain, generation) = controller(site.dir.path()).await;
     let node: NodeId = "a".parse().unwrap();
     let content = b"content".as_slice();
@@ -302,7 +305,7 @@ async fn a_node_whose_certificate_was_revoked_sends_nothing() {
 
 #[tokio::test]
 async fn the_disk_has_to_have_room_for_all_that_is_being_received() {
-    let site = Site::new();
+    let site = AppState::new();
     let senders = [site.sender("a"), site.sender("b")];
     for (sender, content) in senders.iter().zip(["content", "more content"]) {
         sender.begin(content).await;
@@ -324,7 +327,7 @@ async fn the_disk_has_to_have_room_for_all_that_is_being_received() {
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     let site = AppState::new();
-    for _ in 0..PER_ORDER_MAX {
+    for _ in 0..ATTEMPTS_MAX - 1 {
         assert_eq!(site.send("a", "content").await, Ok(()));
     }
     // One that fails counts too.

@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame, fleet: &FleetSample, state: &ViewState, no
 fn header(frame: &mut Frame, fleet: &FleetSample, now: Timestamp) -> usize {
     let width = frame.width();
     let at = frame.text(0, 0, width, Style::Strong, "farrier top");
-    let out = fleet.nodes.iter().filter(|node| !node.standing.in_service()).count();
+    let out = fleet.nodes.iter().filter(|node| !node.phase.in_service()).count();
     let count = match (fleet.at, fleet.has_more) {
         (None, _) => "nodes unknown".to_owned(),
         (Some(_), true) => format!("more than {} nodes", fleet.nodes.len()),
@@ -97,8 +97,8 @@ fn draw_row(
     for (heading, width) in columns {
         let (style, text) = match *heading {
             "node" => (Style::Strong, node.node.to_string()),
-            "phase" => (phase_style(node.standing), node.standing.words().to_owned()),
-            "pool" => (Style::Plain, node.place.pool.to_string()),
+            "phase" => (phase_style(node.phase), node.phase.to_string()),
+            "pool" => (Style::Plain, node.location.pool.to_string()),
             "rack" => {
                 let rack = node.location.rack.as_ref().map(ToString::to_string);
                 (Style::Plain, rack.unwrap_or_else(|| "-".to_owned()))
@@ -132,10 +132,10 @@ fn reason(node: &NodeRow) -> String {
     if let Some(order) = &node.order {
         text = format!("{order}: {text}");
     }
-    if let Some(blocker) = &node.held_back {
+    if let Some(blocker) = &node.deferred {
         text.push_str(&format!("; blocked: {}", blocker.text));
     }
-    if node.silent_since.is_some() {
+    if node.heartbeat_lost_since.is_some() {
         text = format!("heartbeat lost; {text}");
     }
     match node.connection.as_ref().map(|connection| connection.state) {
@@ -147,10 +147,10 @@ fn reason(node: &NodeRow) -> String {
     text
 }
 
-fn phase_style(phase: Standing) -> Style {
+fn phase_style(phase: NodePhase) -> Style {
     match phase {
-        Standing::InService => Style::Good,
-        Standing::Joining | Standing::Suspect | Standing::Verifying | Standing::Held => {
+        NodePhase::InService => Style::Good,
+        NodePhase::Joining | NodePhase::Suspect | NodePhase::Verifying | NodePhase::Held => {
             Style::Caution
         }
         NodePhase::Quarantined | NodePhase::Repairing => Style::Bad,
@@ -172,7 +172,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &FleetSample, name: &str, now:
     };
     let at = frame.text(row, 0, usize::MAX, Style::Strong, name);
     let at = frame.text(row, at, usize::MAX, Style::Plain, "  ");
-    let at = frame.text(row, at, usize::MAX, phase_style(node.standing), node.standing.words());
+    let at = frame.text(row, at, usize::MAX, phase_style(node.phase), &node.phase.to_string());
     let since = format!(" for {}", format::ago(node.since, now));
     frame.text(row, at, usize::MAX, Style::Plain, &since);
     row += 1;
@@ -188,7 +188,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &FleetSample, name: &str, now:
         .findings
         .iter()
         .map(|finding| {
-            FindingSample::new(finding, subject_name(node.makeup.as_ref(), &finding.subject))
+            FindingSample::new(finding, subject_name(node.inventory.as_ref(), &finding.subject))
         })
         .collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -206,7 +206,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &FleetSample, name: &str, now:
 }
 
 /// The subject of a finding: a GPU by its index, if the node's inventory lists it.
-fn subject_name(inventory: Option<&Makeup>, subject: &Subject) -> String {
+fn subject_name(inventory: Option<&NodeInventory>, subject: &Subject) -> String {
     let listed = inventory.and_then(|inventory| inventory.gpus.as_ref());
     let gpu = subject.gpu().and_then(|uuid| listed?.iter().find(|gpu| gpu.uuid == *uuid));
     match gpu.and_then(|gpu| gpu.index) {
@@ -218,11 +218,11 @@ fn subject_name(inventory: Option<&Makeup>, subject: &Subject) -> String {
 fn details(node: &NodeDetail) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
     let mut lines = vec![
-        ("pool", node.place.pool.to_string()),
-        ("reason", node.why.reason.text.clone()),
-        ("unblocked by", node.why.unblocked_by.text.clone()),
+        ("pool", node.location.pool.to_string()),
+        ("reason", node.rationale.reason.text.clone()),
+        ("unblocked by", node.rationale.unblocked_by.text.clone()),
     ];
-    if let Some(blocker) = &node.held_back {
+    if let Some(blocker) = &node.deferred {
         let text = format!("{}; until {}", blocker.reason.text, blocker.unblocked_by.text);
         lines.push(("blocked", text));
     }
@@ -232,13 +232,13 @@ fn details(node: &NodeDetail) -> Vec<(&'static str, String)> {
     if let Some(hold) = &node.hold {
         lines.push(("held by", format!("{}: {}", hold.by, hold.reason)));
     }
-    if let Some(since) = node.silent_since {
+    if let Some(since) = node.heartbeat_lost_since {
         lines.push(("heartbeat", format!("lost since {since:.0}")));
     }
     if let Some(connection) = &node.connection {
         lines.push(("agent", connection.to_string()));
     }
-    match &node.makeup {
+    match &node.inventory {
         Some(inventory) => {
             lines.push(("driver", inventory.driver.clone().unwrap_or_else(unknown)));
             let gpus = inventory.gpus.as_ref().map(|all| {
@@ -263,7 +263,7 @@ mod tests {
     fn findings_name_their_gpu_by_index() {
         let uuid = GpuUuid("GPU-1".to_owned());
         let gpu = GpuMakeup { uuid: uuid.clone(), name: None, index: Some(5), pci: None };
-        let inventory = Makeup { gpus: Some(vec![gpu]), ..Makeup::default() };
+        let inventory = NodeInventory { gpus: Some(vec![gpu]), ..NodeInventory::default() };
         assert_eq!(subject_name(Some(&inventory), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
         assert_eq!(subject_name(None, &Subject::Gpu(uuid)), "GPU-1");
         assert_eq!(subject_name(Some(&inventory), &Subject::Node), "node");
