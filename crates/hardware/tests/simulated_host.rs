@@ -209,7 +209,7 @@ fn kernel_log_is_followed_with_its_gaps() {
     });
     assert!(before > 10, "{before} records at the start");
     let lost: Vec<&KernelLog> =
-        after.iter().filter(|event| !matches!(event, KernelLog::KernelRecord { .. })).collect();
+        after.iter().filter(|event| !matches!(event, KernelLog::Record { .. })).collect();
     assert_eq!(lost, [&KernelLog::Lost { lines: 7 }]);
 }
 

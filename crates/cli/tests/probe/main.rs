@@ -16,6 +16,6 @@ mod support;
 mod test_node;
 mod tiers;
 mod watch;
-#[path = "../simulate/world.rs"]
+#[path = "../simulate/test_node.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod world;

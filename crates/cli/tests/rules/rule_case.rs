@@ -32,7 +32,7 @@ pub(crate) struct RuleCase {
     facts: &'static FactSet,
     engine: Engine,
     watcher: Watcher,
-    host: Collector,
+    host: HostCollector,
     decoder: Decoder<'static>,
     kernel_after: Option<u64>,
     kernel_bytes: u64,
@@ -252,7 +252,7 @@ impl RuleCase {
                         KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(observed(event)));
-                    self.decoder.settle(|event| batch.kernel.push(observed(event)));
+                    self.decoder.flush(|event| batch.kernel.push(observed(event)));
                 }
                 KernelLog::Lost { lines } => self.lost += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),
@@ -294,7 +294,7 @@ fn engine(facts: &'static FactSet) -> Engine {
     Engine::new(Rules::embedded().unwrap(), farrier_facts::xid::XidFacts::clone(&facts.xids))
 }
 
-fn start_collectors(node: &NodeDir) -> (Watcher, Collector) {
+fn start_collectors(node: &NodeDir) -> (Watcher, HostCollector) {
     let library: PathBuf = node.library_path();
     let watcher = Watcher::new(WatchSettings::new(move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
@@ -302,7 +302,7 @@ fn start_collectors(node: &NodeDir) -> (Watcher, Collector) {
         command
     }));
     let root = Root::unrecorded(node.path().join("root"));
-    (watcher, Collector::new(root, Expectations::default()))
+    (watcher, HostCollector::new(root, Expectations::default()))
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {

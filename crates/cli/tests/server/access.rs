@@ -12,7 +12,7 @@ use farrier_wire::proto::{AgentMessage, Hello, RenewRequest, agent_message};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::server::{Server, User, found, until};
+use crate::server::{TestServer, TestUser, found, until};
 use crate::support::wait::wait_until;
 use crate::world::{Agent, World};
 

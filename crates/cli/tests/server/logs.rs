@@ -12,13 +12,13 @@ use tonic::Code::{FailedPrecondition, InvalidArgument};
 use tonic::Request;
 
 use crate::kill::kill;
-use crate::server::{Server, User, until};
+use crate::server::{TestServer, TestUser, until};
 use crate::support::Ran;
 use crate::support::wait::wait_for;
 use crate::world::World;
 
 /// A server, an operator, and the configuration of an agent that carries out orders.
-fn site(world: &World) -> (Server, User) {
+fn site(world: &World) -> (TestServer, TestUser) {
     let server = Server::start(&world.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::server::{Server, User, until};
+use crate::server::{TestServer, TestUser, until};
 use crate::support::run;
 use crate::support::wait::wait_for;
 use crate::world::{Agent, World};

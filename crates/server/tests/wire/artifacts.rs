@@ -1,6 +1,6 @@
 //! Artifacts of orders, and nodes that may not send them any more.
 
-use farrier_fleet::fleet::event::Ask;
+use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, OrderKind};
 use farrier_wire::proto::{ArtifactHeader, ArtifactPart, artifact_part};
@@ -10,22 +10,22 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use crate::access::raw;
-use crate::world::{LONG, Member, Site, node, until};
+use crate::world::{LONG, Member, TestServer, node, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
-    let site = Site::with_tls().await;
+    let site = TestServer::with_tls().await;
     let mut member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     member.fixed_wait = Some(LONG);
     member.connect(&site);
     member.acked(0).await;
-    let what = Ask::Errand { node: node("a"), what: OrderKind::CollectLogs };
+    let what = OperatorRequest::RunOrder { node: node("a"), what: OrderKind::CollectLogs };
     let brain = site.running().brain();
-    brain.take(Actor::Person("ops".into()), Event::Asked { what }).await.unwrap();
+    brain.take(Actor::User("ops".into()), Event::OperatorRequested { what }).await.unwrap();
     let generation = || {
         let offered = member.desk.offered.lock().unwrap();
-        offered.iter().find(|it| it.what == OrderKind::CollectLogs).map(|it| it.generation)
+        offered.iter().find(|it| it.kind == OrderKind::CollectLogs).map(|it| it.generation)
     };
     until("the order is offered", || generation().is_some()).await;
 

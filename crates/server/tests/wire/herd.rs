@@ -38,14 +38,14 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePh
 async fn simulated_nodes_join_fall_ill_and_come_back() {
     let mut site = TestServer::plain().await;
     let running = site.running.take().unwrap();
-    let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
-    let fleet = Fleet::new(plan, Timestamp::now());
+    let plan = FleetSpec { nodes: 24, trouble_every_s: 0, hurry: 600, ..FleetSpec::default() };
+    let fleet = SimFleet::new(plan, Timestamp::now());
     for (node, place) in fleet.places() {
         let joined = Event::Enrolled { node: node.clone(), location: place.clone() };
         running.brain().take(Actor::Server, joined).await.unwrap();
     }
     let url = format!("http://{}", running.address()).parse().unwrap();
-    let herd = Herd::start(fleet, &url, 2).await.unwrap();
+    let herd = FleetRunner::start(fleet, &url, 2).await.unwrap();
     until_all(&running, "all join", |_, it| it == NodePhase::InService).await;
 
     // One that a reset mends, and one for which nothing but a reboot does.

@@ -209,7 +209,7 @@ mod tests {
         let own = |least: Option<f64>| TestRow {
             grade: Grade::Pass,
             value: Some(300.0),
-            least: least.map(|value| Least { value, from: "test".to_owned() }),
+            least: least.map(|value| Baseline { value, from: "test".to_owned() }),
             ..TestRow::not_run(Test::GemmOwn, "")
         };
         let bf16 = || TestRow::not_run(Test::GemmBf16, "no library");

@@ -264,13 +264,13 @@ async fn controller(dir: &std::path::Path) -> (Controller, u64) {
     let (brain, _) = Controller::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
     let node: NodeId = "a".parse().unwrap();
     let place = Location::in_pool("train".parse().unwrap());
-    let enrolled = Event::Enrolled { node: node.clone(), place };
+    let enrolled = Event::Enrolled { node: node.clone(), location: place };
     brain.take(Actor::Server, enrolled).await.unwrap();
-    let what = OperatorRequest::RunOrder { node: node.clone(), what: OrderKind::CollectLogs };
-    brain.take(Actor::User("ann".into()), Event::OperatorRequested { what }).await.unwrap();
+    let what = OperatorRequest::RunOrder { node: node.clone(), order: OrderKind::CollectLogs };
+    brain.take(Actor::User("ann".into()), Event::OperatorRequested { request: what }).await.unwrap();
     let ordered = brain.look(move |state| {
         let order = &state.nodes[&node].orders.pending().unwrap().order;
-        assert_eq!(order.what, OrderKind::CollectLogs);
+        assert_eq!(order.kind, OrderKind::CollectLogs);
         order.generation
     });
     let generation = ordered.await.unwrap();
