@@ -169,7 +169,8 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
 /// A stream that is reset while the file is written drops the handler, and not the writer.
 #[tokio::test]
 async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
-    let Site { receiver, dir: _dir, .. } = Site::new();
+    let Site { receiver, dir, .. } = Site::new();
+    let incoming = dir.path().join("artifacts/incoming");
     let node: NodeId = "a".parse().unwrap();
     let record = record(7, 1);
     let turn = receiver.turn(&node, &record).unwrap();
@@ -177,6 +178,9 @@ async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
     let room = receiver.room(header.bytes);
     let (chunks, written) = receiver.writer(node.clone(), record.clone(), header, (turn, room));
     drop(written);
+    while std::fs::read_dir(&incoming).unwrap().count() == 0 {
+        tokio::task::yield_now().await;
+    }
     assert!(matches!(receiver.turn(&node, &record), Err(Refusal::Busy)));
     assert_eq!(receiver.slots.available_permits(), AT_A_TIME - 1);
     drop(chunks);
