@@ -177,6 +177,9 @@ async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
     let room = receiver.room(header.bytes);
     let (chunks, written) = receiver.writer(node.clone(), record.clone(), header, (turn, room));
     drop(written);
+    while std::fs::read_dir(&incoming).unwrap().count() == 0 {
+        tokio::task::yield_now().await;
+    }
     assert!(matches!(receiver.turn(&node, &record), Err(Refusal::Busy)));
     assert_eq!(receiver.slots.available_permits(), AT_A_TIME - 1);
     drop(chunks);
