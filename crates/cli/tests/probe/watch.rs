@@ -46,7 +46,7 @@ pub(crate) struct ProbeAnswer {
 }
 
 impl ProbeChild {
-    pub(crate) fn spawn(world: &World) -> Self {
+    pub(crate) fn spawn(world: &TestNode) -> Self {
         let mut child = command(&library(world))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -134,7 +134,7 @@ pub(crate) struct TestWatch {
 impl TestWatch {
     /// Watches the node. After a hung call its GPU is avoided for 15 s: long enough for the next
     /// child to start on a busy machine.
-    pub(crate) fn spawn(world: &World) -> Self {
+    pub(crate) fn spawn(world: &TestNode) -> Self {
         let library = library(world);
         let mut settings = WatchSettings::new(move || command(&library));
         settings.avoid = Duration::from_secs(15);
@@ -153,8 +153,11 @@ impl TestWatch {
     }
 
     /// Waits for a message that `select` accepts; returns it and all messages before.
-    pub(crate) fn until<T>(&self, select: impl Fn(&ProbeEvent) -> Option<T>) -> (T, Vec<ProbeEvent>) {
-        let end = Instant::now() + PATIENCE;
+    pub(crate) fn until<T>(
+        &self,
+        select: impl Fn(&ProbeEvent) -> Option<T>,
+    ) -> (T, Vec<ProbeEvent>) {
+        let end = Instant::now() + TEST_TIMEOUT;
         let mut before = Vec::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -252,7 +252,7 @@ impl RuleCase {
                         KernelEvent { event, source, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(observed(event)));
-                    self.decoder.flush(|event| batch.kernel.push(observed(event)));
+                    self.decoder.flush_pending(|event| batch.kernel.push(observed(event)));
                 }
                 KernelLog::Lost { lines } => self.lost += lines,
                 KernelLog::Unreadable { why } => panic!("{why}"),
@@ -280,7 +280,7 @@ impl RuleCase {
             ..Saved::default()
         };
         let (watcher, host) = start_collectors(&self.node);
-        std::mem::replace(&mut self.watcher, watcher).end();
+        std::mem::replace(&mut self.watcher, watcher).shutdown();
         self.host = host;
         (self.boots, self.boot_s) = (self.boots + 1, 0);
         self.engine = engine(self.facts);

@@ -86,7 +86,7 @@ fn connected(agent: &Agent<'_>) -> Value {
     agent.until(|status| !link(status)["connected"].is_null())
 }
 
-fn in_service(ann: &User, agent: &Agent<'_>) {
+fn in_service(ann: &TestUser, agent: &Agent<'_>) {
     wait_until(|| agent.log(), || ann.node("gpu-1")["phase"] == "in-service");
 }
 
@@ -198,7 +198,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
     );
 }
 
-fn retired(world: &World, server: &Server, agent: &Agent<'_>, ann: &User) {
+fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser) {
     let told = ann.fine(&["fleet", "retire", "gpu-1", "--reason", "sold"]);
     assert_eq!(told, "gpu-1 is not of the fleet any more\n");
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);

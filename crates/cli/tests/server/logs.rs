@@ -19,7 +19,7 @@ use crate::world::World;
 
 /// A server, an operator, and the configuration of an agent that carries out orders.
 fn site(world: &World) -> (TestServer, TestUser) {
-    let server = Server::start(&world.path(""), "127.0.0.1:0", "server.log");
+    let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
@@ -47,7 +47,7 @@ fn with_programs(world: &World, command: &mut Command) {
     command.env("PATH", format!("{}:{path}", world.text("bin")));
 }
 
-fn fetch(world: &World, person: &User, out: &str, more: &[&str]) -> Ran {
+fn fetch(world: &World, person: &TestUser, out: &str, more: &[&str]) -> Ran {
     let out = world.text(out);
     let words = ["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"];
     person.run(&[&words[..], more].concat())

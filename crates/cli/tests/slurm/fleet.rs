@@ -44,7 +44,7 @@ impl Member {
     }
 
     /// Waits until the server says that the node stands so; gives what it says.
-    fn until(&self, ann: &User, phase: &str) -> Value {
+    fn until(&self, ann: &TestUser, phase: &str) -> Value {
         let explain = || {
             let log = fs::read_to_string(self.world.path("log")).unwrap();
             format!("{} is not {phase}: {:#}\n{log}", self.name, ann.node(self.name))
@@ -54,7 +54,7 @@ impl Member {
 }
 
 /// The server may take out all of so few nodes; what runs is moved soon; and repairs of the pool `lab` are left to people.
-fn policy(ann: &User, folder: &World) {
+fn policy(ann: &TestUser, folder: &World) {
     let mut policy: Value = serde_json::from_str(&ann.fine(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
         policy["disruption_budgets"][kind]["share"] = json!(1.0);
@@ -170,7 +170,7 @@ fn passed(node: &Value) -> Vec<&str> {
 }
 
 /// What was ordered and decided, in order and once.
-fn told_by_the_log(bob: &User) {
+fn told_by_the_log(bob: &TestUser) {
     let told = |node: &str| {
         let all = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);
         let steps = all.lines().filter(|it| it.contains("  moved  ") || it.contains("  ordered  "));

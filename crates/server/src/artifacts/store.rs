@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use farrier_fleet::fleet::{NodeId, Location};
+use farrier_fleet::fleet::{Location, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 

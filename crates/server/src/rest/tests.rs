@@ -56,7 +56,7 @@ impl World {
         let path = folder.path().join("log");
         let core = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
-        let artifacts = Arc::new(ArtifactStore::open(folder.path()).unwrap());
+        let artifacts = Arc::new(ArtifactStore::open(folder.path(), Timestamp::now()).unwrap());
         let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
@@ -296,7 +296,7 @@ async fn a_node_that_was_retired_leaves_no_artifact() {
     let first_seq = world.site().brain.look(|state| state.nodes[&node()].first_seq).await.unwrap();
     let (store, now) = (&world.site().artifacts, Timestamp::now());
     let finish = |generation| {
-        let place = Place::in_pool("train".parse().unwrap());
+        let place = Location::in_pool("train".parse().unwrap());
         let record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, now);
         store.finish(&node(), &record, store.begin(generation).unwrap()).unwrap()
     };

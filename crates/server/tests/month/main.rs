@@ -10,7 +10,7 @@ use farrier_fleet::fleet::{Event, NodeId, NodePhase, Order, Reason};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
 use farrier_server::state_machine::StateMachine;
-use farrier_sim::fleet::{Fleet, Plan};
+use farrier_sim::fleet::{FleetSpec, SimFleet};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a person takes to come with a spare part.
@@ -21,7 +21,7 @@ const MISSED: SignedDuration = SignedDuration::from_secs(30);
 
 struct World {
     core: StateMachine,
-    fleet: Fleet,
+    fleet: SimFleet,
     now: Timestamp,
     /// Orders that were given; each once.
     ordered: BTreeSet<(NodeId, u64)>,
@@ -146,7 +146,7 @@ impl World {
         for id in here {
             self.called.remove(&id);
             let now = self.now;
-            self.fleet.change(&id, |node| node.repair(now));
+            self.fleet.update_node(&id, |node| node.repair(now));
             let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
             events
                 .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));

@@ -20,9 +20,12 @@ async fn an_artifact_of_a_node_that_is_revoked_in_mid_stream_is_not_kept() {
     member.fixed_wait = Some(LONG);
     member.connect(&site);
     member.acked(0).await;
-    let what = OperatorRequest::RunOrder { node: node("a"), what: OrderKind::CollectLogs };
+    let what = OperatorRequest::RunOrder { node: node("a"), order: OrderKind::CollectLogs };
     let brain = site.running().brain();
-    brain.take(Actor::User("ops".into()), Event::OperatorRequested { what }).await.unwrap();
+    brain
+        .take(Actor::User("ops".into()), Event::OperatorRequested { request: what })
+        .await
+        .unwrap();
     let generation = || {
         let offered = member.desk.offered.lock().unwrap();
         offered.iter().find(|it| it.kind == OrderKind::CollectLogs).map(|it| it.generation)

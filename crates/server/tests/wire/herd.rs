@@ -38,14 +38,15 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePh
 async fn simulated_nodes_join_fall_ill_and_come_back() {
     let mut site = TestServer::plain().await;
     let running = site.running.take().unwrap();
-    let plan = FleetSpec { nodes: 24, trouble_every_s: 0, hurry: 600, ..FleetSpec::default() };
+    let plan =
+        FleetSpec { nodes: 24, mean_fault_interval_s: 0, time_scale: 600, ..FleetSpec::default() };
     let fleet = SimFleet::new(plan, Timestamp::now());
-    for (node, place) in fleet.places() {
+    for (node, place) in fleet.locations() {
         let joined = Event::Enrolled { node: node.clone(), location: place.clone() };
         running.brain().take(Actor::Server, joined).await.unwrap();
     }
     let url = format!("http://{}", running.address()).parse().unwrap();
-    let herd = FleetRunner::start(fleet, &url, 2).await.unwrap();
+    let herd = ConnectedFleet::start(fleet, &url, 2).await.unwrap();
     until_all(&running, "all join", |_, it| it == NodePhase::InService).await;
 
     // One that a reset mends, and one for which nothing but a reboot does.
@@ -71,7 +72,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     }
     assert!(out.iter().eq(&ill));
     until_all(&running, "they are back", |_, it| it == NodePhase::InService).await;
-    assert!(herd.ill().await.is_empty());
+    assert!(herd.faulty_nodes().await.is_empty());
     drop(herd);
     running.stop().await.unwrap();
 

@@ -204,7 +204,11 @@ impl LoadAgent {
     }
 
     /// Resends records after the last one the server has, or all open findings if it has none.
-    async fn resume(&mut self, out: &mpsc::Sender<AgentMessage>, acked: Option<u64>) -> anyhow::Result<()> {
+    async fn resume(
+        &mut self,
+        out: &mpsc::Sender<AgentMessage>,
+        acked: Option<u64>,
+    ) -> anyhow::Result<()> {
         let Some(acked) = acked else { return self.send_open_findings(out).await };
         self.journal.retain(|(changes, _)| changes.record > acked);
         for (changes, _) in &self.journal {
@@ -250,7 +254,8 @@ impl LoadAgent {
                     order.generation,
                     &OrderStatus::Done { evidence },
                 );
-                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) }).await?;
+                out.send(AgentMessage { what: Some(agent_message::What::OrderStatus(answer)) })
+                    .await?;
                 coordinator.record_order_status();
                 if matches!(order.kind, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
                     self.handle_command(NodeCommand::ClearFault, coordinator);

@@ -162,7 +162,8 @@ impl HistoryGenerator {
             self.technician_due.remove(&id);
             self.fleet.update_node(&id, |node| node.repair(now));
             let what = OperatorRequest::Repaired { node: id, repair: "a new board".to_owned() };
-            events.push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
+            events
+                .push((Actor::User("tech".to_owned()), Event::OperatorRequested { request: what }));
         }
         events
     }

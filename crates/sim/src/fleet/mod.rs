@@ -9,7 +9,7 @@ pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::{Event, NodeId, Order, Location};
+use farrier_fleet::fleet::{Event, Location, NodeId, Order};
 use jiff::Timestamp;
 
 use crate::rng::SeededRng;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farrier_fleet::fleet::event::{Cordon, Event, GpuInventory, NodeInventory, Record};
-use farrier_fleet::fleet::{OrderStatus, NodeId, Order, OrderKind, Location};
+use farrier_fleet::fleet::{Location, NodeId, Order, OrderKind, OrderStatus};
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
 use jiff::{SignedDuration, Timestamp};

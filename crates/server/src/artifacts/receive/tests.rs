@@ -1,8 +1,8 @@
 use std::sync::atomic::AtomicBool;
 
-use farrier_fleet::fleet::event::{OperatorRequest, Event};
+use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{OrderKind, Location};
+use farrier_fleet::fleet::{Location, OrderKind};
 use tokio::task::JoinHandle;
 use tokio::time::advance;
 use tokio_stream::wrappers::ReceiverStream;
@@ -10,12 +10,12 @@ use tonic::Code;
 
 use super::*;
 use crate::clock::ClockWatch;
-use crate::state_machine::StateMachine;
 use crate::ingest::{ReportQuota, SessionRegistry};
 use crate::log::sqlite::SqliteLog;
+use crate::state_machine::StateMachine;
 
 /// A server's artifacts.
-struct AppState {
+struct TestReceiver {
     dir: tempfile::TempDir,
     receiver: Arc<Receiver>,
     /// Whether an order asks for what is sent.
@@ -35,7 +35,7 @@ fn record(generation: u64, first_seq: u64) -> Record {
     Record::new(generation, "collect-logs".to_owned(), first_seq, place, Timestamp::now())
 }
 
-impl AppState {
+impl TestReceiver {
     fn new() -> Self {
         Self::with_reserve(0)
     }
@@ -115,7 +115,7 @@ impl Sender {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_stalls_is_cut_off() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let silent = site.sender("a");
     assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
     let stalled = site.sender("a");
@@ -128,7 +128,7 @@ async fn a_sender_that_stalls_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_trickles_is_cut_off() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let begin = Instant::now();
     let sender = site.sender("a");
     let content: &'static str = Box::leak("x".repeat(1000).into_boxed_str());
@@ -147,7 +147,7 @@ async fn a_sender_that_trickles_is_cut_off() {
 
 #[tokio::test]
 async fn a_node_has_one_turn_and_all_have_a_few_slots() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let mut senders = Vec::new();
     for number in 0..AT_A_TIME {
         let sender = site.sender(&format!("n{number}"));
@@ -169,7 +169,8 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
 /// A stream that is reset while the file is written drops the handler, and not the writer.
 #[tokio::test]
 async fn a_turn_and_a_slot_last_until_the_writer_has_ended() {
-    let AppState { receiver, dir: _dir, .. } = AppState::new();
+    let TestReceiver { receiver, dir, .. } = TestReceiver::new();
+    let incoming = dir.path().join("artifacts/incoming");
     let node: NodeId = "a".parse().unwrap();
     let record = record(7, 1);
     let turn = receiver.turn(&node, &record).unwrap();
@@ -201,7 +202,7 @@ async fn a_writer_that_panics_is_not_a_server_that_stops() {
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let in_the_way = site.dir.path().join("artifacts/node-a");
     std::fs::write(&in_the_way, "").unwrap();
     assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
@@ -214,7 +215,7 @@ async fn a_store_that_takes_nothing_is_tried_again() {
 /// Withdrawn, revoked or retired: what was begun before that is not kept.
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
@@ -235,7 +236,7 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
 /// The last check came before the node was retired, and the file is written after that.
 #[tokio::test]
 async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
@@ -248,7 +249,7 @@ async fn one_of_a_node_that_was_retired_meanwhile_is_not_kept() {
 /// The order of the later node of that name has the same number.
 #[tokio::test]
 async fn one_of_a_node_that_has_enrolled_again_meanwhile_is_not_kept() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let sender = site.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
@@ -264,13 +265,17 @@ async fn controller(dir: &std::path::Path) -> (Controller, u64) {
     let core = StateMachine::open(Box::new(SqliteLog::open(&dir.join("log")).unwrap())).unwrap();
     let roster = Arc::new(SessionRegistry::new(ReportQuota::default()));
     let (log_end, watching) = (tokio::sync::watch::channel(0).0, ClockWatch::default());
-    let (brain, _) = Controller::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
+    let (brain, _) =
+        Controller::spawn(core, roster, Arc::default(), log_end, watching, None).unwrap();
     let node: NodeId = "a".parse().unwrap();
     let place = Location::in_pool("train".parse().unwrap());
     let enrolled = Event::Enrolled { node: node.clone(), location: place };
     brain.take(Actor::Server, enrolled).await.unwrap();
     let what = OperatorRequest::RunOrder { node: node.clone(), order: OrderKind::CollectLogs };
-    brain.take(Actor::User("ann".into()), Event::OperatorRequested { request: what }).await.unwrap();
+    brain
+        .take(Actor::User("ann".into()), Event::OperatorRequested { request: what })
+        .await
+        .unwrap();
     let ordered = brain.look(move |state| {
         let order = &state.nodes[&node].orders.pending().unwrap().order;
         assert_eq!(order.kind, OrderKind::CollectLogs);
@@ -282,7 +287,7 @@ async fn controller(dir: &std::path::Path) -> (Controller, u64) {
 
 #[tokio::test]
 async fn a_node_whose_certificate_was_revoked_sends_nothing() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let (brain, generation) = controller(site.dir.path()).await;
     let node: NodeId = "a".parse().unwrap();
     let content = b"content".as_slice();
@@ -308,7 +313,7 @@ async fn a_node_whose_certificate_was_revoked_sends_nothing() {
 
 #[tokio::test]
 async fn the_disk_has_to_have_room_for_all_that_is_being_received() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     let senders = [site.sender("a"), site.sender("b")];
     for (sender, content) in senders.iter().zip(["content", "more content"]) {
         sender.begin(content).await;
@@ -329,7 +334,7 @@ async fn the_disk_has_to_have_room_for_all_that_is_being_received() {
 
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     for _ in 0..ATTEMPTS_MAX - 1 {
         assert_eq!(site.send("a", "content").await, Ok(()));
     }
@@ -339,7 +344,7 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     wrong.chunk("CONTENT").await;
     assert_eq!(wrong.end().await, Err(Code::InvalidArgument));
     assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
-    let full = AppState::with_reserve(u64::MAX);
+    let full = TestReceiver::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
     assert_eq!(full.receiver.expected_bytes.load(Ordering::Relaxed), 0, "the room is given back");
 }
@@ -347,7 +352,7 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
 /// As after a server that was killed between its receipt and its answer.
 #[tokio::test]
 async fn one_that_is_sent_again_replaces_the_one_before() {
-    let site = AppState::new();
+    let site = TestReceiver::new();
     for content in ["first", "first", "second"] {
         assert_eq!(site.send("a", content).await, Ok(()));
         assert_eq!(site.stored("a"), [hex(&Sha256::digest(content))]);

@@ -8,8 +8,9 @@ use farrier_planner::roofline::OpKind;
 use super::super::format::{grouped, number, percent, usd};
 use super::{CostPoint, bound_label};
 use crate::charts::{
-    Colour, StackedBar, WaterfallBar, ScatterPoint, RooflineChart, StackedBars, ScatterPlot, RooflinePoint, Waterfall, escape, legend, marker, roofline_chart,
-    stacked_bars, scatter_plot, waterfall,
+    Colour, RooflineChart, RooflinePoint, ScatterPlot, ScatterPoint, StackedBar, StackedBars,
+    Waterfall, WaterfallBar, escape, legend, marker, roofline_chart, scatter_plot, stacked_bars,
+    waterfall,
 };
 
 /// A part of memory: colour, name and GiB.
