@@ -35,6 +35,7 @@ pub(crate) struct Args {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Said {
+    /// An order to execute.
     Order(Box<Order>),
     /// The server has persisted the final status of this order.
     Acknowledged { generation: u64 },
