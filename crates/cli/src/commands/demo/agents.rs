@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// How long an agent may take to exit after SIGTERM before it is killed.
+/// Grace period between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const COUNT: usize = 2;

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Fetch the newest logs on the server, without an order to the node
     #[arg(long)]
     last: bool,
-    /// How long to wait for the node, such as 90s, 10m or 1h
+    /// Timeout for the node, such as 90s, 10m or 1h
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
     wait: SignedDuration,
     /// Output format

@@ -24,7 +24,7 @@ pub(crate) enum FleetCommand {
     Nodes(nodes::ListArgs),
     /// Show everything known about a node
     Node(nodes::OneArgs),
-    /// Open findings
+    /// List open findings
     Findings(findings::Args),
     /// Show the event log; with --follow, as events happen
     Events(events::Args),
@@ -66,11 +66,11 @@ pub(crate) enum FleetCommand {
     Place(place::PlaceArgs),
     /// Remove a node from the fleet for good
     Retire(asks::RetireArgs),
-    /// Stop repairs for a time
+    /// Freeze repairs in a domain for a time
     Freeze(asks::FreezeArgs),
     /// End a freeze
     Unfreeze(asks::UnfreezeArgs),
-    /// GPU × driver × CUDA × framework, with end of support and exposure
+    /// Show GPU × driver × CUDA × framework, with end of support and exposure
     Matrix(matrix::Args),
     /// Show or replace the policy
     #[command(subcommand)]

@@ -44,7 +44,7 @@ fn hash(text: &str) -> Result<String, String> {
     is_hash.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
 }
 
-/// What verification found wrong with a log.
+/// Why verification failed.
 enum Wrong {
     /// An entry was altered, or does not follow the one before.
     IntegrityError(String),
