@@ -16,8 +16,7 @@ struct SimulatedActuator {
     tuner: Tuner,
 }
 
-/// The actuator for the simulated node with this root; `None` if the root is not a simulated
-/// node's.
+/// The actuator for the simulated node with this root; `None` if no simulated node has this root.
 pub(crate) fn from_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Actuator>> {
     let directory = NodeDir::new(root.parent()?);
     directory.node().ok()?;

@@ -1,4 +1,4 @@
-//! `farrier login`: which server, and with whose token.
+//! `farrier login`: saves a server address and a token.
 
 use std::io::Read;
 
@@ -10,16 +10,16 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Keeps a server and a token, once they were tried.
+/// Arguments of `farrier login`. The login is saved after a request with it succeeds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server, as https://HOST:PORT
+    /// Server address, as https://HOST:PORT
     #[arg(long, value_name = "URL")]
     server: ServerUrl,
-    /// SHA-256 of the server's authority, as `farrier server user add` prints it
+    /// SHA-256 fingerprint of the server's CA, as printed by `farrier server user add`
     #[arg(long, value_name = "SHA256")]
     ca_fingerprint: Option<String>,
-    /// The token, or `-` to read it from stdin
+    /// Token, or `-` to read it from stdin
     #[arg(long)]
     token: String,
 }

@@ -1,4 +1,5 @@
-//! `farrier orders`: the agent's desk without a server, for trials and tests. Not shown in the help; docs/orders.md has it.
+//! `farrier orders`: the agent's order executor without a server, for experiments and tests. Hidden
+//! from the help; see docs/orders.md.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -20,29 +21,29 @@ use crate::failure::Hinted;
 use crate::printer::Printer;
 use crate::{log, simulated_actuator};
 
-/// Carries out orders that stand on its input, one in a line of JSON, as the agent does with those of a server.
+/// Executes orders from stdin, one JSON object per line, as the agent executes a server's orders.
 ///
-/// Says every answer in a line of JSON. Ends when its input has ended and no order is being carried out.
+/// Prints each order status as a line of JSON. Exits when stdin has ended and no order is running.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent's configuration, whose `[orders]` says what is allowed
+    /// Agent configuration; its `[orders]` section lists the allowed orders
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
     config: PathBuf,
 }
 
-/// A line of the input.
+/// A line of stdin.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Said {
-    /// An order.
+    /// An order to execute.
     Order(Box<Order>),
-    /// The server has on disk how an order ended.
+    /// The server has persisted the final status of this order.
     Acknowledged { generation: u64 },
-    /// Whether the node takes new work.
+    /// Asks for the cordon state of the node.
     Cordon {},
 }
 
-/// A line of the output.
+/// A line of stdout.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Told<'a> {
@@ -50,7 +51,7 @@ enum Told<'a> {
     Cordon(Cordon),
 }
 
-/// What happens.
+/// An input of the main loop.
 enum Happening {
     Line(String),
     InputEnded,
@@ -97,7 +98,7 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<OrderExecutor> 
         wake: Box::new(move || {
             let _ = woken.send(Happening::Woken);
         }),
-        // The agent that watches the node is another process, and looks for the file.
+        // The node's agent is another process, which watches for the repair file itself.
         repaired: Box::new(drop),
     };
     orders::open(&config, start).map_err(|err| match &err {
@@ -151,7 +152,7 @@ fn heard(desk: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow::Res
     match said {
         Said::Order(order) => {
             let answer = desk.offer(&order, jiff::Timestamp::now());
-            // One that ends here is told with the others.
+            // A final status is printed by `tell`.
             if matches!(answer, OrderStatus::Accepted)
                 || desk.outstanding().iter().all(|it| it.0 != order.generation)
             {
@@ -167,7 +168,7 @@ fn heard(desk: &OrderExecutor, line: &str, printer: &mut Printer) -> anyhow::Res
     Ok(())
 }
 
-/// Tells answers that were not told yet.
+/// Prints each final order status once.
 fn tell(
     desk: &OrderExecutor,
     told: &mut BTreeSet<u64>,
@@ -183,7 +184,7 @@ fn tell(
 
 fn line_of(told: &Told<'_>, printer: &mut Printer) -> anyhow::Result<()> {
     printer.json_line(told)?;
-    // Whoever gives orders waits for it.
+    // Flush: the sender of the order waits for this line.
     printer.finish()?;
     Ok(())
 }

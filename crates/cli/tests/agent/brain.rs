@@ -1,4 +1,4 @@
-//! A brain that stands still or ends: nothing that it said before may pass for what is so now.
+//! A health monitor that hangs or panics: its last output must not pass for the current state.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::crash::gpu_address;
 use crate::world::{Agent, World};
 
-/// A healthy agent that meets its end, or something like it, at this point of writing the record of an Xid.
+/// Starts an agent, waits until it is healthy, and triggers a failpoint in the write of an Xid's
+/// record.
 fn agent_with_xid<'w>(world: &'w World, point: &str, before: impl FnOnce()) -> Agent<'w> {
     let agent = world.agent_with(|command| {
         command.env("FARRIER_CRASH_AT", point);
@@ -25,7 +26,7 @@ fn agent_with_xid<'w>(world: &'w World, point: &str, before: impl FnOnce()) -> A
 fn a_brain_that_stands_still_is_not_healthy_and_can_be_ended() {
     let world = World::of(1);
     let mut agent = agent_with_xid(&world, "written:hang", || ());
-    // More than its channel holds.
+    // More lines than the channel of the health monitor holds.
     world.kernel_lines((0..3000).map(|turn| format!("eth{turn}: link becomes ready")));
     let still = |blind: &Value| blind["what"] == "brain";
     let status = agent.until(|status| status["not_seen"].as_array().unwrap().iter().any(still));
@@ -34,7 +35,7 @@ fn a_brain_that_stands_still_is_not_healthy_and_can_be_ended() {
     assert!(ran.stdout.contains("brain has stood still for "), "{}", ran.stdout);
     assert_eq!(ran.code, 1);
     assert_eq!(agent.get("/healthz").0, 503);
-    // Each second another answer.
+    // The reported duration grows, so the reason changes every second.
     let why = |status: &Value| status["not_seen"][0]["why"].clone();
     agent.until(|later| why(later) != why(&status));
     agent.signal("-HUP");

@@ -1,4 +1,4 @@
-//! The configuration: judged whole, read again, and what happens where it is wrong.
+//! The agent's configuration: checks, reload, and errors.
 
 use std::fs;
 
@@ -51,7 +51,7 @@ fn everything_that_is_wrong_is_said_at_once() {
     let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
                  [rules.\"gpu.xid\"]\nlimits = 1\n[sink]\nfile = \"/nonexistent/sink\"\n";
     fs::write(&path, wrong).unwrap();
-    // The usual places are checked as well, and whether they are right goes by who runs the test.
+    // Default paths are checked as well, with a result that depends on the user who runs the test.
     let (state, socket) = (world.text("state"), world.text("agent.sock"));
     let places = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
     let ran = run(&[&["agent", "--check-config", "--config", &path], &places[..]].concat());
@@ -66,7 +66,7 @@ fn everything_that_is_wrong_is_said_at_once() {
     ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
     }
-    // Each problem has a line of its own, and nobody is sent where he stands.
+    // Each problem has its own line, and no hint points back to the same command.
     assert!(
         ran.stderr.contains("has 5 problems:\n  line 1: `lisen = \"off\"`: "),
         "{}",
@@ -74,7 +74,7 @@ fn everything_that_is_wrong_is_said_at_once() {
     );
     assert!(ran.stderr.contains("\n  line 7: `rules.\"gpu.xid\".limits = 1`: "), "{}", ran.stderr);
     assert!(!ran.stderr.contains("check-config"), "{}", ran.stderr);
-    // What would not pass the check does not start.
+    // A configuration that fails the check does not start.
     let ran = run(&["agent", "--config", &path]);
     assert_eq!(ran.code, 2);
     let ran = run(&["agent", "--config", "/nonexistent/agent.toml"]);
@@ -124,7 +124,7 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
     let first = format!("`{text}` line 1: `nonsense = true`: there is no such key");
     assert!(said.starts_with(&first), "{found:#}");
     assert!(said.contains(&format!("`farrier agent --check-config --config {text}`")), "{said}");
-    // Another mistake is told as well, in the same finding.
+    // A second error is reported in the same finding.
     fs::write(&path, "listen = 5\nroot = 6\n").unwrap();
     agent.signal("-HUP");
     agent.until(|status| {
@@ -179,7 +179,7 @@ fn a_wrong_file_does_not_hide_the_status() {
     let agent = world.agent().ready();
     let path = world.text("wrong.toml");
     fs::write(&path, world.config("[tiers]\nfast_s = \"soon\"\n")).unwrap();
-    // The places that the file names read well, and so does the agent behind them.
+    // The paths in the file are still readable, and lead to the running agent.
     let ran = run(&["status", "--config", &path, "--brief"]);
     assert!(ran.stdout.contains("; no fault"), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("fast_s") && ran.stderr.contains("soon"), "{}", ran.stderr);

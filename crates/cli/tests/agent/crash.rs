@@ -1,4 +1,4 @@
-//! `kill -9` at each step between an observation and its sinks: nothing is lost and nothing doubled.
+//! `kill -9` at each step between an observation and its sinks: no finding is lost or duplicated.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::world::{World, find};
 
 const XID_94: &str = "NVRM: Xid (PCI:0000:1b:00): 94, pid=48211, name=python3, Contained ECC error";
 
-/// How often each change of each finding was passed on.
+/// Counts how often each change of each finding reached the sink.
 fn changes(world: &World) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for (kind, finding) in world.sunk() {
@@ -29,7 +29,7 @@ fn killed_at_each_step_it_finds_what_happened_once() {
         let world = World::of(1);
         let pci = gpu_address(&world);
         let line = XID_94.replace("0000:1b:00", &pci);
-        // The first record that such an agent writes is that of the Xid: a new node has nothing wrong with it.
+        // A new node has no findings, so the first record that the agent writes is the Xid's.
         let mut agent = world.agent_with(|command| {
             command.env("FARRIER_CRASH_AT", at_xid(point));
         });
@@ -41,7 +41,7 @@ fn killed_at_each_step_it_finds_what_happened_once() {
         let agent = world.agent().ready();
         let status = agent.until(|status| count(status) >= 1);
         assert_eq!(count(&status), 1, "{point}: {status:#}");
-        // It goes on counting where it was.
+        // The restarted agent continues the count.
         world.kernel_lines([line.clone(), line.clone()].into_iter());
         let status = agent.until(|status| count(status) >= 3);
         assert_eq!(count(&status), 3, "{point}");
@@ -53,7 +53,8 @@ fn killed_at_each_step_it_finds_what_happened_once() {
     }
 }
 
-/// Observations and decisions are many before the Xid's: those of ticks. The others are of records only.
+/// Ticks also observe and decide, many times before the Xid, so these points trigger on kernel
+/// lines only. The other points involve records only.
 fn at_xid(point: &str) -> String {
     match point {
         "observed" | "decided" => format!("{point}:kernel"),
@@ -61,7 +62,7 @@ fn at_xid(point: &str) -> String {
     }
 }
 
-/// `0000:1b:00` of the first GPU.
+/// PCI address of the first GPU, such as `0000:1b:00`.
 pub(crate) fn gpu_address(world: &World) -> String {
     let devices = std::fs::read_dir(world.path("node/root/sys/bus/pci/devices")).unwrap();
     let mut gpus: Vec<String> = devices

@@ -1,4 +1,4 @@
-//! Faults of the node and of what the agent stands on.
+//! Faults of the node and of the agent's dependencies.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::world::{Agent, World, find, skipped};
 fn a_quiet_node_is_healthy_and_says_what_it_costs() {
     let world = World::new();
     let agent = world.agent().ready();
-    // What rules see is gathered every ten seconds.
+    // Rules get their inputs every ten seconds.
     agent.until(|status| status["verdict"] == "healthy");
     let (status, code) = world.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("healthy"), 0), "{status:#}");
@@ -37,9 +37,9 @@ fn a_quiet_node_is_healthy_and_says_what_it_costs() {
 fn what_one_part_has_is_not_missing_on_the_node() {
     let world = World::with(&["--gpus", "1", "--efa", "2"]);
     let agent = world.agent().ready();
-    // Adapters of the other maker count what EFA does not, and the other way round.
+    // EFA adapters and the others support different counters: each kind lacks some of the other's.
     let status = agent.until(|status| {
-        // The quick ones look first, and know of one or two.
+        // The fast collectors report first, with one or two unsupported signals.
         status["not_supported"].as_object().is_some_and(|lacking| lacking.len() > 3)
     });
     for signal in ["nic.link_downed", "nic.rate_gbps", "nic.efa_rx_drops"] {
@@ -173,7 +173,7 @@ fn a_lost_gpu_is_found_and_comes_back() {
     let (_, text) = agent.get("/metrics");
     let named = "farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\",gpu=\"3\",UUID=\"GPU-";
     assert!(text.contains(named), "{text}");
-    // The limit is read once a minute, and goes with the GPU.
+    // The power limit is read once a minute, and disappears with the GPU.
     agent.until(|status| {
         let limit = |gpu: usize| status["gpus"][gpu]["power_limit_w"]["value"].is_number();
         limit(2) && !limit(3)
@@ -220,7 +220,7 @@ fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_an
     assert_eq!(group["do_first"]["action"], "reboot-node");
     let table = shown(world.status_ran(&[]));
     assert!(table.contains("agent is not running"), "{table}");
-    // One that starts anew and sees no GPU knows them by what was kept.
+    // After a restart without NVML, the agent knows the GPUs from its saved inventory.
     let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
     fs::write(world.path("agent.toml"), config).unwrap();
     let agent = world.agent();
@@ -243,7 +243,7 @@ fn what_helps_stands_first_and_once() {
     let first = "do first end the peer-to-peer traffic of this GPU; other work may go on. The driver itself says so.";
     assert!(words.join(" ").contains(first), "{table}");
     agent.stop();
-    // An upgrade under the driver breaks several things, which one reboot mends.
+    // A driver upgrade without a reboot causes several findings with the same remedy: reboot.
     let world = World::of(2);
     world.inject(&["module-on-disk", "580.105.08"]);
     let agent = world.agent();
@@ -279,7 +279,7 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
         .unwrap();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
-    // One cause is one finding: the collector that waits for the call is not also said to be silent.
+    // One cause, one finding: the collector blocked in the call is not also reported as silent.
     let status = agent.until(|status| !status["findings"].as_array().unwrap().is_empty());
     let found: Vec<&Value> = status["findings"].as_array().unwrap().iter().collect();
     assert_eq!(found.len(), 1, "{found:?}");
@@ -292,7 +292,7 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     assert!(clears.contains("`probe.avoid_s`"), "{clears}");
     let log = agent.log();
     assert!(log.contains("NVML is blind why=a call has not returned for 4 s"), "{log}");
-    // The other GPU is read: the agent as a whole sees, and the node is not well for all that.
+    // The other GPU is still read: no coverage gap, but the node is not healthy.
     let status = agent.until(|status| {
         status["not_seen"].as_array().is_some_and(Vec::is_empty)
             && status["gpus"][0]["temperature_c"]["value"].is_number()
@@ -401,7 +401,7 @@ fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
     agent.stop();
     world.inject(&["--gpu", "all", "hang", "*", "forever"]);
     let agent = world.agent();
-    // The first call may take half a minute before it counts as stuck.
+    // The first call may take 30 s before it counts as stuck.
     let status = agent.until(|status| {
         let waits = status["not_seen"].to_string().contains("NVML: it has not answered yet");
         waits && status["driver"].is_string()
@@ -415,7 +415,7 @@ fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
     agent.stop();
 }
 
-/// Processes that the agent started and that are there.
+/// Live child processes of the agent.
 fn children(agent: &Agent<'_>) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{0}/task", agent.pid())).unwrap().flatten();
     tasks
@@ -424,7 +424,7 @@ fn children(agent: &Agent<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Whether a process runs; one that has ended and is not collected does not.
+/// Whether a process runs; zombies do not count.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')
@@ -438,7 +438,7 @@ fn a_probe_that_is_stuck_does_not_outlive_the_agent() {
     world.inject(&["--gpu", "all", "hang", "*", "forever"]);
     for end in [Agent::stop, Agent::kill] {
         let agent = world.agent();
-        // Once it has loaded the library it is in a call that does not return.
+        // Once the library is loaded, the process is in the call that never returns.
         let loaded = |pid: &String| {
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
             maps.contains("libnvidia-ml.so.1")
@@ -495,7 +495,8 @@ fn a_driver_that_is_unloaded_under_the_agent_is_found() {
     world.inject(&["driver-unloaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     agent.until_found("driver.not-loaded");
-    // The check runs again as soon as the driver goes, says nothing twice, and again when it is back.
+    // The check runs again as soon as the driver is unloaded, without a duplicate finding, and
+    // again once it is loaded.
     let hidden = |status: &Value| status["not_checked"].as_array().map_or(0, Vec::len);
     let status = agent.until(|status| hidden(status) > 0);
     assert!(find(&status, "check").is_none(), "one cause is said once: {status:#}");
@@ -558,7 +559,7 @@ fn each_line_of_the_kernel_log_is_a_finding_before_the_next_is_written() {
     let agent = world.agent().ready();
     let pci = gpu_address(&world);
     for turn in 0..20 {
-        // Each another Xid, so that each is another finding.
+        // A different Xid each time, so that each is a new finding.
         let line = format!("NVRM: Xid (PCI:{pci}): {}, pid=7, name=python3, x", 200 + turn);
         world.kernel_lines(std::iter::once(line));
         let wanted = format!("detail=Xid {}", 200 + turn);
@@ -573,7 +574,7 @@ fn an_upgrade_under_the_driver_is_found_before_the_reboot() {
     let agent = world.agent().ready();
     world.inject(&["module-on-disk", "580.105.08"]);
     agent.stop();
-    // The check runs once a minute; a new agent checks at once.
+    // The check runs once a minute, but a new agent runs it at its start.
     let agent = world.agent();
     let found = agent.until_found("check");
     assert_eq!(found["kind"], "fault");
@@ -607,7 +608,7 @@ fn who_holds_a_gpu_is_known() {
     agent.stop();
 }
 
-/// A disk of a few kilobytes, where this user may make one.
+/// A tmpfs of 64 KiB, if this user may mount one.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -621,7 +622,7 @@ impl SmallDisk {
     }
 
     fn fill(&self) {
-        // Until there is room for nothing.
+        // Writes until the disk is full.
         let mut file = fs::File::create(self.0.join("filler")).unwrap();
         while std::io::Write::write(&mut file, &[0; 512]).is_ok_and(|length| length > 0) {}
     }
@@ -652,7 +653,7 @@ fn a_full_disk_is_found_and_what_happened_meanwhile_is_kept() {
     );
     assert_eq!(agent.get("/healthz").0, 503);
     assert!(world.sunk().is_empty(), "nothing is passed on that is not on disk");
-    // It also starts on a full disk.
+    // The agent also starts on a full disk.
     agent.stop();
     let agent = world.agent();
     agent.until_found("gpu.xid");

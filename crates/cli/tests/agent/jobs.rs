@@ -1,4 +1,4 @@
-//! Jobs on the socket of a whole agent.
+//! Jobs on the job socket of a complete agent.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,6 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     agent.stop();
 }
 
-/// A rank of a job.
 struct Rank {
     stream: UnixStream,
     lines: std::io::Lines<BufReader<UnixStream>>,
@@ -81,7 +80,7 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
     world.inject(&["--gpu", "1", "xid", "95"]);
     let wanted = ranks[1].hear();
     assert!(wanted.contains("checkpoint_wanted") && wanted.contains("Xid 95"), "{wanted}");
-    // The jobs are told before anything is written or shown.
+    // The checkpoint request reaches jobs before the finding is persisted or shown.
     agent.until(|status| !status["jobs"][0]["checkpoint_wanted_for"][0].is_null());
     let before = world.status_ran(&[]).stdout;
     for part in ["2 of 2 here, 4 in all", "rank 1 +20 %", "none taken yet"] {
@@ -94,7 +93,7 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
     assert!(job["checkpoint_wanted_for"].to_string().contains("Xid 95"), "{job:#}");
     drop(ranks);
     agent.until(|status| !status["jobs"][0]["left"].is_null());
-    // As wide as it comes: where lines are folded is not the matter here.
+    // Join lines: where the output wraps does not matter here.
     let after = world.status_ran(&[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "because of gpu.xid Xid 95 on GPU 1",
@@ -115,7 +114,7 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
 fn a_gpu_of_another_node_is_told() {
     let world = World::of(1);
     let agent = world.agent().ready();
-    // The variable that leads a job to its agent leads people there, too.
+    // FARRIER_SOCKET, which leads jobs to their agent, works for `farrier status` too.
     let mut status = crate::support::farrier(&["status", "--output", "json"]);
     let ran = status.env("FARRIER_SOCKET", world.path("agent.sock")).output().unwrap();
     assert!(String::from_utf8_lossy(&ran.stdout).contains("\"agent\""), "{ran:?}");
@@ -138,7 +137,7 @@ fn garbage_on_the_socket_leaves_the_agent_as_it_was() {
     for turn in 0..300 {
         let Ok(mut stream) = UnixStream::connect(world.path("agent.sock")) else { continue };
         stream.set_nonblocking(true).unwrap();
-        // A line that never ends, noise, or silence.
+        // A line without an end, noise, or nothing.
         let bytes = match turn % 3 {
             0 => vec![b'a'; 128 << 10],
             1 => (0..=255_u8).cycle().take(64 << 10).collect(),

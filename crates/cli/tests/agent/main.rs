@@ -1,4 +1,5 @@
-//! `farrier agent` and `farrier status` on a simulated node: the whole program, its faults and its ends.
+//! `farrier agent` and `farrier status` on a simulated node: the whole program, its faults and how
+//! it exits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 

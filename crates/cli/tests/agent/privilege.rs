@@ -1,4 +1,4 @@
-//! Without root: it runs, and says what it cannot see.
+//! Without root, the agent runs and reports its coverage gaps.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ fn without_root_it_says_what_it_cannot_see() {
     let words = world.words();
     let mut command = farrier(&words.iter().map(String::as_str).collect::<Vec<_>>());
     if is_root() {
-        // Somebody else: may read what is there for all, may write only its own.
+        // Run as another user, which can read world-readable files and write only its own.
         for name in ["", "agent.toml"] {
             let mode = if name.is_empty() { 0o777 } else { 0o644 };
             fs::set_permissions(world.path(name), fs::Permissions::from_mode(mode)).unwrap();
@@ -35,7 +35,7 @@ fn without_root_it_says_what_it_cannot_see() {
     let agent = world.spawn(command_for(&mut command, &world.path("log"), |_| ()));
     let status = agent.until(|status| {
         let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
-        // At first it only has not been read yet.
+        // At first, the reason is only that the log has not been read yet.
         let why = blind.first().and_then(|it| it["why"].as_str()).unwrap_or_default();
         blind.len() == 1 && blind[0]["what"] == "kernel-log" && why.contains("may not be read")
     });
@@ -49,7 +49,7 @@ fn without_root_it_says_what_it_cannot_see() {
     assert_eq!(agent.get("/healthz").0, 503);
 }
 
-/// Whether another user reaches the binary: a checkout in root's home is closed to all.
+/// Whether another user can execute the binary: a checkout in root's home directory is private.
 fn nobody_can_run() -> bool {
     Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])

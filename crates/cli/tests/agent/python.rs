@@ -1,4 +1,4 @@
-//! The Python client of the socket (`python/src/farrier/agent.py`), against a whole agent.
+//! The Python client of the job socket (`python/src/farrier/agent.py`), against a complete agent.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use crate::support::wait::TEST_TIMEOUT;
 use crate::world::World;
 
-/// A rank that says a step, waits for a wish, says that it is fulfilled, and stays until its input ends.
+/// A rank that reports a step, waits for a checkpoint request, reports it done, and exits when
+/// stdin ends.
 const RANK: &str = "
 import sys, time
 from farrier.agent import Job
@@ -25,7 +26,7 @@ print(job.connected, job.dropped, job.checkpoint_wanted, flush=True)
 sys.stdin.read()
 ";
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of its test.
 struct Rank(Child);
 
 impl Drop for Rank {
@@ -35,7 +36,8 @@ impl Drop for Rank {
     }
 }
 
-/// Whether there is a Python that the package runs on; with `CI=true` a missing one is a failure.
+/// Whether a Python that the package supports is installed. With `CI=true`, a missing one is a
+/// failure.
 fn has_python() -> bool {
     let wanted = "import sys; sys.exit(sys.version_info < (3, 10))";
     let found = Command::new("python3").args(["-c", wanted]).status().is_ok_and(|it| it.success());
@@ -56,7 +58,7 @@ fn the_python_client_is_shown_told_and_answered() {
     let agent = world.agent().ready();
     let (status, _) = world.status();
     let gpu = status["gpus"][1]["identity"]["uuid"].as_str().unwrap();
-    // As PyTorch writes it.
+    // PyTorch writes UUIDs without the prefix.
     let gpu = gpu.trim_start_matches("GPU-");
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src");
     let patience = TEST_TIMEOUT.as_secs().to_string();

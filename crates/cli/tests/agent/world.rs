@@ -1,4 +1,4 @@
-//! A simulated node with an agent that does not outlive its test.
+//! A simulated node, and an agent that is killed at the end of its test.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,16 +11,15 @@ use serde_json::Value;
 use crate::support::wait::wait_for;
 use crate::support::{Ran, farrier, run};
 
-/// Later than any node has run: what claims to be of the future is of now.
+/// A timestamp beyond the uptime of any node: the agent takes timestamps from the future as now.
 const LATE_US: u64 = 1_000_000_000_000_000;
 
-/// A simulated node.
 pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
 impl World {
-    /// Eight H100.
+    /// A node with eight H100.
     pub(crate) fn new() -> Self {
         Self::of(8)
     }
@@ -29,7 +28,7 @@ impl World {
         Self::with(&["--gpus", &gpus.to_string()])
     }
 
-    /// A node of H100 with these words.
+    /// A node with H100, with further arguments for `farrier simulate node`.
     pub(crate) fn with(words: &[&str]) -> Self {
         let world = Self { folder: tempfile::tempdir().unwrap() };
         let dir = world.text("node");
@@ -54,7 +53,7 @@ impl World {
         assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
     }
 
-    /// Appends to the kernel log what a driver would print.
+    /// Appends lines of the driver to the kernel log.
     pub(crate) fn kernel_lines(&self, lines: impl Iterator<Item = String>) {
         let path = self.path("node/root/dev/kmsg");
         let text = fs::read_to_string(&path).unwrap();
@@ -68,7 +67,7 @@ impl World {
         file.write_all(out.as_bytes()).unwrap();
     }
 
-    /// The words that start an agent for this node, with a configuration that a test may write.
+    /// Arguments that start an agent for this node. A test may write the configuration file itself.
     pub(crate) fn words(&self) -> Vec<String> {
         let config = self.path("agent.toml");
         if !config.exists() {
@@ -77,7 +76,7 @@ impl World {
         vec!["agent".to_owned(), "--config".to_owned(), self.text("agent.toml")]
     }
 
-    /// The configuration of this node, and more.
+    /// The configuration of this node, with `more` appended.
     pub(crate) fn config(&self, more: &str) -> String {
         let at = |name: &str| self.text(name);
         format!(
@@ -90,12 +89,11 @@ impl World {
         )
     }
 
-    /// Starts an agent.
     pub(crate) fn agent(&self) -> Agent<'_> {
         self.agent_with(|_| ())
     }
 
-    /// Starts one whose command is changed first.
+    /// Starts an agent with a modified command.
     pub(crate) fn agent_with(&self, change: impl FnOnce(&mut Command)) -> Agent<'_> {
         let words = self.words();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -107,7 +105,7 @@ impl World {
         Agent { world: self, child: command.spawn().unwrap() }
     }
 
-    /// What `farrier status` prints as JSON, and its exit code.
+    /// JSON output and exit code of `farrier status`.
     pub(crate) fn status(&self) -> (Value, i32) {
         let ran = self.status_ran(&["--output", "json"]);
         let value = serde_json::from_str(&ran.stdout);
@@ -121,7 +119,7 @@ impl World {
         run(&words)
     }
 
-    /// The sink's changes: the kind of change and the finding.
+    /// Changes that reached the sink: the kind of change and the finding.
     pub(crate) fn sunk(&self) -> Vec<(String, Value)> {
         let text = fs::read_to_string(self.path("sink.jsonl")).unwrap_or_default();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -146,7 +144,7 @@ pub(crate) fn command_for<'c>(
     command
 }
 
-/// An agent that runs.
+/// A running agent.
 pub(crate) struct Agent<'w> {
     world: &'w World,
     child: Child,
@@ -157,7 +155,7 @@ impl Agent<'_> {
         self.child.id()
     }
 
-    /// Waits until it sees everything.
+    /// Waits until there are no coverage gaps.
     pub(crate) fn ready(self) -> Self {
         self.until(|status| {
             status["not_seen"].as_array().is_some_and(Vec::is_empty)
@@ -166,7 +164,7 @@ impl Agent<'_> {
         self
     }
 
-    /// Waits until the status is so; gives it.
+    /// Waits for a status that satisfies the predicate, and returns it.
     pub(crate) fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
         let explain = || {
             let status = self.world.status_ran(&["--output", "json"]).stdout;
@@ -179,7 +177,7 @@ impl Agent<'_> {
         })
     }
 
-    /// Waits for an open finding of this code.
+    /// Waits for an open finding with this code.
     pub(crate) fn until_found(&self, code: &str) -> Value {
         let status = self.until(|status| find(status, code).is_some());
         find(&status, code).unwrap()
@@ -189,21 +187,21 @@ impl Agent<'_> {
         crate::kill::kill(name, &self.pid().to_string());
     }
 
-    /// Waits for its end by itself.
+    /// Waits until the agent exits on its own.
     pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
         let log = self.world.path("log");
         let explain = || format!("its end:\n{}", fs::read_to_string(log).unwrap_or_default());
         wait_for(explain, || self.child.try_wait().unwrap())
     }
 
-    /// Ends it as systemd does.
+    /// Stops the agent with SIGTERM, as systemd does.
     pub(crate) fn stop(mut self) {
         self.signal("-TERM");
         let status = self.ended();
         assert!(status.success(), "{status}: {}", self.log());
     }
 
-    /// Ends it as nobody should.
+    /// Kills the agent with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -213,7 +211,7 @@ impl Agent<'_> {
         fs::read_to_string(self.world.path("log")).unwrap_or_default()
     }
 
-    /// Asks a page; gives the code and the text.
+    /// Gets an HTTP path; returns the status code and the body.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let log = self.log();
         let address = log.lines().rev().find_map(|line| line.split("address=").nth(1)).unwrap();
@@ -226,7 +224,7 @@ impl Agent<'_> {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Memory of the agent in bytes.
+    /// Resident set size of the agent.
     pub(crate) fn rss_bytes(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -241,20 +239,20 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// An open finding of this code.
+/// The open finding with this code.
 pub(crate) fn find(status: &Value, code: &str) -> Option<Value> {
     let findings = status["findings"].as_array()?;
     findings.iter().map(|it| &it["finding"]).find(|it| it["code"] == code).cloned()
 }
 
-/// Says that a test cannot run here. Where everything has to be there that is a failure.
+/// Reports that a test cannot run here. With `CI=true` that is a failure.
 pub(crate) fn skipped(why: &str) {
     let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
     assert!(!on_ci, "{why}");
     eprintln!("SKIPPED: {why}");
 }
 
-/// Whether this is root, to whom nothing is denied.
+/// Whether this process runs as root, which bypasses file permissions.
 pub(crate) fn is_root() -> bool {
     File::open("/proc/self/status").is_ok_and(|mut file| {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `farrier demo`: the whole of it, with the real wire and real agents, in seconds.
+//! `farrier demo` end to end, with the real protocol and real agents, in seconds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../support/kill.rs"]
@@ -19,7 +19,7 @@ fn started(words: &[&str]) -> (Child, BufReader<ChildStdout>) {
     (demo, out)
 }
 
-/// Ends it as a person does, and gives what it says then.
+/// Interrupts the demo with SIGINT, and returns the rest of its output.
 fn interrupted(demo: &mut Child, out: &mut BufReader<ChildStdout>) -> String {
     kill::kill("-INT", &demo.id().to_string());
     let mut rest = String::new();
@@ -32,7 +32,7 @@ fn interrupted(demo: &mut Child, out: &mut BufReader<ChildStdout>) -> String {
 fn it_tells_what_happened_what_was_found_and_decided_and_audits_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kept").display().to_string();
-    // As long as it takes, and no longer.
+    // The test interrupts the demo as soon as it has seen enough.
     let demo = ["demo", "--headless", "--seed", "3", "--duration", "10m", "--dir", &dir];
     let (mut demo, mut out) = started(&demo);
     let mut expected = vec![

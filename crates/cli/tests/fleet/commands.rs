@@ -1,4 +1,4 @@
-//! Each command as a person types it.
+//! The `farrier login` and `farrier fleet` commands.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     let nobody = town.run(&["fleet", "nodes"]);
     assert_eq!(nobody.code, 2);
     assert!(nobody.stderr.contains("hint: `farrier login"), "{}", nobody.stderr);
-    // From stdin, so that it is in no history.
+    // The token comes from stdin, which keeps it out of the shell history.
     let made = town.person(&["ann", "--role", "operator", "--expires", "12h"]);
     let token = made["token"].as_str().unwrap();
     let (url, fingerprint) = (town.url(), made["ca_fingerprint"].as_str().unwrap());
@@ -28,7 +28,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     assert!(!out.contains(token));
     let kept = town.path("config/farrier/login.json");
     assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
-    // Another authority's fingerprint is another server.
+    // The fingerprint of another CA means another server.
     let other = "ab".repeat(32);
     let wrong =
         town.run(&["login", "--server", &url, "--ca-fingerprint", &other, "--token", token]);
@@ -65,7 +65,7 @@ fn a_person_logs_in_looks_holds_and_releases() {
     assert_eq!(lines.len(), 2, "{events}");
     assert!(lines[0].ends_with("gpu-1 hold it: a look at the cable [ann]"), "{events}");
 
-    // What an operator may not.
+    // Requests that an operator may not make.
     for words in
         [&["fleet", "approve", "gpu-1"][..], &["fleet", "retire", "gpu-1", "--reason", "x"]]
     {
@@ -166,7 +166,7 @@ fn whoever_follows_hears_of_it_and_goes_on_after_a_restart() {
         first.contains("gpu-1 fatal gpu.xid (Xid 79) on GPU-1: the GPU has fallen off the bus"),
         "{first}"
     );
-    // What happens while it is not connected is heard, too, and once.
+    // Events that happen during the disconnect are printed too, once.
     town.start("server");
     town.find("gpu-2", 1);
     town.find("gpu-3", 1);

@@ -1,4 +1,4 @@
-//! Whether agents are connected, as `farrier fleet` prints it.
+//! Connection state of agents in the output of `farrier fleet`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic::Request;
 use crate::support::wait::wait_until;
 use crate::town::Town;
 
-/// An agent's session that does nothing but send heartbeats. It ends when the task is aborted.
+/// An agent's session that only sends heartbeats, until the task is aborted.
 fn session(town: &Town, node: &'static str) -> JoinHandle<()> {
     let url: client::ServerUrl = town.url().parse().unwrap();
     let (welcome, welcomed) = std::sync::mpsc::channel();
@@ -46,7 +46,7 @@ fn state(town: &Town, node: &str) -> Value {
     node["connection"]["state"].clone()
 }
 
-/// Without what differs from run to run: ages, times and the widths of columns.
+/// Masks what differs between runs: ages, times and column widths.
 fn steady(text: &str) -> String {
     let word = |word: &str, before: &str| {
         let unit = word.trim_start_matches(|it: char| it.is_ascii_digit());

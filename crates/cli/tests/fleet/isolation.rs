@@ -1,5 +1,6 @@
-//! What a login of one pool prints: the commands have no other source than the server's answers, so
-//! neither names nor counts of another pool are in any of them, whatever a reason says.
+//! Output for a login that is scoped to one pool. The commands have no other source than the
+//! server's responses, so no output contains names or counts of another pool, whatever a reason
+//! says.
 
 use std::path::Path;
 
@@ -11,8 +12,8 @@ use crate::town::Town;
 
 const FOREIGN_POOL: &str = "zz-secret";
 
-/// Names and counts of the other pool in a text. A count is a word of its own: digits of a time are
-/// none.
+/// Names and counts of the other pool in a text. A count must be a word of its own: digits within a
+/// time do not match.
 fn markers(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split(|it: char| !it.is_ascii_alphanumeric()).collect();
     let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());
@@ -76,7 +77,7 @@ fn no_command_prints_names_or_counts_of_another_pool() {
     prints(&["fleet", "export", "log"]);
 }
 
-/// A command gets a session with the server and nothing else: what it prints was redacted there.
+/// A command gets only a session with the server, which has already redacted what it prints.
 #[test]
 fn fleet_commands_have_no_other_source_than_the_servers_answers() {
     let commands = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/fleet");

@@ -1,4 +1,5 @@
-//! A log that was edited is found out; a copy of one that is written to is whole, and can be gone on from.
+//! Verification detects an edited log. A backup of a live log is complete, and a server can
+//! continue from it.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ fn edit(log: &Path, statements: &str) {
     connection.execute_batch(statements).unwrap();
 }
 
-/// A log of some length, of a server that has stopped.
+/// A stopped server with a log of some length.
 fn written() -> Town {
     let mut town = Town::plain();
     for number in 1..=20 {
@@ -76,7 +77,7 @@ fn whatever_was_edited_is_found() {
                 .unwrap();
         assert_eq!(told["whole"], false);
     }
-    // Cut off, and the kept states with it: whoever noted a hash sees it.
+    // A log truncated together with its snapshots: only a hash noted earlier reveals it.
     let copy = town.path("cut");
     std::fs::create_dir(&copy).unwrap();
     std::fs::copy(town.path("server/log"), copy.join("log")).unwrap();
@@ -116,7 +117,7 @@ fn a_log_without_its_authority_is_not_served_unasked() {
 #[test]
 fn a_decision_that_does_not_follow_is_found_by_deciding_again() {
     let town = written();
-    // With every hash made right again, as whoever has the program can.
+    // Recompute every hash, as anyone with the binary can.
     let path = town.path("server/log");
     let log = farrier_server::log::sqlite::SqliteLog::open_to_read(&path).unwrap();
     let rows = farrier_server::log::Log::read(&log, 0, usize::MAX).unwrap();
@@ -175,7 +176,7 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     let again = run(&["server", "backup", &dir, &copy]);
     assert_eq!(again.code, 2, "nothing is written over");
     assert!(again.stderr.contains("is there already"), "{}", again.stderr);
-    // Over a log that is there nothing is restored.
+    // A restore never overwrites an existing log.
     let refused = run(&["server", "restore", &copy, &dir]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("is there already"), "{}", refused.stderr);
@@ -185,8 +186,8 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     assert!(restored.stdout.contains("is missing; the authority's key"), "{}", restored.stdout);
     let told = verify(&fresh, &["--replay"]);
     assert_eq!(told.code, 0, "{}", told.stdout);
-    // A server goes on from it, and says what the copy said.
-    // The authority is kept apart from the log, and comes back with it.
+    // A server continues from the restored log, with the same state. The CA is backed up separately
+    // from the log, and restored with it.
     for name in ["ca.key", "ca.pem"] {
         std::fs::copy(town.path("server").join(name), town.path("fresh").join(name)).unwrap();
     }
@@ -196,7 +197,7 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     town.find("gpu-2", 1);
     town.stop();
     assert_eq!(verify(&fresh, &["--replay"]).code, 0);
-    // What is not whole is not restored.
+    // A log with an integrity error is not restored.
     edit(Path::new(&copy), "DELETE FROM entries WHERE seq = 2");
     let broken = run(&["server", "restore", &copy, &town.text("other")]);
     assert_eq!(broken.code, 2);
@@ -250,7 +251,7 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
         }
     }
     assert_eq!(verify(&dir, &["--replay", "--archive", &file]).code, 0);
-    // As whoever has the program can: with the digest made right again.
+    // Recompute the digest, as anyone with the binary can.
     let connection = rusqlite::Connection::open(town.path("server/log")).unwrap();
     let state: Vec<u8> =
         connection.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
@@ -292,14 +293,13 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
     assert_eq!(running.code, 2, "while a server runs nothing is accepted: {}", running.stdout);
     town.stop();
     assert_eq!(verify(&dir, &["--replay"]).code, 0);
-    // What is not whole in itself is not accepted.
+    // A log with an integrity error is not accepted.
     edit(&town.path("server/log"), "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5");
     let flawed = run(&["server", "accept-log", "--dir", &dir]);
     assert_eq!(flawed.code, 1, "{}", flawed.stderr);
     assert!(flawed.stdout.contains("entry 5 was changed"), "{}", flawed.stdout);
 }
 
-/// Copies the files of a server's log.
 fn copy_log(from: &Path, to: &Path) {
     for name in ["log", "log-head", "log.state"] {
         std::fs::copy(from.join(name), to.join(name)).unwrap();
@@ -312,7 +312,7 @@ fn an_older_log_with_its_own_head_is_gone_on_with_only_on_purpose() {
     let (dir, older) = (town.text("server"), town.path("older"));
     std::fs::create_dir(&older).unwrap();
     copy_log(&town.path("server"), &older);
-    // The log grows, and the server starts with what it grew by.
+    // The log grows, and the server restarts with the new entries.
     town.start("server");
     town.find("gpu-1", 100);
     town.stop();
@@ -387,7 +387,8 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     });
     assert_eq!(run(&["server", "revoke", "bad", "--dir", &dir]).code, 0);
     drop(store);
-    // What is not in the log yet comes there after the next start, while the server serves.
+    // Access changes that are not in the log yet are appended after the next start, while the
+    // server serves.
     town.stop();
     town.start("server");
     town.log_in("ann", "admin");

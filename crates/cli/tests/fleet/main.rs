@@ -1,4 +1,5 @@
-//! `farrier login`, `farrier fleet` and the server's care of its log, against a server that runs.
+//! `farrier login`, `farrier fleet` and the maintenance commands for the log, against a running
+//! server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "what is skipped is said")]
 

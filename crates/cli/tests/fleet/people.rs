@@ -1,4 +1,4 @@
-//! People on the server's command line.
+//! `farrier server user`.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! schemathesis, unchanged, against the document that the server serves: nothing that it thinks of makes the server fail, and
-//! what is answered is what the document says.
+//! Runs an unmodified schemathesis against the OpenAPI document that the server serves: no
+//! generated request makes the server fail, and every response conforms to the document.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,15 @@ use std::process::{Command, Stdio};
 
 use crate::town::Town;
 
-/// Pinned: what it thinks of is part of the test.
+/// Pinned, because the requests it generates are part of the test.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
-/// What must hold. Not among them: that whatever the document allows is accepted, as a time to come cannot be written into it.
+/// Checks to run. `positive_data_acceptance` is not among them: OpenAPI cannot express that a time
+/// must be in the future.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,negative_data_rejection,ignored_auth,unsupported_method";
 
-/// Installed once and kept below `target`. Without a network or Python the test is skipped and says so; with `CI=true` that is
-/// a failure.
+/// Path of schemathesis, installed once below `target`. Without a network or Python the test is
+/// skipped, with a message; with `CI=true` that is a failure.
 fn schemathesis() -> Option<PathBuf> {
     let profile = Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap();
     let folder = profile.parent().unwrap().join("python-schemathesis");
@@ -55,14 +56,14 @@ fn whatever_is_thought_of_the_server_answers_as_its_document_says() {
     for role in ["admin", "viewer"] {
         let made = town.person(&["robot", "--role", role]);
         let token = made["token"].as_str().unwrap();
-        // Names of nodes that are there: whatever is thought of is not always a stranger.
+        // Use the name of an existing node, so that not every request is for an unknown one.
         let config = town.path("schemathesis.toml");
         fs::write(&config, "[parameters]\n\"path.node\" = \"gpu-1\"\n").unwrap();
         let document = format!("{}/api/v1/openapi.json", town.url());
         let mut command = Command::new(&schemathesis);
         command.arg("--config-file").arg(&config).args(["run", &document]);
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
-        // A stream does not end, and a node that was retired is a stranger.
+        // A stream never ends, and a retired node would be unknown to later requests.
         command.args(["--exclude-path-regex", "stream|retire", "--checks", CHECKS]);
         command.args(["--phases", "coverage,fuzzing", "--max-examples", "15", "--seed", "7"]);
         command.current_dir(town.path("")).env("NO_COLOR", "1").stdin(Stdio::null());

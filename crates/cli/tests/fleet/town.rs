@@ -1,4 +1,5 @@
-//! A server in this process, over TLS or plain, with a few nodes; and the binary with a login of its own.
+//! A server in this process, with TLS or plain, with a few nodes; and the binary with a login of
+//! its own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -80,7 +81,7 @@ impl Town {
         town
     }
 
-    /// Starts a server in a folder, at the address that there was before.
+    /// Starts a server on a data directory, at the same address as before.
     pub(crate) fn start(&mut self, dir: &str) {
         self.stop();
         let options = Options {
@@ -88,7 +89,7 @@ impl Town {
             rate: Rate { per_s: 1e6, burst: 1e6 },
             ..Options::new(self.path(dir), self.address)
         };
-        // A child that another test has forked may still hold the port that the server had before.
+        // A child process that another test forked may still hold the port of the previous server.
         let running = wait_for(
             || "the server starts".to_owned(),
             || match self.runtime.block_on(run::start(options.clone())) {
@@ -107,7 +108,7 @@ impl Town {
         }
     }
 
-    /// Runs a task beside the server.
+    /// Runs a task on the server's runtime.
     pub(crate) fn spawn(
         &self,
         task: impl Future<Output = ()> + Send + 'static,
@@ -148,7 +149,7 @@ impl Town {
         self.runtime.block_on(look).unwrap()
     }
 
-    /// A token, made as on a server.
+    /// Creates a user token with the command line of the server.
     pub(crate) fn person(&self, words: &[&str]) -> Value {
         let dir = self.text("server");
         let all =
@@ -158,7 +159,7 @@ impl Town {
         serde_json::from_str(&made.stdout).unwrap()
     }
 
-    /// The binary, with a login that is this town's.
+    /// The binary, with the login of this server.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = farrier(words);
         command.env("XDG_CONFIG_HOME", self.path("config")).env("COLUMNS", "140");
@@ -169,7 +170,7 @@ impl Town {
         self.command(words).output().unwrap().into()
     }
 
-    /// Runs it, and it is fine.
+    /// Runs the binary and asserts success.
     pub(crate) fn fine(&self, words: &[&str]) -> String {
         let ran = self.run(words);
         assert_eq!(ran.code, 0, "{words:?}: {} {}", ran.stdout, ran.stderr);

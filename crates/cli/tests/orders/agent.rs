@@ -1,4 +1,5 @@
-//! An agent that carries out orders: it carries on what was accepted, and watches whatever becomes of its orders.
+//! An agent that executes orders: it resumes accepted orders, and keeps monitoring whatever happens
+//! to them.
 
 use std::fs;
 
@@ -20,7 +21,7 @@ fn an_agent_carries_on_an_order_that_was_accepted_before_it_died() {
     let agent = world.agent();
     agent.until(|_| world.path("state/cordon.json").exists());
     agent.until(|_| agent.log().contains("an order is done"));
-    // Two cannot carry out orders.
+    // Only one process may execute orders.
     let mut other = OrdersProcess::start(&config, &log, None);
     assert!(!other.ended().success());
     assert!(fs::read_to_string(&log).unwrap().contains("another process carries out orders"));
@@ -39,7 +40,7 @@ fn a_journal_of_orders_that_does_not_read_keeps_no_agent_from_watching() {
     agent.stop();
 }
 
-/// A fault that stays until a part was replaced.
+/// A fault that stays open until a part is replaced.
 fn broken(world: &World, agent: &Agent<'_>) {
     world.inject(&["kernel-line", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"]);
     agent.until_found("host.kernel-error");
@@ -72,7 +73,7 @@ fn a_repair_that_the_agent_itself_notes_ends_what_waited_for_it() {
     let agent = world.agent().ready();
     broken(&world, &agent);
     agent.stop();
-    // It is accepted by one that dies then, and carried out by the agent.
+    // One process accepts the order and dies; the agent executes it.
     let mut orders = OrdersProcess::start(&config, &world.path("orders.log"), Some("order-synced"));
     orders.say(&json!({ "order": repair(1) }));
     assert!(!orders.ended().success());

@@ -1,4 +1,5 @@
-//! Killed at each step, for real: nothing is done twice, no order is lost and no answer forgotten.
+//! Kills the order executor at each failpoint: no order is lost or executed twice, and no status is
+//! lost.
 
 use std::fs;
 
@@ -13,21 +14,22 @@ fn desk(world: &World, crash: Option<&str>) -> OrdersProcess {
     OrdersProcess::start(&world.path("agent.toml"), &world.path("orders.log"), crash)
 }
 
-/// Gives an order to a desk that dies of it, where it gets so far; then to one that does not. Gives how it ended; none: the
-/// first desk got to the end.
+/// Gives an order to an executor that dies at the failpoint, then to one that does not. Returns the
+/// final status, or `None` if the first executor did not reach the failpoint.
 fn killed(world: &World, crash: &str, order: &Value) -> Option<Value> {
     let mut first = desk(world, Some(crash));
     first.say(&json!({ "order": order }));
     let last = std::iter::from_fn(|| first.hear()).find(|told| is_end(told, order));
     if last.is_some() {
-        // It may still die of having told it.
+        // It may still die after it has sent the final status.
         acknowledge(&mut first, order);
     }
     if first.ended().success() {
         return None;
     }
     drop(first);
-    // It is carried on without being told so; and the server, which has heard nothing, gives it again.
+    // The second executor resumes the order by itself; and the server, which has no status yet,
+    // sends the order again.
     let mut second = desk(world, None);
     let answer = second.carry(order);
     acknowledge(&mut second, order);
@@ -42,7 +44,7 @@ fn killed(world: &World, crash: &str, order: &Value) -> Option<Value> {
     Some(answer)
 }
 
-/// Whether this ends the order.
+/// Whether this is the final status of the order.
 fn is_end(told: &Value, order: &Value) -> bool {
     let answer = &told["answer"];
     answer["generation"] == order["generation"] && answer["answer"] != "accepted"
@@ -85,7 +87,7 @@ fn killed_at_each_step_a_mark_is_set_once_and_taken_away_once() {
     assert!(bytes < 200 << 10, "{bytes}");
 }
 
-/// Points around a change. What is on disk when it was made is killed in the agent's own tests.
+/// Failpoints around the action itself. The agent's own tests cover those around disk writes.
 const AROUND: [&str; 2] = ["order-begun", "order-acted"];
 
 #[test]
@@ -102,7 +104,7 @@ fn killed_around_a_reset_the_gpu_is_reset_once_at_the_most() {
         serde_json::from_str::<Value>(&text).unwrap()["resets"].as_u64().unwrap_or(0)
     };
     for (generation, point) in (2..).zip(AROUND) {
-        // A driver that asks for it, and a GPU that answers nothing until it comes.
+        // A driver that asks for a reset, and a GPU that returns errors until it is reset.
         if point == "order-begun" {
             world.inject(&["recovery-action", "1"]);
         } else {
@@ -114,7 +116,7 @@ fn killed_around_a_reset_the_gpu_is_reset_once_at_the_most() {
         let answer = killed(&world, point, &order).unwrap();
         let made = resets() - before;
         if point == "order-begun" {
-            // Nobody can know whether it was begun, and so it is not begun again.
+            // It is unknown whether the reset was started, so it is not started again.
             let why = answer["failed"]["why"].as_str().unwrap();
             assert!(
                 why.contains("whether it was is not known: the driver asks for recovery action 1"),
@@ -127,7 +129,7 @@ fn killed_around_a_reset_the_gpu_is_reset_once_at_the_most() {
             assert_eq!(made, 1, "{point}");
         }
     }
-    // A GPU in use is not reset at all.
+    // A GPU in use is never reset.
     world.inject(&["process", "4242"]);
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
     let mut orders = desk(&world, None);
@@ -157,7 +159,7 @@ fn killed_around_a_reboot_the_node_is_rebooted_once() {
         drop(first);
         if died {
             assert_eq!(boot(&world), before, "it was not begun");
-            // The second one finds the same boot, and reboots.
+            // The second executor finds the same boot ID, and reboots.
             let mut second = desk(&world, None);
             while second.hear().is_some() {}
             assert!(second.ended().success());

@@ -1,4 +1,4 @@
-//! Logs of this very machine, with an `nvidia-bug-report.sh` of the test.
+//! Log bundles of the test machine itself, with a fake `nvidia-bug-report.sh`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,12 +16,12 @@ fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
     let at = |name: &str| folder.path().join(name);
     let bin = at("bin");
     fs::create_dir(&bin).unwrap();
-    // As the script does: it packs its report and adds an extension.
+    // Like the real script, it compresses its report and appends an extension.
     let script = "#!/bin/sh\n[ \"$1 $2\" = '--safe-mode --output-file' ] || exit 9\n\
                   printf 'a report\\nAPI_TOKEN=abc\\n' | gzip > \"$3.gz\"\n";
     fs::write(bin.join("nvidia-bug-report.sh"), script).unwrap();
     fs::write(bin.join("nvidia-smi"), "#!/bin/sh\necho broken >&2\nexit 9\n").unwrap();
-    // More than is read at once: what counts is the end, where the fault is.
+    // More than the limit per file: the end is kept, because the fault is there.
     let script = "#!/bin/sh\nyes 'kernel: a line' | head -c 5242875\necho kernel: the last line\n";
     fs::write(bin.join("journalctl"), script).unwrap();
     for name in ["nvidia-bug-report.sh", "nvidia-smi", "journalctl"] {
@@ -56,7 +56,7 @@ fn a_bug_report_is_unpacked_redacted_and_not_left_behind() {
     assert!(text.starts_with("kernel: a line\n") && text.ends_with("kernel: the last line\n"));
 }
 
-/// A file of a bundle.
+/// Text of a file in the bundle.
 fn file_text(bundle: &Path, name: &str) -> String {
     let name = format!("*/{name}");
     let tar = Command::new("tar").arg("-xzOf").arg(bundle).args(["--wildcards", &name]).output();

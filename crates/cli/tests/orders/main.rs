@@ -1,4 +1,4 @@
-//! Orders on a simulated node, by the whole program: carried out, killed at each step, and carried on.
+//! Orders on a simulated node, with the real binary: executed, killed at each step, and resumed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 

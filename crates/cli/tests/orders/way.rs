@@ -1,4 +1,4 @@
-//! The whole way of a node whose GPU falls off the bus: marked, emptied, rebooted, proven, given back.
+//! The whole course of a node whose GPU falls off the bus: cordon, drain, reboot, verify, uncordon.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::orders::{OrdersProcess, hopeless_order, order};
 use crate::world::World;
 
-/// The configuration of a node that carries out orders.
+/// Writes the configuration of a node that executes orders.
 pub(crate) fn configured(world: &World, more: &str) -> std::path::PathBuf {
     let path = world.path("agent.toml");
     let services = "services = [\"nvidia-fabricmanager.service\"]";
@@ -31,7 +31,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     configured(&world, "");
     let agent = world.agent().ready();
     let mut orders = desk(&world);
-    // Well before anything happens.
+    // The node passes verification before the fault.
     let evidence = orders.done(&order(1, json!({ "verify": { "level": "v1" } }), None));
     assert!(evidence.contains("NVML lists 2 GPUs"), "{evidence}");
     world.inject(&["--gpu", "0", "process", "4242", "--command", "python train.py"]);
@@ -46,7 +46,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
         evidence.contains("farrier: critical gpu.xid (Xid 79) on GPU 1 (order 3)"),
         "{evidence}"
     );
-    // Others can read who, why and since when.
+    // The cordon records its owner, reason and start for others.
     let mark: Value =
         serde_json::from_slice(&fs::read(world.path("state/cordon.json")).unwrap()).unwrap();
     assert_eq!(mark["owner"], "farrier");
@@ -54,7 +54,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     mark["since"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     assert_eq!(orders.cordon(), json!("ours"));
 
-    // Work is waited for; meanwhile the node cannot pass.
+    // The drain waits for running work; until the reboot, the node cannot pass verification.
     let drain = order(4, json!({ "drain": { "wait_s": 600 } }), None);
     orders.say(&json!({ "order": drain }));
     agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
@@ -64,7 +64,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     let why = orders.not_done(&hopeless_order(6, json!({ "verify": { "level": "v1" } }), None));
     assert!(why.starts_with("fatal gpu.xid (Xid 79) on GPU 1 at "), "{why}");
 
-    // The reboot ends everybody on the node.
+    // The reboot ends every process on the node.
     orders.say(&json!({ "order": order(7, json!("reboot"), Some(&before)) }));
     while orders.hear().is_some() {}
     assert!(orders.ended().success());
@@ -82,12 +82,13 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
         evidence.contains("items of the node's check on driver, kernel and packages"),
         "{evidence}"
     );
-    // What was found before the reboot is over when the node passes; until then it stays cordoned.
+    // Findings from before the reboot are cleared when the node passes verification; until then it
+    // stays cordoned.
     orders.done(&order(9, json!({ "verify": { "level": "v1" } }), None));
     orders.done(&order(10, json!("uncordon"), Some(&boot(&world))));
     assert!(!world.path("state/cordon.json").exists());
     assert_eq!(orders.cordon(), json!("none"));
-    // An order for the boot before comes too late.
+    // An order for the previous boot is refused.
     let why = orders.not_done(&order(11, json!("reboot"), Some(&before)));
     assert!(why.contains("it is for boot"), "{why}");
     agent.stop();
@@ -118,7 +119,7 @@ fn a_mark_of_somebody_elses_stays() {
     }
 }
 
-/// Two H100 that CUDA would see, the second with these ailments.
+/// Two simulated CUDA devices of type H100, the second with these faults.
 fn cuda(world: &World, ailments: &Value) {
     let gpu = |ailments: &Value| {
         json!({
@@ -143,13 +144,13 @@ fn gpus_are_proven_with_work() {
     let level = |level: &str| json!({ "verify": { "level": level } });
     let evidence = orders.done(&order(1, level("v2"), None));
     assert!(evidence.starts_with("GPU 0 passed 7 tests; GPU 1 passed 7"), "{evidence}");
-    // Slow memory is seen by the rung that measures it.
+    // Only the level that measures bandwidth finds slow memory.
     cuda(&world, &json!([{ "slow-memory": 0.5 }]));
     orders.done(&order(2, level("v2"), None));
     let why = orders.not_done(&order(3, level("v3"), None));
     assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
     assert!(!why.contains("GPU 0"), "{why}");
-    // The same tests, asked for by a person, on a node that takes no work.
+    // The same tests as an operator-requested order, on a cordoned node.
     let agent = world.agent().ready();
     let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
     let why = orders.not_done(&hopeless_order(4, diag(1), None));
@@ -160,7 +161,7 @@ fn gpus_are_proven_with_work() {
     let why = orders.not_done(&order(7, diag(2), None));
     assert!(why.starts_with("level 2: GPU 1 degraded: hbm-read"), "{why}");
     agent.stop();
-    // A GPU that somebody uses is not proven, and not disturbed.
+    // A GPU in use is neither verified nor disturbed.
     world.inject(&["--gpu", "0", "process", "4242"]);
     let why = orders.not_done(&hopeless_order(8, level("v2"), None));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
@@ -184,7 +185,7 @@ fn a_node_is_made_right_for_its_work_when_it_is_empty() {
     let why = orders.not_done(&order(4, tune("trainig"), None));
     assert!(why.contains("there is no profile `trainig`"), "{why}");
     agent.stop();
-    // What somebody changes afterwards is a finding of the agent's.
+    // A change after the order is reported as drift by the agent.
     let pages = world.path("node/root/sys/kernel/mm/transparent_hugepage/enabled");
     fs::write(pages, "[always] madvise never\n").unwrap();
     let agent = world.agent();

@@ -1,5 +1,5 @@
-//! What a node may do: before it has enrolled, with its certificate, with the next one, after its revocation, when it has enrolled
-//! anew, and when it was retired.
+//! What a node may do: before enrolment, with its certificate, after renewal, after revocation,
+//! after enrolling again, and after retirement.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,11 +16,11 @@ use crate::server::{TestServer, TestUser, found, until};
 use crate::support::wait::wait_until;
 use crate::world::{Agent, World};
 
-/// A new certificate is due after two thirds: there is time to see that the old one still counts, on a busy
-/// machine too.
+/// Nodes renew after two thirds of the lifetime. The last third is long enough, even on a busy
+/// machine, to check that the old certificate is still valid.
 const LIFE: [&str; 4] = ["--certificate-life", "45s", "--report-interval", "1"];
 
-/// What becomes of whoever asks with this identity, or with none: `let in`, or why not.
+/// Result of a request with this identity, or with none: `let in`, or the error.
 fn asks(server: &TestServer, identity: Option<&Path>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fingerprint = client::fingerprint(&server.fingerprint()).unwrap();
@@ -35,14 +35,15 @@ fn asks(server: &TestServer, identity: Option<&Path>) -> String {
         };
         let status = agents.renew(RenewRequest::default()).await.unwrap_err();
         match status.code() {
-            // A certificate for no key is what is wrong then, or that one was renewed a moment ago, and not who asks.
+            // The caller was authenticated: the request has no valid key, or a renewal was too
+            // recent.
             tonic::Code::InvalidArgument | tonic::Code::ResourceExhausted => "let in".to_owned(),
             code => format!("{code:?}: {}", status.message()),
         }
     })
 }
 
-/// What a node hears that opens a stream under another's name.
+/// Error for a node that opens a stream under another node's name.
 fn speaks_for(server: &TestServer, identity: &Path, other: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tls = Keep::new(identity, None).tls().unwrap();
@@ -97,7 +98,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     let server = TestServer::start_with(&home, "127.0.0.1:0", "server-1.log", &LIFE);
     let ann = server.log_in("ann", "admin");
 
-    // Without a certificate: nothing. A token makes one, once.
+    // Without a certificate, every request is refused. A join token gives one, once.
     assert_eq!(asks(&server, None), "Unauthenticated: a certificate of a node is asked for");
     let short = server.token(&["--pool", "train", "--expires", "1s"]);
     let token = server.token(&["--pool", "train"]);
@@ -112,7 +113,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
         assert!(refused.stderr.contains("used up, expired, revoked"), "{}", refused.stderr);
     }
 
-    // With it: it talks, reports and is ordered, for itself only.
+    // With a certificate, the node has a session and gets orders, but only for itself.
     assert_eq!(asks(&server, Some(&first)), "let in");
     configure(&world, &server);
     let agent = world.agent();
@@ -122,7 +123,8 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     let refused = speaks_for(&server, &first, "gpu-2");
     assert_eq!(refused, "a node speaks only for itself");
 
-    // The next one comes before its end, and with another key. Both count until each one's end.
+    // The node renews before the expiry, with a new key. Both certificates are valid until their
+    // own expiry.
     until("the certificate is renewed", || certificate(&identity) != certificate(&first));
     assert_eq!(asks(&server, Some(&first)), "let in");
     let second = copied(&world, "second");
@@ -135,7 +137,7 @@ fn what_a_node_may_do_from_its_enrolment_to_its_revocation_and_after_it() {
     let next: Timestamp = status["server"]["certificate_until"].as_str().unwrap().parse().unwrap();
     assert!(next > end, "the agent goes on with the next one");
 
-    // As long as usual from here on.
+    // From here on, certificates have the default lifetime.
     let address = server.said("address=").unwrap();
     server.stop();
     let server = TestServer::start_with(&home, &address, "server-2.log", &LIFE[2..]);
@@ -163,7 +165,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
     let status = agent.until(|status| link(status)["not-connected"]["must_enrol"] == true);
     let why = &link(&status)["not-connected"]["why"];
     assert_eq!(why, "the server says: the certificate was revoked");
-    // What it finds it keeps, and says.
+    // The agent keeps its findings and shows them locally.
     world.inject(&["xid", "79", "--gpu", "0"]);
     agent.until_found("gpu.lost");
     let said = world.status_ran(&[]);
@@ -174,7 +176,7 @@ fn revoked_and_enrolled_anew(world: &World, server: &TestServer, agent: &Agent<'
     }
     assert!(!server.has(|it| found(it, "Xid 79")));
 
-    // A token for this very node, and it is back: nothing is lost, nothing doubled.
+    // A join token for this node brings it back: no finding is lost or duplicated.
     let token = server.token(&["--pool", "train", "--node", "gpu-1"]);
     let enrolled = server.enrol("gpu-1", &world.text("identity"), &token);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
@@ -208,7 +210,7 @@ fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser
     assert!(gone.stderr.contains("`gpu-1` is not a node of the fleet"), "{}", gone.stderr);
     let refused = asks(server, Some(&world.path("identity")));
     assert!(refused.starts_with("FailedPrecondition: "), "nor is it renewed: {refused}");
-    // It was not sold after all. Its name is free, and it is told of what it has.
+    // The node returns. Its name is free again, and it reports its open findings.
     let enrolled =
         server.enrol("gpu-1", &world.text("identity"), &server.token(&["--pool", "train"]));
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
@@ -216,7 +218,7 @@ fn retired(world: &World, server: &TestServer, agent: &Agent<'_>, ann: &TestUser
     until("what is open is told", || {
         ann.node("gpu-1")["findings"].as_array().is_some_and(|it| !it.is_empty())
     });
-    // Orders go on counting: the agent takes none that it could have had before.
+    // Generations continue to increase, so the agent never refuses an order as stale.
     let mut orders = Vec::new();
     for entry in server.entries() {
         if let Event::OrderIssued { order } = entry.event {

@@ -1,5 +1,5 @@
-//! The server is killed over and over while nodes pour records in, wherever that finds it: in an append, between the append and its
-//! acknowledgement, while it keeps its state, while it starts.
+//! Kills the server over and over while nodes send records, at any point: during an append, between
+//! an append and its acknowledgement, during a snapshot, during the start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ fn finding(id: u64) -> Finding {
     .unwrap()
 }
 
-/// A node that sends one record after the other, and remembers the last that was acknowledged.
+/// A node that sends records in sequence, and remembers the last acknowledged one.
 struct Node {
     name: String,
     acked: Arc<AtomicU64>,
 }
 
 impl Node {
-    /// One stream, until it breaks off. None: nobody was there.
+    /// Runs one stream until it breaks; `None` if the server was unreachable.
     async fn talk(&self, url: &str) -> Option<()> {
         let mut agents = client::connect(&url.parse().unwrap(), client::no_tls()).await.ok()?;
         let (out, outbound) = mpsc::channel(64);
@@ -97,7 +97,7 @@ impl Node {
     }
 }
 
-/// The records of a node in the log, in its order.
+/// Record numbers of a node, in log order.
 fn records(server: &TestServer, name: &str) -> Vec<u64> {
     let of = |event: Event| match event {
         Event::FindingsReported { node, record, .. }
@@ -131,7 +131,7 @@ fn killed_over_and_over_it_has_what_it_acknowledged_once() {
     }
     let all = || acked.iter().map(|it| it.load(Ordering::SeqCst)).sum::<u64>();
     for turn in 1..=KILLS {
-        // So much later each time, by what was acknowledged and not by the clock.
+        // Wait for more acknowledgements each time, so that the kill does not depend on the clock.
         let enough = all() + 3 * turn;
         crate::server::until("more is acknowledged", || all() >= enough);
         server.kill();

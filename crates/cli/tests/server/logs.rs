@@ -1,4 +1,4 @@
-//! `farrier fleet logs`: a node's logs, through a real server, and what may go wrong on the way.
+//! `farrier fleet logs` through a real server, and its failure modes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::support::Ran;
 use crate::support::wait::wait_for;
 use crate::world::World;
 
-/// A server, an operator, and the configuration of an agent that carries out orders.
+/// A server, an operator, and the configuration of an agent that executes orders.
 fn site(world: &World) -> (TestServer, TestUser) {
     let server = TestServer::start(&world.path(""), "127.0.0.1:0", "server.log");
     let token = server.token(&["--pool", "train"]);
@@ -33,7 +33,7 @@ fn site(world: &World) -> (TestServer, TestUser) {
     (server, ann)
 }
 
-/// Puts a program first in the agent's path.
+/// Puts a fake program first in the agent's PATH.
 fn program(world: &World, name: &str, script: &str) {
     let folder = world.path("bin");
     fs::create_dir_all(&folder).unwrap();
@@ -72,7 +72,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     program(
         &world,
         "nvidia-smi",
-        // As with a GPU that is lost: the others are printed.
+        // As with a lost GPU: prints the other GPUs and exits with an error.
         "echo \"NVSMI LOG $1, $LD_LIBRARY_PATH\"; echo 'HF_TOKEN=abc123'; exit 15",
     );
     let agent = world.agent_with(|it| with_programs(&world, it)).ready();
@@ -100,12 +100,12 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     assert!(text(&folder, "agent/orders.jsonl").contains("collect-logs"));
     let manifest: Value = serde_json::from_str(&text(&folder, "manifest.json")).unwrap();
     assert_eq!(manifest["missing"][0]["code"], "not-this-machine");
-    // The node keeps none, and nothing is written over.
+    // The node keeps no copy, and existing files are not overwritten.
     assert_eq!(fs::read_dir(world.path("state/artifacts")).unwrap().count(), 0);
     let again = fetch(&world, &ann, "a.tar.gz", &["--last"]);
     assert_eq!(again.code, 2);
     assert!(again.stderr.contains("hint: name another file with --out"), "{}", again.stderr);
-    // A node gathers nothing for a file that cannot be written.
+    // The node collects nothing if the output file cannot be written.
     let generation =
         || ann.node("gpu-1")["requested_order_results"][0]["generation"].as_u64().unwrap();
     let before = generation();
@@ -125,7 +125,7 @@ fn logs_of_a_node_have_what_is_asked_for_first_and_no_secrets() {
     let same =
         fs::read(world.path("a.tar.gz")).unwrap() == fs::read(world.path("b.tar.gz")).unwrap();
     assert!(same, "the same file");
-    // Logs are for operators.
+    // Viewers may not fetch logs.
     let viewer = server.log_in("vic", "viewer");
     for more in [&[][..], &["--last"]] {
         let refused = fetch(&world, &viewer, "c.tar.gz", more);
@@ -142,7 +142,7 @@ fn an_agent_that_is_killed_while_it_gathers_sends_its_logs_when_it_is_back() {
     let world = World::of(1);
     let (server, ann) = site(&world);
     let mark = world.text("mark");
-    // It hangs the first time, as with a driver that does not answer.
+    // Hangs the first time, as with an unresponsive driver.
     program(
         &world,
         "nvidia-smi",
@@ -172,7 +172,7 @@ fn an_agent_that_is_killed_while_it_gathers_sends_its_logs_when_it_is_back() {
 fn an_interrupted_wait_leaves_no_file_in_the_way_of_the_next() {
     let world = World::of(1);
     let (server, ann) = site(&world);
-    // It hangs until the test has interrupted the command.
+    // Hangs until the test has interrupted the command.
     let mark = world.text("mark");
     program(
         &world,
@@ -183,7 +183,8 @@ fn an_interrupted_wait_leaves_no_file_in_the_way_of_the_next() {
     let out = world.text("a.tar.gz");
     let mut waiting = ann.spawn(&["fleet", "logs", "gpu-1", "--out", &out, "--wait", "5m"]);
     until("the logs are being gathered", || Path::new(&mark).exists());
-    // As with Ctrl-C it does not tidy up; in some shells tests ignore that.
+    // Like Ctrl-C, SIGKILL leaves no chance to clean up; some shells start tests with SIGINT
+    // ignored.
     kill("-KILL", &waiting.id().to_string());
     assert!(!waiting.wait().unwrap().success());
     assert!(!Path::new(&out).exists());
@@ -197,7 +198,7 @@ fn an_interrupted_wait_leaves_no_file_in_the_way_of_the_next() {
 fn a_node_whose_disk_is_full_says_so_and_goes_on() {
     let world = World::of(1);
     let (server, ann) = site(&world);
-    // More than a file may have on this node, and it does not compress.
+    // Exceeds the node's file size limit, and does not compress.
     program(&world, "nvidia-smi", "head -c 1000000 /dev/urandom | od -An -tx1 -v");
     let words = world.words();
     let run = format!(
@@ -223,7 +224,7 @@ fn a_node_whose_disk_is_full_says_so_and_goes_on() {
     server.stop();
 }
 
-/// A node without an agent of ours: it sends what it likes for its present order.
+/// Sends an artifact for the node's current order, without an agent.
 async fn send(url: &str, parts: Vec<artifact_part::What>) -> Result<(), tonic::Status> {
     let mut agents = client::connect(&url.parse().unwrap(), client::no_tls()).await.unwrap();
     let parts = parts.into_iter().map(|what| ArtifactPart { what: Some(what) });
@@ -254,7 +255,7 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
     fs::write(world.path("node/root/proc/sys/kernel/hostname"), "gpu-1\n").unwrap();
     let ann = server.log_in_with("ann", "operator", &["--server", &url]);
-    // It hangs until the test has had its turn.
+    // Hangs until the test has sent its artifacts.
     let mark = world.text("mark");
     program(
         &world,
@@ -262,7 +263,7 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
         &format!("touch {mark}; while [ -e {mark} ]; do sleep 0.05; done"),
     );
     let agent = world.agent_with(|it| with_programs(&world, it)).ready();
-    // Without TLS there is no enrolment: a node is of the fleet from its first session on.
+    // Without TLS there is no enrolment: a node joins with its first session.
     until("the node has joined", || ann.run(&["fleet", "node", "gpu-1"]).code == 0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let try_send = |parts| runtime.block_on(send(&url, parts)).map_err(|status| status.code());
@@ -270,7 +271,7 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
     let fetched = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| fetch(&world, &ann, "a.tar.gz", &[]));
         until("the logs are being gathered", || Path::new(&mark).exists());
-        // It does nothing until the test has had its turn, however long that takes.
+        // Stop the agent until the test has sent its artifacts, however long that takes.
         agent.signal("-STOP");
         let generation = wait_for(
             || "the order".to_owned(),
@@ -302,7 +303,7 @@ fn what_a_node_sends_is_checked_and_garbage_is_called_garbage() {
         let none = world.path("server/artifacts/node-gpu-1").read_dir().map_or(0, Iterator::count);
         assert_eq!(none, 0, "nothing of that is kept");
         assert_eq!(try_send(vec![header(generation, garbage), chunk(garbage)]), Ok(()));
-        // The agent's own answer ends the order; the file of the same order is replaced by its bundle.
+        // The agent's own status ends the order, and its bundle replaces this artifact.
         let last = fetch(&world, &ann, "garbage.tar.gz", &["--last"]);
         assert_eq!(last.code, 1, "{} {}", last.stdout, last.stderr);
         assert!(last.stderr.contains("cannot be read as a bundle"), "{}", last.stderr);

@@ -28,7 +28,8 @@ use support::run;
 use support::wait::wait_for;
 use world::World;
 
-/// Whether a finding is reported: as a change of the agent's journal or, on the first session with that journal, with all open ones.
+/// Whether an event reports the finding: as a change of the agent's journal, or in the findings
+/// snapshot of the first session with that journal.
 fn reported(event: &Event, detail: &str) -> bool {
     let is_open = |open: &[Finding]| open.iter().any(|it| it.detail.contains(detail));
     found(event, detail) || matches!(event, Event::FindingsSnapshot { open, .. } if is_open(open))
@@ -74,7 +75,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let moved =
         |it: &&Entry| matches!(it.event, Event::PhaseChanged { to: NodePhase::Quarantined, .. });
     assert_eq!(all.iter().find(moved).unwrap().batch, at.batch, "decided with what was found");
-    // Killed and started anew, it goes on; nothing is there twice.
+    // After SIGKILL and a restart, the server continues without duplicates.
     server.kill();
     world.inject(&["xid", "79", "--gpu", "1"]);
     let server = TestServer::start(&world.path(""), &address, "server-2.log");
@@ -89,7 +90,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     }
     assert!(records.windows(2).all(|pair| pair[0] < pair[1]), "{records:?}");
     assert!(verify(&open_log(&world)).unwrap().is_ok());
-    // Nowhere is the token itself.
+    // The token itself is stored nowhere.
     for name in ["server/access", "server/log", "server-1.log", "server-2.log", "log"] {
         let bytes = fs::read(world.path(name)).unwrap();
         assert!(!bytes.windows(secret.len()).any(|it| it == secret.as_bytes()), "{name}");
@@ -105,7 +106,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
 fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_is_there() {
     let world = World::of(4);
     let dir = world.text("server");
-    // A file may have so many blocks of 512 bytes: the log's own reach that after some commits.
+    // `ulimit -f` counts blocks of 512 bytes; the log reaches the limit after some commits.
     let run = format!(
         "trap '' XFSZ; ulimit -f 160; exec {} server run --dir {dir} --plain train --listen 127.0.0.1:0",
         env!("CARGO_BIN_EXE_farrier")
@@ -133,7 +134,7 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     let before = server.entries().len();
     let plain = ["--plain", "train"];
     let server = TestServer::start_with(&world.path(""), &address, "again.log", &plain);
-    // Whatever was acknowledged before it ended, this is new.
+    // A new finding, whatever was acknowledged before the server exited.
     world.inject(&["xid", "119", "--gpu", "1"]);
     until("it goes on", || {
         server.entries().len() > before && server.has(|it| reported(it, "Xid 79"))

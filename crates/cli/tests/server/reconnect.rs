@@ -1,4 +1,4 @@
-//! An agent whose server was away.
+//! An agent whose server was unreachable.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::reported;
 use crate::server::{TestServer, until};
 use crate::world::World;
 
-/// The back-off of this agent is an hour: what arrives sooner did not wait for it.
+/// The agent's back-off is an hour, so anything that arrives sooner did not wait for it.
 #[test]
 fn a_fatal_finding_found_while_the_server_is_away_does_not_wait_for_the_back_off() {
     let world = World::of(2);
@@ -22,7 +22,7 @@ fn a_fatal_finding_found_while_the_server_is_away_does_not_wait_for_the_back_off
             command.env("FARRIER_TEST_RECONNECT_WAIT_S", "3600");
         })
         .ready();
-    // From here on the server knows the agent's journal, and a finding comes as a change of it.
+    // From here on the server has the findings snapshot, and a finding arrives as a journal change.
     until("the findings are known", || {
         server.has(|it| matches!(it, Event::FindingsSnapshot { .. }))
     });

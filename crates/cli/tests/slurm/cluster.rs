@@ -1,4 +1,4 @@
-//! A Slurm of its own: munge, a controller and four nodes, in a folder that goes with the test.
+//! A private Slurm cluster: munge, a controller and four nodes, in a temporary directory.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,19 +11,19 @@ use crate::support::wait::wait_until;
 use crate::world::{is_root, skipped};
 
 const NODES: u16 = 4;
-/// Daemons that do not end by themselves after this long are killed; nothing depends on it.
+/// Daemons that have not exited by then are killed; no test depends on it.
 const END_WAIT: Duration = Duration::from_secs(30);
-/// Where Debian puts daemons, which is not in everybody's PATH.
+/// Debian's directories for daemons, which are not in every user's PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A Slurm that runs, and does not outlive its test.
+/// A running Slurm cluster, stopped at the end of its test.
 pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     daemons: Vec<Child>,
     ports: Ports,
 }
 
-/// What is missing to start one; none: nothing.
+/// What is missing to start a cluster; `None` if nothing is.
 fn missing() -> Option<String> {
     if !is_root() {
         return Some("only root starts slurmd".to_owned());
@@ -37,14 +37,15 @@ fn missing() -> Option<String> {
 }
 
 impl Cluster {
-    /// Starts one; none: it cannot be done here, and was said so.
+    /// Starts a cluster; `None`, with a message, if that is impossible here.
     pub(crate) fn start() -> Option<Self> {
         if let Some(why) = missing() {
             skipped(&why);
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        // munge asks that nobody else can write to any folder on the way to its socket, and jobs of users come here.
+        // munge requires that no other user can write to any directory above its socket, and jobs
+        // of users need to enter this one.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut cluster = Self { folder, daemons: Vec::new(), ports: Ports::take() };
         cluster.write();
@@ -65,18 +66,18 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// What leads Slurm's programs here.
+    /// Environment that directs Slurm's programs to this cluster.
     pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
         [("SLURM_CONF", self.path("slurm.conf").display().to_string()), ("PATH", PATH.to_owned())]
     }
 
-    /// What a program of Slurm's prints, also where it fails.
+    /// Output of a Slurm program, even if it fails.
     pub(crate) fn run(&self, program: &str, words: &[&str]) -> String {
         let ran = self.command(program).args(words).output().unwrap();
         format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr))
     }
 
-    /// What `scontrol` says of a node.
+    /// `scontrol show node`.
     pub(crate) fn node(&self, node: &str) -> String {
         self.run("scontrol", &["show", "node", node])
     }
@@ -87,17 +88,17 @@ impl Cluster {
         assert_eq!(self.run("scontrol", &["update", &node, "State=DRAIN", &reason]), "");
     }
 
-    /// What it says of a job.
+    /// `scontrol show job`.
     pub(crate) fn job(&self, job: &str) -> String {
         self.run("scontrol", &["show", "job", job])
     }
 
-    /// Starts a job and waits until it runs on the node; gives its number.
+    /// Starts a job and waits until it runs on the node; returns its ID.
     pub(crate) fn start_job(&self, node: &str, more: &[&str]) -> String {
         self.start_script(node, "exec sleep 600", more)
     }
 
-    /// Starts one that ends well as soon as there is a file `job.may-end`.
+    /// Starts a job that ends successfully as soon as the file `job.may-end` exists.
     pub(crate) fn start_ending_job(&self, node: &str) -> String {
         let end = self.path("job.may-end").display().to_string();
         let script = format!("until [ -e {end} ]; do sleep 0.1; done");
@@ -117,15 +118,15 @@ impl Cluster {
         id
     }
 
-    /// Lets a job that was requeued start. Slurm keeps it back until its last credential has expired, two
-    /// minutes, which only matters where it starts on the same node.
+    /// Starts a requeued job now. Slurm defers it until its last credential has expired, for two
+    /// minutes, which only matters if it starts on the same node.
     pub(crate) fn release(&self, job: &str) {
         if self.job(job).contains("JobState=PENDING") {
             self.run("scontrol", &["update", &format!("JobId={job}"), "StartTime=now"]);
         }
     }
 
-    /// Waits until Slurm says so of a node; gives what it says.
+    /// Waits for a node state that satisfies the predicate; returns the output of `scontrol`.
     pub(crate) fn until_node(&self, node: &str, holds: impl Fn(&str) -> bool) -> String {
         self.wait("node that is so", |cluster| holds(&cluster.node(node)));
         self.node(node)
@@ -204,9 +205,9 @@ impl Cluster {
         fs::write(self.path("slurm.conf"), conf).unwrap();
     }
 
-    /// Nothing here uses control groups, and a container or chroot may have none: slurmd loads a plugin for
-    /// them all the same. Since 23.11 it can be told not to (`CgroupPlugin=disabled`, cgroup.conf(5)); the
-    /// plugin for v1 looks for no mount until a controller is asked for.
+    /// slurmd loads a cgroup plugin even though nothing here uses cgroups, and a container or
+    /// chroot may have none. Since 23.11 it can be disabled (`CgroupPlugin=disabled`,
+    /// cgroup.conf(5)); the v1 plugin looks for no mount until a controller is requested.
     fn cgroup_conf(&self) -> String {
         let version = self.run("slurmd", &["-V"]);
         let mut numbers = version.split([' ', '.']).filter_map(|it| it.trim().parse::<u32>().ok());
@@ -215,8 +216,8 @@ impl Cluster {
     }
 }
 
-/// Jobs end without the waits that are meant for large machines. Daemons wait for each other for minutes: on
-/// a busy machine a node is slow, and not down.
+/// No waits meant for large clusters when jobs end. Timeouts between daemons are minutes long, so
+/// that a slow node on a busy machine does not count as down.
 const CONF: &str = "\
 ClusterName=farrier
 SlurmctldHost=localhost(127.0.0.1)
@@ -252,8 +253,8 @@ GresTypes=gpu
 SlurmdParameters=config_overrides
 ";
 
-/// Ports of one cluster: the controller's, and one for each node after it. Slurm has to be told its ports,
-/// so they come from below those that the kernel gives out, and a lock keeps other tests from them.
+/// Ports of one cluster: the controller's, then one per node. Slurm needs fixed ports, so they come
+/// from below the kernel's ephemeral range, and a lock file reserves them against other tests.
 struct Ports {
     first: u16,
     _lock: fs::File,
@@ -275,7 +276,7 @@ impl Ports {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Jobs have processes of their own, which end with them.
+        // Jobs have processes of their own: cancel them.
         let jobs = self.run("squeue", &["--noheader", "--format=%i"]);
         let jobs: Vec<&str> =
             jobs.split_whitespace().filter(|it| it.parse::<u32>().is_ok()).collect();
@@ -283,7 +284,7 @@ impl Drop for Cluster {
             self.run("scancel", &[&["--signal=KILL", "--full"][..], &jobs].concat());
             self.run("scancel", &jobs);
         }
-        // slurmd ends a job's processes; one that goes before leaves them behind.
+        // slurmd ends a job's processes. If slurmd exits first, they are left behind.
         let start = Instant::now();
         while !self.run("squeue", &["--noheader", "--format=%i"]).trim().is_empty()
             && start.elapsed() < END_WAIT

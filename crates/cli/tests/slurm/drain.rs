@@ -1,5 +1,5 @@
-//! A GPU falls off the bus on a node of Slurm: drained with a reason, its job moved, mended, proven, resumed; and what others have
-//! drained stays.
+//! A GPU falls off the bus on a Slurm node: the node is drained with a reason, its job is requeued,
+//! and the node is rebooted, verified and resumed. Drains by others stay.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
     assert!(evidence.starts_with("Slurm gives no new work: "), "{evidence}");
     let node = cluster.node("node1");
     assert!(node.contains("+DRAIN "), "{node}");
-    // Who and why stand where every user of Slurm looks.
+    // The owner and the reason are where every Slurm user looks.
     assert!(
         node.contains("Reason=farrier: critical gpu.xid (Xid 79) on GPU 1 (order 1) [root@"),
         "{node}"
@@ -56,7 +56,7 @@ fn a_node_with_a_lost_gpu_is_drained_mended_and_resumed() {
         "{why}"
     );
 
-    // The job cannot end on a GPU that is lost: it starts anew elsewhere.
+    // The job cannot finish on a lost GPU: it is requeued elsewhere.
     let evidence = orders.done(&order(3, json!({ "drain": { "wait_s": 1 } }), None));
     assert_eq!(
         evidence,
@@ -88,7 +88,7 @@ fn what_others_have_drained_stays_drained() {
         fs::write(world.path("agent.toml"), world.config(&orders)).unwrap();
         desk(&world, &cluster)
     };
-    // Drained by somebody: neither marked over nor resumed.
+    // Drained by another owner: farrier neither overwrites the reason nor resumes the node.
     cluster.drain("node2", "bad disk");
     let mut orders = configured("node2");
     let theirs = json!({ "theirs": { "owner": "root", "reason": "bad disk" } });
@@ -100,7 +100,7 @@ fn what_others_have_drained_stays_drained() {
     assert!(cluster.node("node2").contains("Reason=bad disk [root@"));
     assert!(orders.ended().success());
 
-    // Ours, until a person writes a reason of their own.
+    // A cordon by farrier, until a person replaces its reason.
     let mut orders = configured("node3");
     orders.done(&order(3, json!("cordon"), None));
     cluster.drain("node3", "farrier: and the disk, do not resume");
@@ -109,7 +109,7 @@ fn what_others_have_drained_stays_drained() {
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("do not resume"), "{node}");
 
-    // A job that may not be moved is named, and left.
+    // A job that cannot be requeued is named, and left alone.
     let job = cluster.start_job("node4", &["--no-requeue", "--nodelist=node4"]);
     assert!(orders.ended().success());
     let mut orders = configured("node4");
@@ -118,7 +118,7 @@ fn what_others_have_drained_stays_drained() {
     assert!(why.contains(&format!("job {job} (job.sh) of root, running (not moved: ")), "{why}");
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
-    // A Slurm that does not know the node, or does not answer, says nothing that could be gone by.
+    // If Slurm does not know the node, or does not respond, the cordon state is unknown.
     assert!(orders.ended().success());
     let mut orders = configured("node9");
     assert_eq!(orders.cordon(), json!("unknown"));

@@ -1,5 +1,5 @@
-//! The whole way, with a server that decides: Slurm's nodes with an agent each, a GPU that falls off the bus, and nobody who types
-//! anything where the policy asks for nobody.
+//! End to end with a server that decides: Slurm nodes with an agent each, and a GPU that falls off
+//! the bus. No operator acts unless the policy requires one.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::support::run;
 use crate::support::wait::wait_for;
 use crate::world::{Agent, World};
 
-/// A node of Slurm's with an agent that is enrolled and carries out orders.
+/// A Slurm node with an enrolled agent that executes orders.
 struct Member {
     name: &'static str,
     world: World,
@@ -19,7 +19,7 @@ struct Member {
 
 impl Member {
     fn enrol(name: &'static str, pool: &str, server: &TestServer) -> Self {
-        // Each has GPUs of its own.
+        // A seed per node, so that GPUs differ.
         let world = World::with(&["--gpus", "2", "--seed", &name[4..]]);
         let identity = world.text("identity");
         let enrolled = server.enrol(name, &identity, &server.token(&["--pool", pool]));
@@ -43,7 +43,7 @@ impl Member {
         self.world.inject(&["--gpu", "1", "xid", "79"]);
     }
 
-    /// Waits until the server says that the node stands so; gives what it says.
+    /// Waits until the node is in this phase; returns its details.
     fn until(&self, ann: &TestUser, phase: &str) -> Value {
         let explain = || {
             let log = fs::read_to_string(self.world.path("log")).unwrap();
@@ -53,7 +53,8 @@ impl Member {
     }
 }
 
-/// The server may take out all of so few nodes; what runs is moved soon; and repairs of the pool `lab` are left to people.
+/// A disruption budget that allows all of these few nodes out, a short drain timeout, and no
+/// autonomous repairs in pool `lab`.
 fn policy(ann: &TestUser, folder: &World) {
     let mut policy: Value = serde_json::from_str(&ann.fine(&["fleet", "policy", "show"])).unwrap();
     for kind in ["fleet", "pool"] {
@@ -83,12 +84,13 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
         member.until(&bob, "in-service");
     }
 
-    // Somebody drains the second before anything is wrong with it. On the first a job runs, and a GPU falls off the bus.
+    // An administrator drains node2 while it is healthy. A job runs on node1 when its GPU falls off
+    // the bus.
     cluster.drain("node2", "bad disk");
     let job = cluster.start_ending_job("node1");
     one.lose_gpu();
     let node = cluster.until_node("node1", |node| node.contains("+DRAIN"));
-    // The kernel's line or NVML, whichever reaches the server first.
+    // The Xid of the kernel log or NVML's error, whichever reaches the server first.
     let is_told = ["gpu.xid (Xid 79)", "gpu.lost"].iter().any(|code| {
         node.contains(&format!("Reason=farrier: fatal {code} on GPU 1 at 0000:43:00.0"))
     });
@@ -97,18 +99,19 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     three.lose_gpu();
     moved_and_ended(&cluster, &job);
 
-    // What somebody else has drained is seen and left alone, whatever happens to it.
+    // A node drained by another owner is held, and left alone whatever happens to it.
     let held = two.until(&bob, "held");
     assert_eq!(held["why"]["reason"]["text"], "it is cordoned by root: bad disk");
     two.lose_gpu();
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
     until("the second's fault is known", || findings("node2") >= Some(1));
 
-    // The node without work is rebooted, which ends its agent; a service manager starts that anew.
+    // The drained node is rebooted, which ends its agent; a service manager would restart it.
     assert!(first.ended().success());
     first = one.agent(&cluster);
 
-    // The third was drained by us, and its repair is left to people. One of them writes a reason of their own.
+    // Farrier drained node3, but the policy leaves its repair to people. An administrator replaces
+    // the drain reason.
     let waits = three.until(&bob, "in-repair");
     let unblocked_by = waits["deferred"]["unblocked_by"]["text"].as_str().unwrap();
     assert_eq!(unblocked_by, "a person repairs it and says so (`farrier fleet repaired`)");
@@ -116,7 +119,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
     cluster.drain("node3", "its PSU, too");
     for (member, agent) in [(two, second), (three, third)] {
-        // By hand: no agent outlives it.
+        // A manual reboot, which also ends the agent.
         agent.kill();
         member.world.inject(&["reboot"]);
     }
@@ -124,13 +127,13 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     let told = bob.fine(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);
     assert!(told.starts_with("node3 was repaired: its agent counts anew"), "{told}");
 
-    // Proven, the first is given back: our drain is gone.
+    // Verified, node1 returns to service: farrier's drain is gone.
     let back = one.until(&bob, "in-service");
     assert_eq!(back["why"]["reason"]["text"], "it passed what its pool asks for");
     assert_eq!(passed(&back), ["v0", "v1"]);
     let node = cluster.node("node1");
     assert!(!node.contains("DRAIN") && !node.contains("Reason="), "{node}");
-    // The others' are not, though both nodes are fit, and the third was drained by us at first.
+    // External drains stay, though both nodes are fit and farrier drained node3 at first.
     let fit = three.until(&bob, "held");
     assert_eq!(fit["why"]["reason"]["text"], "it is fit, and cordoned by root: its PSU, too");
     assert_eq!(passed(&fit), ["v0", "v1"]);
@@ -150,7 +153,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     server.stop();
 }
 
-/// The job starts anew on the one node that is left, and ends well there.
+/// The job is requeued on the only node left, and completes there.
 fn moved_and_ended(cluster: &Cluster, job: &str) {
     cluster.wait("job that was moved", |cluster| {
         cluster.release(job);
@@ -163,13 +166,13 @@ fn moved_and_ended(cluster: &Cluster, job: &str) {
     cluster.wait("job that ended", |it| it.job(job).contains("JobState=COMPLETED"));
 }
 
-/// The rungs that a node has passed.
+/// Verification levels that the node has passed.
 fn passed(node: &Value) -> Vec<&str> {
     let proven = node["proven"].as_array().unwrap().iter();
     proven.filter(|it| it["passed"] == true).filter_map(|it| it["level"].as_str()).collect()
 }
 
-/// What was ordered and decided, in order and once.
+/// The log has each order and decision once, in order.
 fn told_by_the_log(bob: &TestUser) {
     let told = |node: &str| {
         let all = bob.fine(&["fleet", "events", "--node", node, "--limit", "200"]);

@@ -1,4 +1,5 @@
-//! Orders on nodes of a real Slurm: a controller and four `slurmd` on this host, with GPUs that are plain files.
+//! Orders on nodes of a real Slurm: a controller and four `slurmd` on this host, with GPUs that are
+//! plain files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 

@@ -1,4 +1,5 @@
-//! Nodes with the real agent: this program, started as on a node, on a simulated NVML and the files of such a host.
+//! Nodes with the real agent: this binary, run on a simulated NVML library and simulated host
+//! files.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -11,24 +12,24 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// How long one may take to end.
+/// Grace period between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const COUNT: usize = 2;
 
-/// How soon one is started again that has ended: a simulated reboot ends it.
+/// Restart delay of an agent that exited, as it does at a simulated reboot.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// One of them.
+/// A simulated node with an agent process.
 pub(super) struct Agent {
     folder: PathBuf,
     name: String,
-    /// Who starts it, and starts it again; told to stop by the other end.
+    /// The supervisor task, and the channel that stops it; `None` before the start.
     kept: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
 }
 
 impl Agent {
-    /// Makes its node below `folder`.
+    /// Creates the simulated node below `folder`.
     pub(super) async fn make(
         folder: &Path,
         number: usize,
@@ -49,12 +50,12 @@ impl Agent {
         Ok(Self { folder, name, kept: None })
     }
 
-    /// Under what name it joins: the simulated host's.
+    /// Name under which it joins: the hostname of the simulated node.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Starts it, and again whenever it ends, as a service manager does.
+    /// Starts the agent, and restarts it whenever it exits, as a service manager does.
     pub(super) fn start(mut self) -> anyhow::Result<Self> {
         let mut child = spawn(&self.folder)?;
         let (stop, mut stopped) = oneshot::channel();
@@ -79,14 +80,14 @@ impl Agent {
         Ok(self)
     }
 
-    /// Lets the driver of its node log an Xid.
+    /// Makes the simulated driver log an Xid.
     pub(super) async fn inject(&self, gpu: u32, xid: u32) -> anyhow::Result<()> {
         let (gpu, xid) = (gpu.to_string(), xid.to_string());
         let words = ["--gpu", &gpu, "xid", &xid];
         farrier(&["simulate", "inject"], &self.folder.join("node"), &words).await
     }
 
-    /// Ends it as a service manager would.
+    /// Stops the agent with SIGTERM, then SIGKILL, as a service manager does.
     pub(super) async fn stop(self) {
         if let Some((keeper, stop)) = self.kept {
             let _ = stop.send(());
@@ -104,7 +105,7 @@ fn spawn(folder: &Path) -> anyhow::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log.context("failed to make the agent's log")?)
-        // Ctrl-C is for the demo, which then ends its agents.
+        // A process group of its own keeps Ctrl-C from the agents; the demo stops them itself.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
@@ -127,7 +128,7 @@ fn own() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("failed to find the own executable")
 }
 
-/// Runs this program on a node's folder.
+/// Runs this binary on the directory of a simulated node.
 async fn farrier(command: &[&str], node: &Path, words: &[&str]) -> anyhow::Result<()> {
     let ran = Command::new(own()?).args(command).arg(node).args(words).output().await;
     let ran = ran.with_context(|| format!("failed to run `farrier {}`", command.join(" ")))?;

@@ -1,4 +1,4 @@
-//! The end: everything is stopped, and the log is held to what it promises.
+//! The end of the demo: stops everything and audits the log.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::printer::{Printer, Tone};
 
 const PAGE: usize = 4096;
 
-/// What there is to say at the end.
+/// Summary to print at the end.
 pub(super) struct Closed {
     folder: Folder,
     entries: u64,
     phases: BTreeMap<NodePhase, usize>,
 }
 
-/// Ends the play; then reads the log from its beginning, as somebody would who does not believe it.
+/// Stops the demo, then audits the log from its first entry.
 pub(super) async fn close(stage: Stage) -> anyhow::Result<Closed> {
     let folder = stage.strike().await?;
     let path = log_path(&folder.server());
@@ -34,7 +34,8 @@ pub(super) async fn close(stage: Stage) -> anyhow::Result<Closed> {
     Ok(Closed { folder, entries, phases })
 }
 
-/// The chain is whole, the inputs lead to the same decisions, and those to the state that the server kept.
+/// Checks that the hash chain is intact, that replay gives the same decisions, and that it ends in
+/// the same state as the server's snapshot.
 fn audited(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
     let log = SqliteLog::open_to_read(path)?;
     let head = match verify(&log)? {

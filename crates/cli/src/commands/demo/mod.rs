@@ -1,4 +1,5 @@
-//! `farrier demo`: a server, a fleet of simulated nodes on the real wire, faults, and the story of what was found, decided and why.
+//! `farrier demo`: a server, a fleet of simulated nodes over the real protocol, faults, and a
+//! running account of what was found and decided, and why.
 
 mod agents;
 mod close;
@@ -16,27 +17,26 @@ use crate::printer::{Printer, Tone};
 use stage::Stage;
 use story::Story;
 
-/// How long nodes may take to join: seconds on an idle machine.
+/// Timeout for all nodes to join, which takes seconds on an idle machine.
 const JOINED_WITHIN: Duration = Duration::from_secs(300);
 
-/// The demonstration.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long, such as 90s or 5m
+    /// Duration, such as 90s or 5m
     #[arg(long, value_name = "TIME", default_value = "90s", value_parser = duration)]
     duration: Duration,
-    /// Decides what befalls whom
+    /// Seed of the script: which faults happen on which nodes
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// No line at the bottom that changes: for logs and tests
+    /// Print no status line, for logs and tests
     #[arg(long)]
     headless: bool,
-    /// Where the server's folder is kept afterwards; otherwise it is gone with the demo
+    /// Keep the server's data in this directory; without it, the data is deleted at the end
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Reads `90s`, `5m`.
+/// Parses `90s`, `5m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time such as 90s or 5m, 20s at least".to_owned();
     let (number, unit_s) = match text.strip_suffix('m') {
@@ -79,7 +79,8 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut acts = script::acts(args.seed, args.duration).into_iter().peekable();
     let first_act = acts.peek().map_or(Duration::ZERO, |(at, _)| *at);
     let (mut tail, mut seen) = stage.followed();
-    // The script's clock. On a slow machine it begins late: the first act waits until every node has joined.
+    // Start of the script. On a slow machine it is late: the first act waits until every node has
+    // joined.
     let mut start: Option<Instant> = None;
     let mut moments = tokio::time::interval(Duration::from_millis(500));
     let interrupted = tokio::signal::ctrl_c();

@@ -1,4 +1,4 @@
-//! What befalls the fleet, and when: the same for one seed.
+//! The script of the demo: which faults happen when. It depends only on the seed and the duration.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use farrier_sim::fleet::NodeFault;
 
 use super::stage::SIMULATED;
 
-/// Something that happens on the stage.
+/// A step of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Something goes wrong with a simulated node.
+    /// A fault of one simulated node.
     Trouble { node: NodeId, trouble: NodeFault },
-    /// Something goes wrong with all nodes behind a leaf switch.
+    /// A fault of all nodes behind a leaf switch.
     Leaf { leaf: String, nodes: Vec<NodeId>, trouble: NodeFault },
-    /// A line of the kernel's on a node that has a real agent.
+    /// An Xid in the kernel log of a node with a real agent.
     Xid { agent: usize, gpu: u32, xid: u32 },
-    /// A person comes with a spare part.
+    /// A manual repair: a technician replaces a part.
     Repair { node: NodeId },
 }
 
-/// The acts, by the time since the beginning.
+/// The acts and when they happen, relative to the start.
 pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
-    // Nodes by turns, so that each act meets another one.
+    // Stride over the nodes, so that each act affects a different one.
     let node =
         |turn: u64| name(seed.wrapping_mul(7).wrapping_add(turn * 11) % u64::from(SIMULATED));
     let mut acts = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
     at(20, trouble(3, "gpu.rows-failed", ""));
     at(26, leaf(seed % 3));
     at(40, node(3).map(|node| Act::Repair { node }));
-    // More at once than may be out of service.
+    // More nodes than the disruption budget allows out of service at once.
     for turn in 4..14 {
         at(48 + turn / 4, trouble(turn, "gpu.xid", "Xid 48"));
     }
@@ -52,7 +52,7 @@ pub(super) fn acts(seed: u64, duration: Duration) -> Vec<(Duration, Act)> {
     acts
 }
 
-/// The leaf switch of that number, with the nodes behind it: sixteen by the plan.
+/// Failure of a leaf switch, with the 16 nodes behind it.
 fn leaf(number: u64) -> Option<Act> {
     let nodes = (number * 16..number * 16 + 16).filter_map(name).collect();
     let trouble = NodeFault::by_code("nic.down", "")?;

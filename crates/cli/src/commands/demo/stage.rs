@@ -1,4 +1,4 @@
-//! The server, the simulated nodes and the real agents, in one folder.
+//! The server, the simulated nodes and the real agents of the demo, in one directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,13 +20,13 @@ use jiff::Timestamp;
 use super::agents::{self, Agent};
 use super::script::Act;
 
-/// Simulated nodes; with the real agents there are 64.
+/// Number of simulated nodes; with the real agents there are 64.
 pub(super) const SIMULATED: u32 = 62;
 
-/// What takes a node minutes takes seconds here.
+/// Time scale of simulated nodes: minutes take seconds.
 const HURRY: u64 = 20;
 
-/// Everything that plays.
+/// Everything that runs during the demo.
 pub(super) struct Stage {
     folder: Folder,
     running: Running,
@@ -35,7 +35,7 @@ pub(super) struct Stage {
     began: Instant,
 }
 
-/// Where it all is.
+/// Directory of the demo, deleted on drop unless kept.
 pub(super) struct Folder {
     path: PathBuf,
     is_kept: bool,
@@ -53,12 +53,11 @@ impl Folder {
         Ok(Self { path, is_kept: kept.is_some() })
     }
 
-    /// The server's part.
+    /// Data directory of the server.
     pub(super) fn server(&self) -> PathBuf {
         self.path.join("server")
     }
 
-    /// Whether it is there afterwards.
     pub(super) fn is_kept(&self) -> bool {
         self.is_kept
     }
@@ -73,7 +72,7 @@ impl Drop for Folder {
 }
 
 impl Stage {
-    /// Starts everything.
+    /// Starts the server, the simulated nodes and the agents.
     pub(super) async fn set(seed: u64, kept: Option<&Path>) -> anyhow::Result<Self> {
         let folder = Folder::make(kept)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -128,12 +127,12 @@ impl Stage {
         self.began.elapsed()
     }
 
-    /// The log, from its beginning.
+    /// Follows the log from its first entry.
     pub(super) fn followed(&self) -> (Tail, u64) {
         (self.running.tail(), 0)
     }
 
-    /// What the audience is told of an act, and the server is not.
+    /// Describes an act for the viewer; the server does not get this text.
     pub(super) fn told(&self, act: &Act) -> String {
         match act {
             Act::Trouble { node, trouble } => format!("{node}: {}", trouble.text),
@@ -148,7 +147,7 @@ impl Stage {
         }
     }
 
-    /// Lets it happen.
+    /// Carries out an act.
     pub(super) async fn perform(&self, act: &Act) -> anyhow::Result<()> {
         match act {
             Act::Trouble { node, trouble } => self.herd.inject_fault(node.clone(), *trouble).await,
@@ -175,7 +174,7 @@ impl Stage {
         Ok(())
     }
 
-    /// How many nodes stand how.
+    /// Counts nodes by phase.
     pub(super) async fn phases(&self) -> BTreeMap<NodePhase, usize> {
         let count = |state: &FleetState| {
             let mut counts = BTreeMap::new();
@@ -187,7 +186,7 @@ impl Stage {
         self.running.brain().look(count).await.unwrap_or_default()
     }
 
-    /// Ends everything, in order.
+    /// Stops the agents, then the simulated nodes, then the server.
     pub(super) async fn strike(self) -> anyhow::Result<Folder> {
         let Self { folder, running, herd, agents, .. } = self;
         for agent in agents {
@@ -205,7 +204,8 @@ async fn join(running: &Running, name: &str, place: Location) -> anyhow::Result<
     Ok(())
 }
 
-/// Where the simulated nodes leave room: in the last rack, behind the last switch.
+/// Location of the real agents: the last rack and leaf switch, which the simulated nodes do not
+/// fill.
 fn beside_the_last() -> anyhow::Result<Location> {
     let mut place = Location::in_pool("train".parse()?);
     place.rack = Some(format!("rack-{:04}", SIMULATED / 4).parse()?);
@@ -213,7 +213,7 @@ fn beside_the_last() -> anyhow::Result<Location> {
     Ok(place)
 }
 
-/// The usual limits, with times that suit an audience.
+/// The default policy, with timeouts short enough for a demo.
 fn policy() -> Policy {
     let pools_default = PoolPolicy {
         drain_timeout_s: 20,

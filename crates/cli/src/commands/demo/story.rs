@@ -1,4 +1,4 @@
-//! What the log says, for an audience: a line for each thing that was found, decided and done, and why.
+//! Narrates the log: one line for each finding, decision and order, with its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use farrier_fleet::health::Change;
 
 use crate::printer::{Printer, Tone};
 
-/// Where the text of a line begins.
+/// Column where the text of a line starts.
 const TEXT_AT: usize = 19;
 
-/// A line, but for whom it is about.
+/// A line without its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
     tone: Tone,
@@ -21,7 +21,7 @@ struct Said {
 }
 
 impl Said {
-    /// The line, about these nodes.
+    /// Formats the line for these nodes.
     fn of(&self, nodes: &[String]) -> String {
         let between = match nodes {
             // An order is sent to a node: the node is not the subject of the sentence.
@@ -33,18 +33,18 @@ impl Said {
     }
 }
 
-/// The story so far.
+/// State of the narration, and the counters for the summary.
 #[derive(Debug, Default)]
 pub(super) struct Story {
-    /// Whether the last line on the terminal is one that changes.
+    /// Whether a transient status line is on the terminal.
     has_status: bool,
     is_live: bool,
     last: BTreeMap<NodePhase, usize>,
-    /// What each node was last told to do.
+    /// Last order of each node.
     ordered: BTreeMap<NodeId, OrderKind>,
-    /// Nodes that were in service.
+    /// Nodes that have been in service.
     pub(super) joined: BTreeSet<NodeId>,
-    /// Nodes that were taken out and are not back.
+    /// Nodes that are out of service and have not returned.
     taken_out: BTreeSet<NodeId>,
     pub(super) told: usize,
     pub(super) found: usize,
@@ -55,12 +55,12 @@ pub(super) struct Story {
 }
 
 impl Story {
-    /// `is_live`: with a line at the bottom that changes.
+    /// With `is_live`, a transient status line is at the bottom.
     pub(super) fn new(is_live: bool) -> Self {
         Self { is_live, ..Self::default() }
     }
 
-    /// Something happens, and the server does not know yet.
+    /// Prints an act of the script, which the server has yet to find.
     pub(super) fn happens(
         &mut self,
         at: Duration,
@@ -71,13 +71,13 @@ impl Story {
         self.line(at, Tone::Strong, "happens", text, printer)
     }
 
-    /// Every node is there and proven.
+    /// Prints that every node has joined and passed verification.
     pub(super) fn all_joined(&mut self, at: Duration, printer: &mut Printer) -> anyhow::Result<()> {
         let text = format!("{} nodes have joined and passed V0 and V1", self.joined.len());
         self.line(at, Tone::Good, "decided", &text, printer)
     }
 
-    /// Entries of the log. What is said of several nodes alike is one line.
+    /// Prints log entries. The same line for several nodes is printed once.
     pub(super) fn hear(
         &mut self,
         at: Duration,
@@ -99,7 +99,7 @@ impl Story {
         Ok(())
     }
 
-    /// Of whom it speaks, and what it says of them.
+    /// The node that an entry is about, and the line for it; `None` if the entry is not shown.
     fn words(&mut self, entry: &Entry) -> Option<(String, Said)> {
         let said = |node: &dyn std::fmt::Display, tone, word, text: String| {
             Some((node.to_string(), Said { tone, word, text }))
@@ -116,7 +116,7 @@ impl Story {
             Event::OrderIssued { order } => {
                 self.orders += 1;
                 self.ordered.insert(order.node.clone(), order.kind.clone());
-                // Every node that joins is proven: that says nothing to an audience.
+                // Every joining node is verified: not worth a line.
                 let joins = order.generation <= 2 && matches!(order.kind, OrderKind::Verify { .. });
                 let text = match &order.kind {
                     OrderKind::ResetGpu { .. } => "reset of the GPU".to_owned(),
@@ -200,7 +200,8 @@ impl Story {
                 self.taken_out.insert(node.clone());
             }
             NodePhase::InService => {
-                // A fault may come before a node was ever in service: it has joined when it comes back.
+                // A fault may precede the first time in service; the node then joins when it
+                // returns.
                 let is_first = self.joined.insert(node.clone());
                 let is_back = self.taken_out.remove(node);
                 self.returned += usize::from(is_back);
@@ -233,7 +234,7 @@ impl Story {
         Ok(())
     }
 
-    /// How the fleet stands, at the bottom.
+    /// Updates the status line: nodes by phase.
     pub(super) fn status(
         &mut self,
         counts: &BTreeMap<NodePhase, usize>,
@@ -258,7 +259,7 @@ impl Story {
         Ok(())
     }
 
-    /// The last line is a line like others.
+    /// Removes the status line.
     pub(super) fn end(&mut self, printer: &mut Printer) -> anyhow::Result<()> {
         self.clear(printer)?;
         printer.finish()?;
@@ -266,7 +267,7 @@ impl Story {
     }
 }
 
-/// Several by name: all of a few; a range where it has no gaps; else the first few.
+/// Names up to two nodes in full, a gapless range by its ends, else at most the first three.
 fn named(nodes: &[String]) -> String {
     const NAMED_MAX: usize = 3;
     match nodes {
@@ -283,7 +284,7 @@ fn named(nodes: &[String]) -> String {
     }
 }
 
-/// Whether each is numbered one more than the one before.
+/// Whether the numbers at the end of the names are consecutive.
 fn is_range(nodes: &[String]) -> bool {
     let numbered = |name: &String| {
         let at = name.trim_end_matches(|it: char| it.is_ascii_digit()).len();

@@ -1,4 +1,4 @@
-//! Asks a node for a file, waits for it, and keeps it.
+//! Orders an artifact from a node, waits for it, and writes it to a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -25,40 +25,40 @@ use crate::commands::server::span;
 use crate::failure::{Hinted, is_unavailable, note, warn};
 use crate::printer::Printer;
 
-/// How often the server is asked whether the file is there.
+/// Poll interval while the node collects the artifact.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// From one attempt to reach a server that does not answer to the next.
+/// Delay between attempts to reconnect to an unreachable server.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 
-/// A file of a node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// Where to write the file; it must not exist [default: farrier-logs-NODE-TIME.tar.gz in this folder]
+    /// Output file, which must not exist yet [default: farrier-logs-NODE-TIME.tar.gz in the current
+    /// directory]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Fetch the newest one that the server has, and ask the node for nothing
+    /// Fetch the newest logs on the server, without an order to the node
     #[arg(long)]
     last: bool,
-    /// How long to wait for the node, such as 90s, 10m or 1h
+    /// Timeout for the node, such as 90s, 10m or 1h
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
     wait: SignedDuration,
-    /// How to print what was fetched
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// An order that makes a node send a file.
+/// An order whose result is an artifact.
 pub(super) struct ArtifactOrder {
     pub(super) code: &'static str,
-    /// The last part of the path to ask for it.
+    /// Last segment of the REST path that requests it.
     pub(super) path: &'static str,
-    /// What the file's name begins with.
+    /// Prefix of the default file name.
     pub(super) stem: &'static str,
 }
 
-/// Asks for the file, waits for it, writes it, and says what is in it.
+/// Requests the artifact, waits for it, downloads it, and prints a summary of its contents.
 pub(super) fn fetch(
     session: &mut Session,
     args: &Args,
@@ -72,8 +72,8 @@ pub(super) fn fetch(
         let path = path(row.at);
         (row, path)
     } else {
-        // A node should not gather for minutes what cannot be written then. The file goes again: an
-        // interrupt leaves nothing in the way of `--last`.
+        // Check that the path is writable before the node collects logs for minutes. The file is
+        // removed again, so that an interrupt leaves nothing in the way of `--last`.
         let path = path(Timestamp::now());
         drop(Target::create(path.clone())?);
         let generation = request(session, args, order, printer)?;
@@ -97,7 +97,7 @@ pub(super) fn fetch(
     match manifest {
         Ok(_) if args.output == Output::Json => Ok(Outcome::Fine),
         Ok(manifest) => summary(&manifest, printer),
-        // A node may send anything.
+        // Artifacts are untrusted: a node may send anything.
         Err(err) => {
             warn(&anyhow::Error::new(err).context("the file cannot be read as a bundle"));
             Ok(Outcome::Finding)
@@ -139,7 +139,7 @@ fn of_generation(
     })
 }
 
-/// Has the order given, and waits until the node has carried it out. Returns the order's generation.
+/// Requests the order and waits until the node has executed it. Returns the order's generation.
 fn request(
     session: &mut Session,
     args: &Args,
@@ -161,7 +161,7 @@ fn request(
     let begin = Instant::now();
     loop {
         let found: NodeDetail = match session.get(&detail) {
-            // The server is being restarted: the order is in its log.
+            // The server restarts. The order is in its log, so keep waiting.
             Err(err) if is_unavailable(&err) && begin.elapsed() < wait => {
                 warn(&err);
                 std::thread::sleep(RECONNECT_EVERY);
@@ -199,7 +199,7 @@ fn request(
     }
 }
 
-/// The state of a node's session, where it has none.
+/// Connection state of a node whose agent is not connected; `None` if it is.
 fn not_connected(node: &NodeDetail) -> Option<String> {
     let connection = node.connection.as_ref()?;
     let is_gone =
@@ -214,7 +214,7 @@ fn take_back(printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How the last order of this kind ended.
+/// Result of the last order of this kind.
 fn ended(detail: NodeDetail, code: &str) -> Option<RequestedOrderView> {
     detail.requested_order_results.into_iter().find(|it| it.code == code)
 }
@@ -224,12 +224,12 @@ fn done(node: &NodeId, ended: &RequestedOrderView) -> anyhow::Result<()> {
         return Ok(());
     }
     let hint = format!("`farrier fleet explain {node}` says how it stands");
-    // A node's words: one line, whatever they are.
+    // Text from the node is untrusted: escape it, so that it stays on one line.
     let evidence = escaped(&ended.evidence);
     Err(Hinted::error(format!("{node} could not send its logs: {evidence}"), hint))
 }
 
-/// A new file, which is deleted where it is not kept.
+/// A new file, removed on drop unless kept.
 struct Target {
     path: PathBuf,
     file: File,
@@ -272,7 +272,7 @@ impl Drop for Target {
     }
 }
 
-/// Writes the file, which has to be the one that the server describes.
+/// Downloads the artifact and checks its size and hash against the server's record.
 fn download(
     session: &mut Session,
     node: &NodeId,
@@ -295,7 +295,7 @@ fn download(
     file.sync_all().with_context(failed)
 }
 
-/// What is in the file, and what is not.
+/// Prints which files the bundle contains and which it lacks.
 fn summary(manifest: &Manifest, printer: &mut Printer) -> anyhow::Result<Outcome> {
     for file in &manifest.files {
         let mut text = format!("{}, {} bytes", file.name, file.bytes);

@@ -1,4 +1,4 @@
-//! What a person asks of the fleet.
+//! Operator requests: hold, release, repaired, approve, verify, diag, tune, retire, freeze.
 
 use farrier_fleet::fleet::decide::affects_service;
 use farrier_fleet::fleet::{Domain, NodeId, VerificationLevel};
@@ -13,92 +13,83 @@ use crate::commands::Outcome;
 use crate::commands::server::span;
 use crate::printer::Printer;
 
-/// A node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodeArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
 }
 
-/// Holds a node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CordonArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// Why, for others
+    /// Reason, shown to other operators
     #[arg(long)]
     reason: String,
 }
 
-/// A node was repaired.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RepairedArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// What was done, for others
+    /// Description of the repair, shown to other operators
     #[arg(long)]
     what: String,
 }
 
-/// Proves a node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// How far: v0, v1, v2, v3
+    /// Verification level: v0, v1, v2, v3
     #[arg(long, value_parser = level)]
     level: VerificationLevel,
 }
 
-/// Tests a node's GPUs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiagArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// How thorough: 1 takes seconds, 2 minutes, 3 as long as --minutes says
+    /// Diag level: 1 takes seconds, 2 minutes, 3 as long as --minutes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
     level: u32,
-    /// How long the load of level 3 lasts
+    /// Duration of the level 3 load, in minutes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1440))]
     minutes: u32,
 }
 
-/// Makes a node right for its work.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TuneArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// The profile: training, inference, shared
+    /// Tuning profile: training, inference, shared
     profile: String,
 }
 
-/// Retires a node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetireArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// Why, for others
+    /// Reason, shown to other operators
     #[arg(long)]
     reason: String,
 }
 
-/// Freezes a domain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FreezeArgs {
-    /// Where: `fleet`, or such as `pool:train`, `rack:r1`
+    /// Domain to freeze: `fleet`, or one such as `pool:train`, `rack:r1`
     domain: Domain,
-    /// For how long, such as 90m, 2h or 7d
+    /// Duration, such as 90m, 2h or 7d
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
     time: SignedDuration,
-    /// Why, for others
+    /// Reason, shown to other operators
     #[arg(long)]
     reason: String,
 }
 
-/// Thaws a domain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UnfreezeArgs {
-    /// Where
+    /// Domain to unfreeze
     domain: Domain,
 }
 
@@ -149,7 +140,7 @@ pub(super) fn uncordon(
     printer.line(&if changed {
         format!("{node} is released; it is proven before it comes back")
     } else {
-        // It may be out of service all the same, and not by a person.
+        // The node may still be out of service by a decision of the controller.
         format!("nobody holds {node}; `farrier fleet explain {node}` says where it stands and why")
     })?;
     Ok(Outcome::Fine)
@@ -165,7 +156,7 @@ pub(super) fn repaired(
     let outcome = ask_of(session, printer, (&args.node, "repaired"), &body, done)?;
     let NodeDetail { findings, findings_on, .. } =
         session.get(&format!("/api/v1/nodes/{}", args.node))?;
-    // What a repair by hand clears is cleared by now, or in a moment.
+    // Skip findings that a manual repair clears: the agent clears them at once or shortly after.
     let is_left = |it: &Finding| affects_service(it) && it.rule_action != Action::DrainAndReplace;
     let mut findings_on = findings_on.into_iter().flatten();
     for finding in &findings {

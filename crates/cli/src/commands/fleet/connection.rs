@@ -1,4 +1,4 @@
-//! The state of an agent's session in a table.
+//! Formats the connection state of agents.
 
 use farrier_wire::rest::{ConnectionState, ConnectionView, NodeRow};
 use jiff::SignedDuration;
@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use super::nodes::age;
 use crate::printer::Tone;
 
-/// The age of the last heartbeat, with a word where the session is not as it should be.
+/// Age of the last heartbeat, followed by the connection state unless it is healthy.
 pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String) {
     let Some(connection) = connection else { return (None, "not known".to_owned()) };
     let last = connection.last_heartbeat_age_s.and_then(|it| i64::try_from(it).ok());
@@ -21,7 +21,7 @@ pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String
     }
 }
 
-/// How many agents are connected, and how many are not; none where the server does not tell.
+/// Counts agents by connection state; `None` if the server does not report connections.
 pub(super) fn counted(nodes: &[NodeRow]) -> Option<String> {
     let all: Vec<&ConnectionView> = nodes.iter().filter_map(|it| it.connection.as_ref()).collect();
     let each = ConnectionState::ALL.iter().filter_map(|state| {

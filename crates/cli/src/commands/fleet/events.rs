@@ -11,33 +11,32 @@ use crate::commands::Outcome;
 use crate::failure::{is_unavailable, warn};
 use crate::printer::Printer;
 
-/// How long until a stream that broke off is taken up again.
+/// Delay before reconnecting a broken event stream.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often that is tried without hearing anything.
+/// Consecutive failed reconnects before giving up.
 const TRIES: u32 = 60;
 
-/// Shows the log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only of this node
+    /// Only events of this node
     #[arg(long)]
     node: Option<String>,
-    /// Only of this kind, such as moved, ordered, asked
+    /// Only events of this kind, such as phase-changed, order-issued, operator-requested
     #[arg(long)]
     kind: Option<String>,
-    /// Only by this person; `farrier` is the server, `node NAME` a node
+    /// Only events by this actor: a person, `farrier` (the server) or `node NAME`
     #[arg(long)]
     by: Option<String>,
-    /// How many of the last; with --follow it ends after so many
+    /// Number of newest events; with --follow, exit after that many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Those after this entry
+    /// Only events after this log entry
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
-    /// Go on with what happens, until interrupted
+    /// Keep printing new events until interrupted
     #[arg(long)]
     follow: bool,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -85,7 +84,7 @@ fn list(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
-/// A line each: it is read while more comes.
+/// Prints one line per event, so that output can be read as it streams.
 fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Result<()> {
     if args.output == Output::Json {
         return printer.json_line(event);
@@ -98,7 +97,8 @@ fn print(event: &EventRow, args: &Args, printer: &mut Printer) -> std::io::Resul
     ))
 }
 
-/// Follows, also over a server that is started anew: nothing is missed and nothing told twice.
+/// Follows the log across server restarts, by resuming after the last printed entry: no event is
+/// missed or printed twice.
 fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let mut last = args.after;
     let mut told = 0;
@@ -108,7 +108,7 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
         match ended {
             Ok(true) => return Ok(()),
             Ok(false) => tries = 0,
-            // A server that refused the request refuses the next one too.
+            // The server refused the request, and would refuse a retry too.
             Err(err) if last.is_none() || tries >= TRIES || !is_unavailable(&err) => {
                 return Err(err);
             }
@@ -124,7 +124,7 @@ fn follow(session: &mut Session, args: &Args, printer: &mut Printer) -> anyhow::
     }
 }
 
-/// True: as many as were asked for.
+/// Returns true when `--limit` is reached, false when the stream broke off.
 fn follow_once(
     session: &mut Session,
     args: &Args,
@@ -133,7 +133,7 @@ fn follow_once(
     told: &mut u64,
 ) -> anyhow::Result<bool> {
     if last.is_none() {
-        // So that one knows where to go on though nothing was heard yet.
+        // Remember the end of the log, so that a reconnect before the first event misses none.
         let page: EventPage = session.get("/api/v1/events?limit=1")?;
         *last = Some(page.end);
     }

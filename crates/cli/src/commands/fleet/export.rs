@@ -8,21 +8,19 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Everything that you see, as JSON lines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Nodes as they are, or the log
+    /// Current node state, or the log
     #[arg(value_enum, default_value_t)]
     what: What,
-    /// Of the log, what comes after this entry
+    /// Only log entries after this one
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
 }
 
-/// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum What {
-    /// Nodes as they are.
+    /// Current state of the nodes
     #[default]
     State,
     Log,
@@ -37,7 +35,7 @@ pub(super) fn run(
     let path = Path::new("/api/v1/export").with("what", Some(what)).with("after", args.after);
     for line in session.lines(path.as_str())? {
         let line: Value = serde_json::from_str(&line.map_err(|err| explained(&err))?)?;
-        // A problem as the last line says that it is not whole.
+        // The server ends an incomplete export with a problem document as the last line.
         let problem = line.get("type").and_then(Value::as_str);
         if problem.is_some_and(|it| it.starts_with("urn:farrier:problem:")) {
             let detail = line.get("detail").and_then(Value::as_str).unwrap_or_default();

@@ -8,27 +8,27 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// Lists open findings; ends with code 1 where there are some.
+/// Arguments of `farrier fleet findings`. The exit code is 1 if any finding is open.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only of this pool
+    /// Only findings of this pool
     #[arg(long)]
     pool: Option<String>,
-    /// Only in this rack
+    /// Only findings in this rack
     #[arg(long)]
     rack: Option<String>,
-    /// Only of this node
+    /// Only findings of this node
     #[arg(long)]
     node: Option<String>,
-    /// As bad as this, or worse: info, warning, critical, fatal
+    /// Minimum severity: info, warning, critical, fatal
     #[arg(long)]
     severity: Option<String>,
-    /// Whose code begins so, such as gpu.xid
+    /// Only findings whose code has this prefix, such as gpu.xid
     #[arg(long)]
     code: Option<String>,
-    /// Only those that read so
+    /// Only findings that contain this text
     text: Option<String>,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -79,7 +79,8 @@ pub(super) fn run(
     Ok(Outcome::finding_if(!findings.is_empty()))
 }
 
-/// With what tells it from others of its rule, such as the Xid.
+/// Code of the finding with its detail, such as the Xid, which distinguishes findings of the same
+/// rule.
 pub(super) fn code(finding: &Finding) -> String {
     if finding.detail.is_empty() {
         return finding.code.clone();

@@ -1,4 +1,4 @@
-//! `farrier fleet matrix` and `domains`: the fleet as a whole.
+//! `farrier fleet matrix` and `farrier fleet domains`: fleet-wide summaries.
 
 use farrier_wire::rest::{
     DomainFaultList, DomainList, FreezeList, Matrix, MatrixLeftOut, MatrixRow,
@@ -10,18 +10,18 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::{Printer, Tone};
 
-/// What runs on what; ends with code 1 where something is blocked.
+/// Arguments of `farrier fleet matrix`. The exit code is 1 if any row is blocked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// Domains, with what is to blame or frozen.
+/// Arguments of `farrier fleet domains`. The exit code is 1 if any domain has a fault.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DomainsArgs {
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }

@@ -1,4 +1,4 @@
-//! `farrier fleet`: asks the server, and prints.
+//! `farrier fleet`: queries and operates the fleet through the server's REST API.
 
 mod artifact;
 mod asks;
@@ -17,59 +17,65 @@ use crate::printer::Printer;
 use artifact::ArtifactOrder;
 use session::Session;
 
-/// The fleet, at the server of `farrier login`.
+/// Commands for the fleet, sent to the server that `farrier login` saved.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum FleetCommand {
-    /// Nodes: where each stands, and why
+    /// List nodes with their phase and the reason for it
     Nodes(nodes::ListArgs),
-    /// A node, with all that is known of it
+    /// Show everything known about a node
     Node(nodes::OneArgs),
-    /// Open findings
+    /// List open findings
     Findings(findings::Args),
-    /// What happened and was decided; with --follow as it happens
+    /// Show the event log; with --follow, as events happen
     Events(events::Args),
-    /// Why a node stands where it stands, and what would change it
+    /// Explain a node's phase, and what would change it
     Explain(nodes::OneArgs),
-    /// Pools, racks and switches: how many nodes are out of service, and how many may be; what is to blame or frozen
+    /// List pools, racks and switches: nodes out of service, disruption budgets, domain faults and
+    /// freezes
     Domains(matrix::DomainsArgs),
     /// Hold a node out of service
     #[command(alias = "hold")]
     Cordon(asks::CordonArgs),
-    /// Release a node that is held; it is proven before it comes back
+    /// Release a held node; it is verified before it returns to service
     #[command(alias = "release")]
     Uncordon(asks::NodeArgs),
-    /// Say that a node was repaired by hand; it is proven before it comes back
+    /// Record a manual repair; the node is verified before it returns to service
     Repaired(asks::RepairedArgs),
-    /// Let a repair go on that waits for a person
+    /// Approve a repair that waits for approval
     Approve(asks::NodeArgs),
-    /// Prove a node again
+    /// Verify a node again
     Verify(asks::VerifyArgs),
-    /// Test the GPUs of a node with work (`farrier diag` there); `farrier fleet node` tells what came of it
+    /// Test the GPUs of a node under load (`farrier diag` on the node); `farrier fleet node` shows
+    /// the result
     ///
-    /// GPUs on which something runs are not tested: hold the node first (`farrier fleet cordon`).
+    /// GPUs in use are not tested: hold the node first (`farrier fleet cordon`).
     Diag(asks::DiagArgs),
-    /// Make a node right for its work (`farrier tune apply` there); `farrier fleet node` tells what came of it
+    /// Apply a tuning profile to a node (`farrier tune apply` on the node); `farrier fleet node`
+    /// shows the result
     ///
-    /// Only on a node that takes no work and has none: hold it first (`farrier fleet cordon`).
+    /// The node must be cordoned and drained: hold it first (`farrier fleet cordon`).
     Tune(asks::TuneArgs),
-    /// Fetch a node's logs: kernel log, `nvidia-smi -q`, the agent's journal and findings, nvidia-bug-report.sh
+    /// Fetch a node's logs: kernel log, `nvidia-smi -q`, the agent's journal and findings,
+    /// nvidia-bug-report.sh
     ///
-    /// The node gathers them without its secrets, also under work. They are kept in a new file.
+    /// The node removes secrets from them. It collects them even while jobs run. The logs are
+    /// written to a new file.
     Logs(artifact::Args),
-    /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays as it is
+    /// Set the location of a node: pool, tenant, site, rack, leaf switch, NVLink domain. Omitted
+    /// parts stay as they are
     Place(place::PlaceArgs),
-    /// Take a node out of the fleet for good
+    /// Remove a node from the fleet for good
     Retire(asks::RetireArgs),
-    /// No repair that changes anything, for a while
+    /// Freeze repairs in a domain for a time
     Freeze(asks::FreezeArgs),
-    /// A freeze is over
+    /// End a freeze
     Unfreeze(asks::UnfreezeArgs),
-    /// GPU × driver × CUDA × framework, with end of support and exposure
+    /// Show GPU × driver × CUDA × framework, with end of support and exposure
     Matrix(matrix::Args),
-    /// The policy in force, or another
+    /// Show or replace the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Everything as JSON lines: nodes as they are, or the log
+    /// Export everything as JSON lines: current node state, or the log
     Export(export::Args),
 }
 

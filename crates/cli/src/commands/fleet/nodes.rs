@@ -14,34 +14,33 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::{Printer, Tone};
 
-/// Lists nodes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Only of this pool
+    /// Only nodes of this pool
     #[arg(long)]
     pool: Option<String>,
-    /// Only in this rack
+    /// Only nodes in this rack
     #[arg(long)]
     rack: Option<String>,
-    /// Only behind this leaf switch
+    /// Only nodes behind this leaf switch
     #[arg(long)]
     leaf: Option<String>,
-    /// Only those that stand so: joining, in-service, suspect, quarantined, in-repair, verifying, held
+    /// Only nodes in this phase: joining, in-service, suspect, quarantined, in-repair, verifying,
+    /// held
     #[arg(long)]
     phase: Option<String>,
-    /// Only where name, reason, driver, GPU or a finding reads so
+    /// Only nodes whose name, reason, driver, GPU or findings contain this text
     text: Option<String>,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// One node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OneArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -110,7 +109,7 @@ pub(super) fn list(
     Ok(Outcome::Fine)
 }
 
-/// How many, and how they stand. A suspect has work and is not counted as one that nothing is wrong with.
+/// Counts nodes by phase. A suspect node still runs work, but it is not counted as in service.
 fn counted(nodes: &[NodeRow]) -> String {
     let many =
         if nodes.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", nodes.len()) };
@@ -151,7 +150,7 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
     ]
 }
 
-/// In the largest unit of which there are two: `95s`, `40m`, `30h`, `12d`.
+/// Formats an age in the largest unit that gives at least two: `95s`, `40m`, `30h`, `12d`.
 pub(super) fn age(since: SignedDuration) -> String {
     let seconds = since.as_secs().max(0);
     match seconds {

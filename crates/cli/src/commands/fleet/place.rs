@@ -1,4 +1,4 @@
-//! `farrier fleet place`: where a node stands, as whoever wired it knows.
+//! `farrier fleet place`: sets a node's location, which only the people who cabled it know.
 
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::{Location, NodeId, Pool, Tenant};
@@ -9,50 +9,48 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Where nodes stand, as far as it is told.
+/// Location flags without the pool. Omitted parts are unknown.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PlaceFlags {
-    /// Whose it is
+    /// Tenant that owns the node
     #[arg(long, value_name = "NAME")]
     tenant: Option<Tenant>,
-    /// The site, such as a building
+    /// Site, such as a building
     #[arg(long, value_name = "NAME")]
     site: Option<Unit>,
-    /// The rack
+    /// Rack
     #[arg(long, value_name = "NAME")]
     rack: Option<Unit>,
-    /// The leaf switch that it is cabled to
+    /// Leaf switch that the node is cabled to
     #[arg(long, value_name = "NAME")]
     leaf: Option<Unit>,
-    /// The NVLink domain, where one spans several nodes
+    /// NVLink domain, if it spans several nodes
     #[arg(long, value_name = "NAME")]
     nvlink: Option<Unit>,
 }
 
 impl PlaceFlags {
-    /// With a pool.
     pub(crate) fn in_pool(&self, pool: Pool) -> Location {
         let Self { tenant, site, rack, leaf, nvlink } = self.clone();
         Location { pool, tenant, site, rack, leaf, nvlink }
     }
 }
 
-/// Says where a node stands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlaceArgs {
-    /// The node
+    /// Name of the node
     node: NodeId,
-    /// The pool; it is treated by that one's policy from then on
+    /// Pool; its policy applies to the node from then on
     #[arg(long, value_name = "NAME")]
     pool: Option<Pool>,
     #[command(flatten)]
     flags: PlaceFlags,
-    /// What is not known any more; several with commas
+    /// Parts of the location to clear, separated by commas
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     forget: Vec<Part>,
 }
 
-/// A part of a place.
+/// A part of the location that `--forget` clears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     Tenant,
@@ -75,7 +73,7 @@ fn without(mut place: Location, parts: &[Part]) -> Location {
     place
 }
 
-/// What is not told stays as it is.
+/// Merges the flags into the current location; omitted parts stay as they are.
 pub(super) fn run(
     session: &mut Session,
     args: &PlaceArgs,
@@ -97,7 +95,7 @@ pub(super) fn run(
     Ok(Outcome::Fine)
 }
 
-/// Everything that is known of a place.
+/// Formats every known part of a location.
 pub(crate) fn words(place: &Location) -> String {
     let domains: Vec<String> = place.domains().iter().skip(1).map(ToString::to_string).collect();
     domains.join(", ")

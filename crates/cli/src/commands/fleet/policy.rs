@@ -12,19 +12,18 @@ use super::session::Session;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// What may be decided without a person.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// The policy in force, as JSON
+    /// Print the policy in force, as JSON
     Show,
-    /// Another, the whole of it; what is left out is as usual
+    /// Replace the whole policy; omitted settings get their defaults
     Set {
-        /// The policy as JSON, or `-` for stdin
+        /// Policy file in JSON, or `-` for stdin
         file: PathBuf,
     },
 }
 
-/// As much as the server takes.
+/// The server's limit for a policy document.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn run(

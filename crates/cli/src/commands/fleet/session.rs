@@ -1,4 +1,4 @@
-//! What was kept by `farrier login`, and a connection with it.
+//! The login that `farrier login` saved, and a blocking REST session with its server.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Hinted;
 
-/// A server, and a token for it.
+/// Server address and token, as saved in `login.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Login {
@@ -38,7 +38,7 @@ fn folder() -> anyhow::Result<PathBuf> {
 }
 
 impl Login {
-    /// Whole, and for this user only.
+    /// Saves atomically (write, fsync, rename), with mode 0600.
     pub(crate) fn keep(&self) -> anyhow::Result<PathBuf> {
         let folder = folder()?;
         let path = folder.join("login.json");
@@ -83,19 +83,20 @@ impl Login {
     }
 }
 
-/// A connection, for somebody who waits.
+/// A blocking wrapper around the REST client.
 pub(crate) struct Session {
     runtime: tokio::runtime::Runtime,
     asker: RestClient,
 }
 
 impl Session {
-    /// With what was kept.
+    /// Opens a session with the saved login.
     pub(super) fn kept() -> anyhow::Result<Self> {
         Self::open(&Login::read()?)
     }
 
-    /// Replaces a connection that broke, with what is kept now. Where that fails, the next request does too.
+    /// Replaces a broken connection, with the login that is saved now. If that fails, the old
+    /// connection stays and the next request fails too.
     pub(super) fn reconnect(&mut self) {
         if let Ok(session) = Self::kept() {
             *self = session;
@@ -108,7 +109,7 @@ impl Session {
             Some(text) => fingerprint(text).map_err(|err| {
                 Hinted::error(err.to_string(), "`farrier server user add` prints it")
             })?,
-            // A plain address has no authority, and any other none with nothing but noughts.
+            // An `http://` address has no CA, and no CA has an all-zero fingerprint.
             None => [0; 32],
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -139,7 +140,7 @@ impl Session {
         self.runtime.block_on(self.asker.put(path, body)).map_err(|err| explained(&err))
     }
 
-    /// Something that is written on while it comes.
+    /// Streams the response body to `take`, piece by piece.
     pub(super) fn download(
         &mut self,
         path: &str,
@@ -156,7 +157,7 @@ impl Session {
         }
     }
 
-    /// Something that is read line by line, while it comes.
+    /// Streams the response body line by line.
     pub(super) fn lines(&mut self, path: &str) -> anyhow::Result<Lines<'_>> {
         let answered = self.runtime.block_on(self.asker.follow(path));
         let answered = answered.map_err(|err| explained(&err))?;
@@ -164,7 +165,7 @@ impl Session {
     }
 }
 
-/// Lines of an answer.
+/// Iterator over the lines of a streamed response.
 pub(super) struct Lines<'s> {
     runtime: &'s tokio::runtime::Runtime,
     answered: RestResponse,
@@ -198,7 +199,7 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// A path with what was asked for behind it.
+/// A REST path with percent-encoded query parameters.
 pub(crate) struct Path(String);
 
 impl Path {
@@ -227,7 +228,7 @@ impl Path {
     }
 }
 
-/// The server's advice is for programs; whoever types commands is told the command.
+/// Replaces the server's hint, written for API clients, by the matching command.
 fn by_command(problem: &Problem) -> String {
     let command = match problem.hint_code {
         Some(HintCode::ListNodes) => "`farrier fleet nodes` lists those that you see",
@@ -253,7 +254,7 @@ fn by_command(problem: &Problem) -> String {
     command.to_owned()
 }
 
-/// An error as a person reads it, with what to do.
+/// Converts a REST error into a message with a hint for the operator.
 pub(super) fn explained(err: &RestError) -> anyhow::Error {
     let hint = match err {
         RestError::Refused(problem) if problem.status == 401 => {
@@ -279,7 +280,7 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
     };
     let message = Chain(err).to_string();
     match err {
-        // It ends, or has too much to do.
+        // 503: the server shuts down or is overloaded.
         RestError::Refused(problem) if problem.status == 503 => Hinted::unavailable(message, hint),
         RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. })
         | RestError::Broken(_)

@@ -1,4 +1,4 @@
-//! `farrier server accept-log`: goes on with a log that is not the one that was acknowledged.
+//! `farrier server accept-log`: continues with a log other than the acknowledged one.
 
 use farrier_server::access::Store;
 use farrier_server::log::{Accepted, ForeignLog, LogError, accept};
@@ -9,14 +9,13 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Accepts a log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     folder: Folder,
 }
 
-/// What to do about a log that this version does not read.
+/// Hint for a log that this version cannot read.
 pub(super) fn hint(what: ForeignLog) -> &'static str {
     match what {
         ForeignLog::Format(_) | ForeignLog::State => {
@@ -49,7 +48,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             return Ok(Outcome::Finding);
         }
     };
-    // Where there is none, a server says what to do.
+    // Without an access store there is nothing to reset; the server reports that at its start.
     if args.folder.dir.join("access").exists() {
         Store::open(&args.folder.dir)?.forget_log()?;
     }

@@ -1,4 +1,4 @@
-//! `farrier server archive`: the old part of the log goes into a file of its own.
+//! `farrier server archive`: moves the oldest log entries into a file of their own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,16 +16,15 @@ use crate::commands::agent::absolute;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Moves what is old.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server's folder
+    /// Data directory of the server
     #[arg(value_parser = absolute)]
     dir: PathBuf,
-    /// Where to; a file that is not there yet
+    /// Archive to create; the file must not exist yet
     #[arg(value_parser = absolute)]
     file: PathBuf,
-    /// What was written longer ago than this, such as 90d
+    /// Minimum age of entries to move, such as 90d
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "90d")]
     older_than: SignedDuration,
 }
@@ -43,7 +42,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     drop(make(&args.file)?);
     let moved = archive(&mut log, before, &args.file);
     if matches!(moved, Ok(Ok(Archived::Nothing) | Err(_))) {
-        // The log has all of it: what is not whole is not left where an archive is looked for.
+        // No entry left the log: remove the incomplete file, so that it is not mistaken for an
+        // archive.
         let _ = fs::remove_file(&args.file);
     }
     let moved = moved.with_context(|| {

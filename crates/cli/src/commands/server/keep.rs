@@ -1,5 +1,5 @@
-//! `farrier server backup` and `restore`: the log. Who may speak and the authority's key are told about and not copied along: a key does
-//! not belong where logs are kept.
+//! `farrier server backup` and `restore`: the log only. They name the access store and the CA key
+//! but do not copy them, because a key does not belong next to log backups.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,29 +17,27 @@ use crate::commands::agent::absolute;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Copies the log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
-    /// The server's folder
+    /// Data directory of the server
     #[arg(value_parser = absolute)]
     dir: PathBuf,
-    /// Where to; a file that is not there yet
+    /// Backup to create; the file must not exist yet
     #[arg(value_parser = absolute)]
     file: PathBuf,
 }
 
-/// Puts a copy back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreArgs {
-    /// The backup
+    /// Backup file
     #[arg(value_parser = absolute)]
     file: PathBuf,
-    /// The server's folder, without a log
+    /// Data directory of the server, without a log
     #[arg(value_parser = absolute)]
     dir: PathBuf,
 }
 
-/// What else a server has in its folder.
+/// Other files of the data directory, which a backup does not contain.
 const BESIDE: [(&str, &str); 3] = [
     (
         "access",
@@ -49,7 +47,7 @@ const BESIDE: [(&str, &str); 3] = [
     ("ca.pem", "the authority's certificate"),
 ];
 
-/// Makes a file that is nobody else's to read, or says that there is one.
+/// Creates a file with mode 0600; fails if it exists.
 pub(super) fn make(path: &Path) -> anyhow::Result<File> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     made.map_err(|err| match err.kind() {
@@ -61,7 +59,7 @@ pub(super) fn make(path: &Path) -> anyhow::Result<File> {
     })
 }
 
-/// Checks a log that was copied; the number of its entries and its hash.
+/// Verifies a copied log. Returns its number of entries and its head hash.
 fn checked(path: &Path) -> anyhow::Result<(u64, String)> {
     let head = verify(&open(path)?)?.map_err(|flaw| {
         let message = format!("`{}` is not whole: {flaw}", path.display());
@@ -80,7 +78,7 @@ pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Resul
     let (entries, hash) = match copied {
         Ok(copied) => copied,
         Err(err) => {
-            // What is not whole is not left where a backup is looked for.
+            // Remove the incomplete copy, so that it is not mistaken for a backup.
             let _ = fs::remove_file(&args.file);
             return Err(err);
         }
@@ -106,8 +104,8 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
             ));
         }
     }
-    // Entry numbers are given again after a restore: a node that enrols later must not get the files
-    // of another.
+    // Entry numbers are reused after a restore, so a node that enrols later could get another
+    // node's artifacts.
     let artifacts = args.dir.join("artifacts");
     let of_node = |it: fs::DirEntry| it.file_name().to_string_lossy().starts_with("node-");
     if fs::read_dir(&artifacts).into_iter().flatten().flatten().any(of_node) {
@@ -116,7 +114,7 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
             "they do not belong to the log that is restored: move them away",
         ));
     }
-    // Whole under its name, or not there: a copy that was cut off is not taken for a log.
+    // Copy to a temporary file and rename, so that a truncated copy is not mistaken for a log.
     let part = args.dir.join("log.part");
     let _ = fs::remove_file(&part);
     drop(make(&part)?);
@@ -126,7 +124,8 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     synced(&target).context("failed to bring the log to disk")?;
     let head = open(&target)?.head()?;
     anyhow::ensure!(head.hash.to_string() == hash, "the copy is not what the backup is");
-    // The server refuses a log that ends before the entry that it last started with. This one was chosen by a person.
+    // The server refuses a log that ends before the entry it last started with. An operator chose
+    // this log, so reset that check.
     if args.dir.join("access").exists() {
         Store::open(&args.dir)?.forget_log()?;
     }

@@ -1,4 +1,4 @@
-//! `farrier server`: the fleet.
+//! `farrier server`: runs and administers the fleet server.
 
 mod accept_log;
 mod archive;
@@ -23,49 +23,50 @@ use crate::commands::agent::absolute;
 use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
-/// Where the server keeps everything unless a flag says otherwise.
+/// Default data directory of the server.
 const DEFAULT_DIR: &str = "/var/lib/farrier-server";
 
-/// What to do about an access store that lacks what the log has.
+/// Hint for an access store that lacks changes recorded in the log.
 const BEHIND: &str = "put the newest copy of `access` back; or stop the server and run `farrier server rebuild-access --dir DIR`, which brings back from the log what was revoked";
 
-/// The fleet: the log, decisions, and who may speak.
+/// Commands of the fleet server.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ServerCommand {
     /// Run the server in the foreground, until SIGTERM
     Run(run::Args),
-    /// Tokens that nodes join with
+    /// Manage join tokens of nodes
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// People: who may look, operate, approve, administer, and where
+    /// Manage users: their roles and scopes
     #[command(subcommand)]
     User(user::UserCommand),
-    /// Is the log what was written? Every hash again; with --replay every decision, too
+    /// Verify the hash chain of the log; with --replay, also every decision
     VerifyLog(verify_log::Args),
-    /// A whole copy of the log in one file; the server may run
+    /// Back up the log into one file, also while the server runs
     Backup(keep::BackupArgs),
-    /// A log from a backup, in a folder that has none
+    /// Restore a log from a backup, into a directory without one
     Restore(keep::RestoreArgs),
-    /// Move what is old into a file of its own; the chain goes on. The server may run
+    /// Move old log entries into a file of their own, also while the server runs; the hash chain
+    /// continues
     Archive(archive::Args),
-    /// Go on with a log that is not the one that was acknowledged, such as an older copy that was put back on purpose
+    /// Continue with a log other than the acknowledged one, such as an older copy that was restored
+    /// on purpose
     AcceptLog(accept_log::Args),
-    /// Bring who may speak back from the log, where `access` is lost or an older copy
+    /// Rebuild the access store from the log if `access` is lost or outdated
     RebuildAccess(rebuild_access::Args),
-    /// Let no certificate of a node count any more; its stream ends at once
+    /// Revoke all certificates of a node; its stream ends at once
     Revoke(revoke::Args),
 }
 
-/// The server's folder.
 #[derive(Debug, clap::Args)]
 struct Folder {
-    /// Where the server keeps everything
+    /// Data directory of the server
     #[arg(long, value_name = "DIR", value_parser = absolute, default_value = DEFAULT_DIR)]
     dir: PathBuf,
 }
 
 impl Folder {
-    /// Who may speak. The server may run at the same time.
+    /// Opens the access store, also while the server runs.
     fn store(&self) -> anyhow::Result<Store> {
         farrier_server::run::folder(&self.dir)?;
         if !log_path(&self.dir).exists() {
@@ -75,7 +76,7 @@ impl Folder {
             ));
         }
         let store = Store::open(&self.dir)?;
-        // A change here would hide that others are missing.
+        // Refuse an outdated store: a new change would hide that earlier ones are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
             store.check_has(recorded.access).map_err(|err| match err {
                 AccessError::Behind { .. } => Hinted::error(err.to_string(), BEHIND),
@@ -86,7 +87,7 @@ impl Folder {
     }
 }
 
-/// The fleet's authority, for its fingerprint.
+/// Opens the fleet's CA, for its fingerprint.
 fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
     Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
         AuthorityError::Gone(_) => Hinted::error(

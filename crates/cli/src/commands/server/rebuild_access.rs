@@ -1,4 +1,4 @@
-//! `farrier server rebuild-access`: who may speak, from the log.
+//! `farrier server rebuild-access`: rebuilds the access store from the log.
 
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,17 @@ use crate::commands::agent::absolute;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Rebuilds the access store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     folder: Folder,
-    /// What `farrier server archive` moved out of the log; for each file once
+    /// Archive made by `farrier server archive`; repeat for each file
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     archive: Vec<PathBuf>,
 }
 
-/// The logs in the order of their entries, each whole and one following on the other.
+/// Opens the archives and the log in the order of their entries. Verifies each, and that each
+/// continues the one before.
 fn logs(args: &Args) -> anyhow::Result<Vec<SqliteLog>> {
     let mut logs = args.archive.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
     logs.push(open(&log_path(&args.folder.dir))?);
@@ -61,7 +61,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let store = Store::open(dir)?;
     if let Some(first) = logs.first() {
         let (begin, last) = (first.beginning()?, store.last_change()?);
-        // Without the authority's key no certificate counts that was ever given: nothing can be missed.
+        // Without the CA key, no issued certificate is valid any more, so a missing revocation does
+        // no harm.
         let has_authority = ["ca.key", "ca.pem"].iter().any(|name| dir.join(name).exists());
         if begin.access > last && has_authority {
             return Err(Hinted::error(
@@ -109,7 +110,8 @@ fn tell(rebuilt: &Rebuilt, dir: &Path, printer: &mut Printer) -> anyhow::Result<
     Ok(())
 }
 
-/// Whose a token was, and the command that makes one with the same rights and no more, where there is one.
+/// Names the owner of a lost token, and the command that makes one with the same rights, if a
+/// command gives no more than those.
 fn again(lost: &Lost, dir: &Path) -> String {
     let dir = dir.display();
     match lost {
@@ -118,7 +120,7 @@ fn again(lost: &Lost, dir: &Path) -> String {
                 Domain::Fleet => String::new(),
                 Domain::Pool(pool) => format!(" --pool {pool}"),
                 Domain::Tenant(tenant) => format!(" --tenant {tenant}"),
-                // Nobody has a role there: whoever makes the token says where it holds.
+                // Roles have no scope of this kind: the operator chooses a pool.
                 Domain::Site(_) | Domain::Leaf(_) | Domain::Rack(_) | Domain::Nvlink(_) => {
                     " --pool POOL".to_owned()
                 }
@@ -127,7 +129,8 @@ fn again(lost: &Lost, dir: &Path) -> String {
                 "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{only} --dir {dir}`"
             )
         }
-        // A token that is made here has the whole fleet: for one node, it takes that node from any other pool.
+        // A token made here has the whole fleet as its scope. A token for one node could take that
+        // node from another pool.
         Lost::Join { place, node: Some(node), by, .. } if !is_local(by) => {
             let pool = &place.pool;
             format!(
@@ -171,11 +174,11 @@ mod tests {
     fn no_command_gives_more_than_the_token_might() {
         let command = "`farrier server token create --pool train --node a --dir /srv`";
         assert!(join(Some("a"), "local:root").ends_with(command));
-        // Ann may have one pool only, and the command's token has the fleet.
+        // ann's scope is one pool; a token made by the command would have the whole fleet.
         let by_ann = join(Some("a"), "ann");
         assert!(!by_ann.contains("token create"), "{by_ann}");
         assert!(by_ann.contains("ann") && by_ann.contains("scope"), "{by_ann}");
-        // One that is for no node in particular takes none from another pool.
+        // A token for any node cannot take a node from another pool.
         assert!(join(None, "ann").ends_with("token create --pool train --dir /srv`"));
     }
 }

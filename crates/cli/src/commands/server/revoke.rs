@@ -7,10 +7,9 @@ use super::Folder;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// Revokes a node's certificates.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The node
+    /// Name of the node
     node: NodeId,
     #[command(flatten)]
     folder: Folder,

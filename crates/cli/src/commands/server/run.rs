@@ -15,44 +15,48 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::{fact_sets, log};
 
-/// Runs the server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     folder: Folder,
-    /// Where agents find it
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
-    /// A name or address under which agents know it, beside this host's; may be given several times
+    /// DNS name or address for the server certificate, besides those of this host; repeatable
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
-    /// Without TLS and certificates, on loopback only: whoever says a name is believed and joins this pool
+    /// Run without TLS and certificates, on loopback only: any client may claim any node name, and
+    /// joins this pool
     #[arg(long, value_name = "POOL")]
     plain: Option<Pool>,
-    /// Heartbeat interval of agents, in seconds; three fit into the shortest time after which a node is suspect
+    /// Heartbeat interval of agents, in seconds; at least three fit into the shortest heartbeat
+    /// timeout
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
     heartbeat_interval: u32,
-    /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
+    /// Lifetime of node certificates, from 10s to 365d; nodes renew after two thirds of it
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
     certificate_life: SignedDuration,
-    /// Use another authority where the fleet's own, ca.key and ca.pem, is lost: what is there, or a new one. Every node enrols anew, and everybody logs in anew
+    /// Replace the lost CA (ca.key, ca.pem) by the one that is there, or by a new one; every node
+    /// enrols again and every user logs in again
     #[arg(long)]
     new_authority: bool,
-    /// What one node may report: entries a second; up to fifty times that at once
+    /// Report quota of a node: entries per second; bursts up to fifty times that
     #[arg(long, value_name = "PER_SECOND", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     report_entries: u32,
-    /// What one node may report: bytes a second; up to fifty times that at once
+    /// Report quota of a node: bytes per second; bursts up to fifty times that
     #[arg(long, value_name = "PER_SECOND", default_value = "65536", value_parser = clap::value_parser!(u32).range(1024..))]
     report_bytes: u32,
-    /// Free disk space, in MiB, below which reports that change no decision are not logged [default: a twentieth of the disk, 2048 at most]
+    /// Free disk space, in MiB, below which the server does not log reports that change no decision
+    /// [default: 5% of the disk, at most 2048]
     #[arg(long, value_name = "MIB")]
     disk_reserve: Option<u32>,
-    /// How often one token of a person may ask
+    /// Rate limit of a user token, in requests per second
     #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     request_rate: u32,
 }
 
-/// A node needs time to renew, and a certificate that lasts for ever is not rotated.
+/// The minimum gives a node time to renew. `span` has the maximum, so that certificates are
+/// rotated.
 fn life(text: &str) -> Result<SignedDuration, String> {
     let life = span(text)?;
     if life < SignedDuration::from_secs(10) {

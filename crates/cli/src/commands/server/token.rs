@@ -1,4 +1,4 @@
-//! `farrier server token`: what nodes join with.
+//! `farrier server token`: join tokens of nodes.
 
 use farrier_fleet::fleet::{NodeId, Pool};
 use farrier_server::access::Wanted;
@@ -12,61 +12,57 @@ use crate::commands::Outcome;
 use crate::commands::fleet::place::{PlaceFlags, words};
 use crate::printer::Printer;
 
-/// Tokens that nodes join with.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make one, and show it this once
+    /// Create a join token; it is shown only once
     Create(CreateArgs),
-    /// All of them, without what only their owner knows
+    /// List join tokens, without their secrets
     List(ListArgs),
-    /// Take one back
+    /// Revoke a join token
     Revoke(RevokeArgs),
 }
 
-/// Makes a token.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CreateArgs {
-    /// The pool that nodes join with it
+    /// Pool of the nodes that join with the token
     #[arg(long)]
     pool: Pool,
     #[command(flatten)]
     place: PlaceFlags,
-    /// For how long it holds, such as 90m, 1h or 7d
+    /// Lifetime of the token, such as 90m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
     expires: SignedDuration,
-    /// How many nodes may use it
+    /// Number of nodes that may use the token
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     uses: u32,
-    /// Only for this node, also where it has enrolled before
+    /// Only for this node, even if it is already enrolled
     #[arg(long, value_name = "NAME")]
     node: Option<NodeId>,
     #[command(flatten)]
     folder: Folder,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// Lists tokens.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     folder: Folder,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// Takes a token back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RevokeArgs {
-    /// Its number in the list
+    /// Number of the token, as listed
     id: i64,
     #[command(flatten)]
     folder: Folder,
 }
 
-/// A time such as `90m`.
+/// Parses a duration such as `90m`, of at most 365 days.
 pub(crate) fn span(text: &str) -> Result<SignedDuration, String> {
     const DAYS_MAX: i64 = 365;
     let wrong = || format!("expected a time such as 90m, 1h or 7d, up to {DAYS_MAX}d");

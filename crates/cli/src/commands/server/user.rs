@@ -1,4 +1,4 @@
-//! `farrier server user`: people.
+//! `farrier server user`: users and their tokens.
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
@@ -16,55 +16,51 @@ use crate::commands::Outcome;
 use crate::failure::warn;
 use crate::printer::Printer;
 
-/// People who may look, operate, approve or administer.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum UserCommand {
-    /// Give a person a token, and show it this once
+    /// Create a token for a user; it is shown only once
     Add(AddArgs),
-    /// Everybody who has or had one, without what only they know
+    /// List users with a token, also expired and revoked ones, without secrets
     List(ListArgs),
-    /// Take a person's token back; what they follow ends within seconds
+    /// Revoke a user's token; its open streams end within seconds
     Revoke(RevokeArgs),
 }
 
-/// Gives a person a token.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AddArgs {
-    /// Who: their name is in the log with whatever they ask for
+    /// User name, recorded in the log with each request
     name: String,
-    /// What they may do: viewer, operator, approver or admin
+    /// Role: viewer, operator, approver or admin
     #[arg(long)]
     role: Role,
-    /// Only in this pool
+    /// Limit the scope to this pool
     #[arg(long, conflicts_with = "tenant")]
     pool: Option<Pool>,
-    /// Only what is this tenant's
+    /// Limit the scope to this tenant
     #[arg(long)]
     tenant: Option<Tenant>,
-    /// For how long it holds, such as 12h or 90d
+    /// Lifetime of the token, such as 12h or 90d
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
     expires: SignedDuration,
     #[command(flatten)]
     folder: Folder,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// Lists people.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     folder: Folder,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// Takes a token back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RevokeArgs {
-    /// Its number in the list
+    /// Number of the token, as listed
     id: i64,
     #[command(flatten)]
     folder: Folder,
@@ -121,7 +117,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a node stands there, or one may come: a token for it counts, used or not.
+/// Whether the scope has nodes, or a join token for some, used or not.
 fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Result<bool> {
     if *scope == Domain::Fleet {
         return Ok(true);

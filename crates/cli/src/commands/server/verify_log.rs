@@ -15,41 +15,40 @@ use crate::commands::agent::absolute;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Entries read at once.
+/// Entries per read.
 const PAGE: usize = 4096;
 
-/// Reads a log again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server's folder, or a backup
+    /// Data directory of the server, or a backup
     #[arg(value_parser = absolute)]
     dir: PathBuf,
-    /// What `farrier server archive` moved out of it; for each file once
+    /// Archive made by `farrier server archive`; repeat for each file
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     archive: Vec<PathBuf>,
-    /// Decide again on everything that was taken in, too
+    /// Also repeat every decision on the logged inputs and compare
     #[arg(long)]
     replay: bool,
-    /// The log must hold this hash: one that was noted earlier, so that an end that was cut off shows
+    /// Require an entry with this hash; a hash noted earlier reveals a log that was truncated since
     #[arg(long, value_name = "HASH", value_parser = hash)]
     holds: Option<String>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// A hash as this command prints it.
+/// Parses a hash as this command prints it.
 fn hash(text: &str) -> Result<String, String> {
     let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let wrong = || "expected the 64 hexadecimal digits that `verify-log` printed then".to_owned();
     is_hash.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
 }
 
-/// What is wrong with a log.
+/// Why verification failed.
 enum Wrong {
-    /// An entry is not what was written, or does not follow.
+    /// An entry was altered, or does not follow the one before.
     IntegrityError(String),
-    /// All is as it was written, and it is not the log that had the hash.
+    /// The chain is intact, but no entry has the expected hash.
     NotHeld(String),
 }
 
@@ -62,7 +61,7 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// The log in a server's folder, or the file itself.
+/// Opens the log in a data directory, or a log file.
 pub(super) fn open(path: &std::path::Path) -> anyhow::Result<SqliteLog> {
     let file = if path.is_dir() { log_path(path) } else { path.to_owned() };
     SqliteLog::open_to_read(&file).map_err(|err| {
@@ -138,7 +137,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(flaw.is_some()))
 }
 
-/// Each for itself, then that one follows on the other.
+/// Verifies each log, then that each continues the one before.
 fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     for log in logs {
         if let Err(flaw) = verify(*log)? {
@@ -148,7 +147,7 @@ fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     Ok(joined(logs)?.err().map(|flaw| flaw.to_string()))
 }
 
-/// All of it again, for what hashes alone do not show.
+/// Reads the logs again, for `--replay` and `--holds`: checks that hashes alone do not cover.
 fn read_on(
     args: &Args,
     logs: &[&dyn Log],
@@ -167,7 +166,8 @@ fn read_on(
                         return Ok(Some(Wrong::IntegrityError(divergence.to_string())));
                     }
                 };
-                // A state of an earlier format has other reasons than a fold of its entries. The server went on from the state.
+                // A snapshot of an older format has other reasons than a fold of its entries. The
+                // server continued from the snapshot.
                 let is_foreign = replayed.not_rederived() > *not_rederived;
                 if args.replay && !is_same && !is_foreign {
                     return Ok(Some(Wrong::IntegrityError(
