@@ -3,8 +3,9 @@
 //! ```text
 //! agents, operators, schedulers ─> Event ─┐
 //!                                         ├─ FleetState::apply ─> FleetState ─┐
-//!                    log ── Entry ────────┘                                   ├─ decide ─> Event + Report
-//!                                                      Policy, now ───────────┘     (back into the log)
+//!                        log ── Entry ────┘                                   ├─ decide
+//!                                                     Policy, now ────────────┘    │
+//!                                                         log <── Event + Report ──┘
 //! ```
 //!
 //! The log is the source of truth. State is a fold over it, and a decision is a function of state,

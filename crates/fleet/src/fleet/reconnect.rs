@@ -13,9 +13,11 @@ pub const RECONNECT_WAIT_MAX_S: u32 = 30;
 /// back-off; otherwise a server restart makes healthy nodes suspect.
 pub const HEARTBEAT_TIMEOUT_MIN_S: u32 = 3 * RECONNECT_WAIT_MAX_S;
 
-/// Seconds over which the agents of a fleet spread their first connection attempt after a lost session.
+/// Seconds over which the agents of a fleet spread their first connection attempt after a lost
+/// session.
 ///
-/// A TLS handshake costs about a millisecond of one core, so 1,000 agents a second keep one core busy.
+/// A TLS handshake costs about a millisecond of one core, so 1,000 agents a second keep one core
+/// busy.
 pub fn reconnect_spread_s(nodes: usize) -> u32 {
     let seconds = u32::try_from(nodes.div_ceil(1000)).unwrap_or(u32::MAX);
     seconds.clamp(1, RECONNECT_WAIT_MAX_S)

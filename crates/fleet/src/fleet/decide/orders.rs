@@ -36,8 +36,8 @@ pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     }
 }
 
-/// The next order of a node whose phase change is deferred: it stays in service or joining, so it is
-/// not repaired or verified for return to service. Its orders still expire, a pool with
+/// The next order of a node whose phase change is deferred. It stays in service or joining, so it
+/// is not repaired or verified for return to service. Its orders still expire, a pool with
 /// `cordon_joining` still gets its cordon, and operator requests still run.
 pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event> {
     step(context).filter(|event| match event {

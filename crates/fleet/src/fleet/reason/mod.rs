@@ -587,7 +587,7 @@ mod tests {
 
     use super::*;
 
-    /// Asserts that the code in JSON equals `code()`.
+    /// The code in the JSON form of a value.
     fn written(value: &Value) -> &str {
         value["code"].as_str().unwrap()
     }
