@@ -1,52 +1,43 @@
-//! Everything that is watched: a name, what it is about and how it behaves.
+//! The signals: name, scope and behaviour of each.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a signal is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
     Node,
-    /// A GPU.
     Gpu,
-    /// An NVLink of a GPU.
     Link,
-    /// A port of a network adapter.
     Nic,
-    /// The agent itself.
     Agent,
 }
 
-/// How a signal behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Behaviour {
     /// Goes up and down.
     Gauge,
-    /// Only grows, until what counts starts anew.
+    /// Only grows, until its source resets.
     Counter,
     /// 0 or 1.
     Flag,
-    /// A number that names a state.
+    /// A number that identifies a state.
     State,
-    /// A set of bits.
+    /// A bit mask.
     Mask,
 }
 
-/// A signal has no such name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no signal `{name}`")]
 pub struct UnknownSignal {
-    /// Asked for.
     pub name: String,
 }
 
 macro_rules! signals {
     ($( $(#[doc = $doc:literal])+ $variant:ident = $name:literal, $scope:ident, $behaviour:ident; )+) => {
-        /// Something that is watched.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Signal { $( $(#[doc = $doc])+ $variant, )+ }
@@ -54,22 +45,20 @@ macro_rules! signals {
         impl Signal {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its stable name, unit last.
+            /// Stable name, with the unit last.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// What it is about.
             pub const fn scope(self) -> Scope {
                 match self { $(Self::$variant => Scope::$scope,)+ }
             }
 
-            /// How it behaves.
             pub const fn behaviour(self) -> Behaviour {
                 match self { $(Self::$variant => Behaviour::$behaviour,)+ }
             }
 
-            /// What it is, in words.
+            /// A description: the doc comment of the variant. Findings and the reference print it.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
