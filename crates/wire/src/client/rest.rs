@@ -37,7 +37,7 @@ pub enum RestError {
     /// The server answered with a problem.
     #[error("{}: {}", .0.title, .0.detail)]
     Refused(Box<Problem>),
-    /// The server answered with something other than JSON or a problem.
+    /// The server answered with an error status, but not with a problem.
     #[error("the server answered with status {0} and no reason: is it a farrier server?")]
     Foreign(u16),
     /// The response did not arrive, or broke off.
