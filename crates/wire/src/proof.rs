@@ -1,4 +1,4 @@
-//! Proof of possession: whoever requests a certificate signs the request with its private key.
+//! Proof of possession: a request for a certificate is signed with its private key.
 //!
 //! A certificate signing request would prove the same, but would expose an ASN.1 parser on the
 //! server to unauthenticated input.

@@ -110,13 +110,7 @@ pub enum AccessChange {
     },
     /// A user got a token.
     #[serde(alias = "person-added")]
-    UserAdded {
-        token: i64,
-        name: String,
-        role: Role,
-        scope: Domain,
-        expires: Timestamp,
-    },
+    UserAdded { token: i64, name: String, role: Role, scope: Domain, expires: Timestamp },
     TokenRevoked {
         token: i64,
         /// The user. `None` for a join token.

@@ -124,9 +124,7 @@ pub enum Event {
         request: OperatorRequest,
     },
     /// Replaces the policy.
-    PolicySet {
-        policy: Box<Policy>,
-    },
+    PolicySet { policy: Box<Policy> },
     /// Tokens, users or certificates changed, by the server's command line or its REST API.
     #[serde(alias = "access")]
     AccessChanged {
@@ -141,10 +139,7 @@ pub enum Event {
     Tick,
     /// The wall clock was stepped, and the log's time follows it. Only this entry may have an
     /// earlier time than its predecessor. Timers keep their remaining time.
-    ClockStepped {
-        from: Timestamp,
-        to: Timestamp,
-    },
+    ClockStepped { from: Timestamp, to: Timestamp },
     /// The controller runs again after a start, or after a pause of its process or machine. The
     /// pause does not count towards any heartbeat timeout, lease or phase timeout.
     ControllerResumed {

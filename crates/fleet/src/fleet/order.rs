@@ -64,10 +64,14 @@ pub enum OrderKind {
         /// How long running work may take.
         wait_s: u32,
     },
-    ResetGpu { gpu: GpuUuid },
+    ResetGpu {
+        gpu: GpuUuid,
+    },
     Reboot,
     /// Restart a systemd unit.
-    RestartService { unit: String },
+    RestartService {
+        unit: String,
+    },
     /// Run a verification level.
     Verify {
         #[serde(alias = "rung")]

@@ -148,34 +148,19 @@ pub enum Measure {
     /// The latest value.
     Last,
     /// Mean over a window.
-    Mean {
-        over_s: u32,
-    },
+    Mean { over_s: u32 },
     /// Growth of a counter over a window.
-    Increase {
-        over_s: u32,
-    },
+    Increase { over_s: u32 },
     /// Growth of a counter per second, over a window.
-    Rate {
-        over_s: u32,
-    },
+    Rate { over_s: u32 },
     /// Number of windows, in the last `over_s` seconds, in which a counter grew by more than
     /// `each_above`.
-    Windows {
-        over_s: u32,
-        window_s: u32,
-        each_above: u32,
-    },
+    Windows { over_s: u32, window_s: u32, each_above: u32 },
     /// How often a flag fell from 1 to 0 in a window.
-    Falls {
-        over_s: u32,
-    },
+    Falls { over_s: u32 },
     /// Rate of a counter over the last `over_s` seconds, as a multiple of its rate over the
     /// `base_s` seconds before.
-    Growth {
-        over_s: u32,
-        base_s: u32,
-    },
+    Growth { over_s: u32, base_s: u32 },
 }
 
 impl Measure {

@@ -118,10 +118,7 @@ pub enum ConnectError {
     Slow { url: ServerUrl },
     /// The certificate is not valid for this server.
     #[error("`{url}` is not the server that is expected: {why}")]
-    Stranger {
-        url: ServerUrl,
-        why: String,
-    },
+    Stranger { url: ServerUrl, why: String },
     /// The server does not offer TLS.
     #[error("`{url}` does not speak TLS, and `https://` asks for it")]
     NoTls { url: ServerUrl },

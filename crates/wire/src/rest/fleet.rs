@@ -125,7 +125,7 @@ view! { lenient
     Exposure {
         /// Number of advisories whose fix it lacks.
         advisories: u32,
-        /// Severity of the worst advisory.
+        /// The worst advisory, with its score and severity.
         worst: Option<String>,
         /// First release of the branch with all fixes.
         fixed_in: Option<String>,

@@ -125,20 +125,14 @@ pub enum Reason {
         counts: Option<SymptomCounts>,
     },
     /// Too few nodes of a domain show a symptom for a common cause.
-    NoCommonSymptom {
-        domain: Domain,
-        symptom: Symptom,
-    },
+    NoCommonSymptom { domain: Domain, symptom: Symptom },
     /// The pool's policy does not allow a quarantine.
     QuarantineNotAllowed {
         /// Why it would be quarantined.
         cause: Box<Reason>,
     },
     /// The pool's policy does not allow an order.
-    OrderNotAllowed {
-        order: OrderKind,
-        autonomy: Autonomy,
-    },
+    OrderNotAllowed { order: OrderKind, autonomy: Autonomy },
     /// The node takes work, so it is neither tested nor changed.
     #[serde(alias = "takes-work")]
     InUse,
@@ -168,11 +162,7 @@ pub enum Reason {
     /// An order needs an approval.
     NeedsApproval { order: OrderKind },
     /// An order waits for a repair window.
-    OutsideWindow {
-        order: OrderKind,
-        pool: Pool,
-        opens: Timestamp,
-    },
+    OutsideWindow { order: OrderKind, pool: Pool, opens: Timestamp },
     /// An order failed too often.
     OrderFailed {
         order: OrderKind,
@@ -181,14 +171,9 @@ pub enum Reason {
         last: OrderFailure,
     },
     /// An order was not answered within its lease.
-    OrderExpired {
-        order: OrderKind,
-        lease_until: Timestamp,
-    },
+    OrderExpired { order: OrderKind, lease_until: Timestamp },
     /// A more urgent order replaces one that waits, which is issued again later.
-    OrderSuperseded {
-        by: OrderKind,
-    },
+    OrderSuperseded { by: OrderKind },
     /// An operator requested it.
     OperatorRequest { by: Actor },
     /// The caller may see only the code.
@@ -343,9 +328,7 @@ pub enum UnblockedBy {
     /// An approval.
     Approval,
     /// The repair window opens, or an operator approves.
-    WindowOrApproval {
-        at: Timestamp,
-    },
+    WindowOrApproval { at: Timestamp },
     /// The next attempt.
     Retry { at: Timestamp },
     /// From a log of format 1.
