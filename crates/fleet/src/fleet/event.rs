@@ -26,7 +26,8 @@ pub struct Entry {
     /// `seq` of the first entry of the batch. A batch is the inputs followed by the decisions on
     /// them.
     pub batch: u64,
-    /// When the batch was written, and the `now` of its decisions. Never decreases.
+    /// When the batch was written, and the `now` of its decisions. Decreases only with
+    /// [`Event::ClockStepped`].
     pub at: Timestamp,
     pub by: Actor,
     /// Version of the decision logic in force; 0 in entries of format 1, which do not record it.
@@ -64,7 +65,7 @@ pub enum Event {
         #[serde(alias = "makeup")]
         inventory: NodeInventory,
     },
-    /// No heartbeat arrived within the heartbeat timeout.
+    /// Heartbeats of a node are overdue. The node becomes suspect; the heartbeat timeout still runs.
     #[serde(alias = "silent")]
     HeartbeatLost {
         node: NodeId,
@@ -101,8 +102,8 @@ pub enum Event {
         #[serde(alias = "answer")]
         status: OrderStatus,
     },
-    /// A node executed orders that are missing from the log, which was restored from a backup. The
-    /// next order needs a higher generation.
+    /// A node got orders that are missing from the log, which was restored from a backup. The next
+    /// order needs a higher generation.
     #[serde(alias = "orders-seen")]
     OrderGenerationObserved {
         node: NodeId,

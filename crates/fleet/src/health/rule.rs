@@ -38,7 +38,7 @@ pub struct Rule {
     /// How long the clauses must hold without a break before a finding opens.
     #[serde(default)]
     pub for_s: u32,
-    /// How long they must not hold without a break before the finding clears.
+    /// How long they must be false without a break before the finding clears.
     #[serde(default = "clear_for_s")]
     pub clear_for_s: u32,
     /// Kernel events to count.

@@ -67,7 +67,7 @@ macro_rules! signals {
 }
 
 signals! {
-    // The GPU and its driver.
+    // GPU and driver.
     /// 1 while NVML says that the GPU fell off the bus.
     GpuLost = "gpu.lost", Gpu, Flag;
     /// 1 while NVML says that the GPU needs a reset before it works again.
@@ -111,7 +111,7 @@ signals! {
     /// Time for which a slower GPU of the same group held the clocks down.
     GpuHeldSyncBoost = "gpu.held_sync_boost_s", Gpu, Counter;
 
-    // What it does.
+    // Activity.
     /// Share of time in which a kernel ran.
     GpuUtilisation = "gpu.utilisation_ratio", Gpu, Gauge;
     /// Share of time in which memory was read or written.
@@ -151,7 +151,7 @@ signals! {
     /// Received over NVLink.
     GpuNvlinkReceive = "gpu.nvlink_receive_bytes_per_s", Gpu, Gauge;
 
-    // Its memory's health.
+    // Memory health.
     /// 1 while error correction is on.
     GpuEccEnabled = "gpu.ecc_enabled", Gpu, Flag;
     /// Memory errors put right since the driver was loaded.
@@ -191,7 +191,7 @@ signals! {
     /// 1 while the card's own configuration store passes its checksum.
     GpuInforomValid = "gpu.inforom_valid", Gpu, Flag;
 
-    // Its links.
+    // PCIe, fabric and NVLink.
     /// PCIe packets sent again.
     GpuPcieReplays = "gpu.pcie_replays", Gpu, Counter;
     /// Replays a minute that a link of this generation and width may have at a bit error rate of 1e-12.
@@ -247,7 +247,7 @@ signals! {
     /// Share of symbols that are wrong (NVLink 5).
     LinkSymbolBer = "link.symbol_ber", Link, Gauge;
 
-    // The network.
+    // Network.
     /// 1 while the adapter's port stands in sysfs.
     NicPresent = "nic.present", Nic, Flag;
     /// 1 while the port is active and its link is up.
@@ -283,7 +283,7 @@ signals! {
     /// EFA: connections to peers that are impaired.
     NicEfaImpairedRemote = "nic.efa_impaired_remote", Nic, Counter;
 
-    // The node.
+    // Node.
     /// GPUs that NVML opens, and known ones with a finding of their own.
     NodeGpusNvml = "node.gpus_nvml", Node, Gauge;
     /// GPUs that stand on the PCI bus.
@@ -329,7 +329,7 @@ signals! {
     /// PCI bridges that redirect peer-to-peer traffic through the root (ACS).
     NodeAcsBridges = "node.acs_bridges", Node, Gauge;
 
-    // The agent.
+    // Agent.
     /// 1 while the kernel log can be read.
     AgentKernelLog = "agent.kernel_log_readable", Agent, Flag;
     /// Lines of the kernel log that were overwritten before they were read.

@@ -51,7 +51,8 @@ pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event
     })
 }
 
-/// Cancels the pending order if it expired, was superseded or may no longer run.
+/// Cancels the pending order if it expired, if a more urgent one supersedes it, or if it may no
+/// longer run and the agent has not accepted it yet.
 fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Event> {
     let order = &pending.order;
     let (node, generation) = (context.id.clone(), order.generation);
@@ -85,7 +86,8 @@ fn requested_order_step(
     }
 }
 
-/// The operator-requested order. It waits while the node drains.
+/// The operator-requested order, if it may run now. If it needs an idle node, it waits for the
+/// drain.
 fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrder> {
     let cordoned = context.node.scheduling.is_cordoned();
     let ready = match context.node.phase() {

@@ -56,7 +56,7 @@ pub enum Reason {
         /// Related open findings, by number.
         findings: Vec<u64>,
     },
-    /// No heartbeat arrived within the timeout.
+    /// Heartbeats are overdue.
     HeartbeatLost {
         /// When the last heartbeat arrived.
         since: Timestamp,

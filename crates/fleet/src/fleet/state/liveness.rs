@@ -57,7 +57,7 @@ impl Liveness {
         self.heartbeat_loss().map(|it| it.since)
     }
 
-    /// When its certificates were revoked. `None` once it has a valid one.
+    /// When its certificates were revoked. `None` while it has a valid one.
     pub fn certificate_revoked_at(&self) -> Option<Timestamp> {
         match self {
             Self::CertificateRevoked { at, .. } => Some(*at),

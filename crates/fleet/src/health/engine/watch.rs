@@ -49,7 +49,7 @@ const UNREAD_MS: i64 = 300_000;
 pub(super) enum Step {
     /// It held long enough to open a finding.
     Found,
-    /// It has not held for long enough to clear the finding.
+    /// It has been false long enough to clear the finding.
     Clear,
     Wait,
 }
@@ -236,7 +236,7 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
         && (rule.on.is_some() || rule.judges_happenings())
 }
 
-/// The server sends an order for it.
+/// The server informs the agent by an order.
 const BY_HAND: &str = "a person has it repaired (`farrier fleet repaired`)";
 
 /// What clears findings of a rule, for its reference. Names the GPU for rules about GPUs.
