@@ -65,7 +65,7 @@ pub enum Event {
         #[serde(alias = "makeup")]
         inventory: NodeInventory,
     },
-    /// Heartbeats of a node are overdue. The node becomes suspect; the heartbeat timeout still runs.
+    /// Heartbeats of a node are overdue: it becomes suspect. The heartbeat timeout still runs.
     #[serde(alias = "silent")]
     HeartbeatLost {
         node: NodeId,
