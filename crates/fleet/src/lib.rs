@@ -1,15 +1,17 @@
-//! What is wrong with a node, and what to do with a fleet of them: synchronous functions of values.
+//! Node health rules and fleet decisions, as synchronous functions of values.
 //!
 //! ```text
 //! Batch (samples, kernel events, checks) ─┐
 //! Rules (data) ───────────────────────────┼─ health::Engine::observe ─> Changes ─> findings
 //! Moment (steady and wall time) ──────────┘
 //!
-//! findings, answers, people, time ─> fleet::Event ─> FleetState::apply ─> fleet::decide ─> Event (orders, standings, reasons)
+//! findings, order statuses, operator requests, time
+//!     ─> fleet::Event ─> FleetState::apply ─> fleet::decide ─> Event (orders, phases, reasons)
 //! ```
 //!
-//! Nothing here reads a clock, a file or the network: the agent runs the engine on what its collectors
-//! read, a test on what a simulated node shows, a replay on what was kept. The server does the same with the fleet.
+//! Nothing here reads a clock, a file or the network. The agent feeds the engine from its
+//! collectors, tests feed it from a simulated node, and a replay feeds it from a recording. The
+//! server drives the fleet part the same way.
 
 pub mod fleet;
 pub mod health;

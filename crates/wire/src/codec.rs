@@ -1,5 +1,5 @@
-//! How messages become bytes: as tonic does it, with buffers for streams that are many and messages that are small. tonic's own of 8 KiB
-//! for each direction would be most of what a stream costs.
+//! tonic's protobuf codec with smaller buffers: streams are many and messages small. tonic's
+//! default of 8 KiB per direction would be most of a stream's memory.
 
 use std::marker::PhantomData;
 
@@ -7,12 +7,11 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::ProstCodec;
 
-/// A heartbeat, an order or an acknowledgement fits; what does not makes it larger.
+/// Fits a heartbeat, an order or an acknowledgement; larger messages grow it.
 const BUFFER_BYTES: usize = 256;
-/// So much is gathered before it is handed on.
+/// Bytes to buffer before they are handed on.
 const GATHER_BYTES: usize = 32 << 10;
 
-/// The codec of all messages.
 #[derive(Debug, Clone)]
 pub struct SmallCodec<T, U>(PhantomData<(T, U)>);
 

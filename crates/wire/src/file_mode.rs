@@ -1,25 +1,26 @@
-//! Whether keys and stores are for their owner: a file that anybody may read is no secret, and one that anybody may write no record.
+//! Checks permissions of keys and stores: a world-readable key is no secret, and a world-writable
+//! store is no record.
 
 use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What a file is, and so who may use it.
+/// What a file holds, which determines its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// A private key or a token: its owner only.
+    /// A private key or a token: owner only.
     Secret,
-    /// A store: its owner; a group may read it.
+    /// A store: owner; a group may read it.
     Store,
-    /// A folder of such: its owner; a group may read it.
+    /// A directory of stores: owner; a group may read it.
     Folder,
-    /// A folder of secrets that have modes of their own: nobody but its owner may change it.
+    /// A directory of secrets with modes of their own: only its owner may change it.
     SecretFolder,
 }
 
 impl FileKind {
-    /// What it is made with.
+    /// Mode at creation.
     fn mode(self) -> u32 {
         match self {
             Self::Secret | Self::Store => 0o600,
@@ -27,7 +28,7 @@ impl FileKind {
         }
     }
 
-    /// What nobody else may.
+    /// Mode bits that must not be set.
     fn forbidden(self) -> u32 {
         match self {
             Self::Secret => 0o077,
@@ -37,17 +38,14 @@ impl FileKind {
     }
 }
 
-/// A file that more may use than should.
+/// A file with too permissive a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LooseMode {
     pub path: PathBuf,
-    /// Its mode.
     pub found: u32,
-    /// What it should be.
     pub wanted: u32,
 }
 
-/// All that were found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LooseModes(pub Vec<LooseMode>);
 
@@ -74,7 +72,7 @@ impl fmt::Display for LooseModes {
 
 impl std::error::Error for LooseModes {}
 
-/// Looks at files that are there; the first error, or all that are too loose.
+/// Checks existing files. Returns the first I/O error, or all files with too permissive a mode.
 pub fn check<'f>(
     files: impl IntoIterator<Item = (&'f Path, FileKind)>,
 ) -> io::Result<Result<(), LooseModes>> {

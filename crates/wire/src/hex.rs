@@ -1,6 +1,4 @@
-//! Bytes as hexadecimal digits.
-
-/// Two lower-case digits a byte.
+/// Lower-case hexadecimal, two digits per byte.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);

@@ -1,10 +1,11 @@
-//! Characters that do not show, or change how others do: control characters, marks that turn the direction of text round, and letters without
-//! width. Texts of nodes and people may have them; a terminal, a table or a log line must not act on them.
+//! Escapes invisible and control characters: control codes, bidirectional overrides and zero-width
+//! characters. Texts from nodes and people may contain them; a terminal, a table or a log line must
+//! not interpret them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character does not show as itself.
+/// Whether a character does not display as itself.
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(
@@ -18,15 +19,15 @@ pub fn is_hidden(letter: char) -> bool {
         )
 }
 
-/// The same, as a part of a class of a regular expression.
+/// The same set, as part of a regular expression's character class.
 pub(crate) const HIDDEN_CLASS: &str = "\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\ufeff\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufff9-\\ufffb\u{e0000}-\u{e007f}";
 
-/// A text in which what does not show is written out, as JSON writes it: `\u202e`, `\n`. Inside of JSON that changes nothing.
+/// Escapes hidden characters as JSON does: `\u202e`, `\n`. Inside JSON that changes nothing.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     escaped_but(text, |_| false)
 }
 
-/// The same, but for characters that the caller means.
+/// Like [`escaped`], except for characters that the caller intends.
 pub fn escaped_but(text: &str, meant: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_odd = |letter: char| is_hidden(letter) && !meant(letter);
     if !text.contains(is_odd) {
@@ -41,7 +42,7 @@ pub fn escaped_but(text: &str, meant: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\t' => clean.push_str("\\t"),
             letter => {
                 for unit in letter.encode_utf16(&mut [0; 2]) {
-                    // Writing to a string does not fail.
+                    // Writing to a string cannot fail.
                     let _ = write!(clean, "\\u{unit:04x}");
                 }
             }

@@ -1,4 +1,5 @@
-//! The name in a node's certificate: `farrier:node:NAME?GENERATION`, a URI among its alternative names.
+//! The identity in a node's certificate: `farrier:node:NAME?GENERATION`, a URI subject alternative
+//! name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +8,12 @@ use farrier_fleet::fleet::NodeId;
 
 const PREFIX: &str = "farrier:node:";
 
-/// Which node a certificate speaks for, and which of its enrolments it comes from.
+/// The node that a certificate identifies, and the enrolment it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub node: NodeId,
-    /// Counts the enrolments and revocations of the node: a certificate of an older one counts no more.
+    /// Counts enrolments and revocations of the node. Certificates of an older generation are
+    /// invalid.
     pub generation: u64,
 }
 
@@ -22,7 +24,8 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// The node that a certificate (DER) names, and only it. Signature and dates are for whoever took it to check.
+    /// The single node that a certificate (DER) names. The caller must have verified signature and
+    /// validity.
     pub fn of_certificate(der: &[u8]) -> Result<Self, IdentityError> {
         let der = rustls_pki_types::CertificateDer::from(der);
         let certificate = webpki::EndEntityCert::try_from(&der).map_err(|_| IdentityError)?;
@@ -34,7 +37,6 @@ impl Identity {
     }
 }
 
-/// Why a URI names no node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the certificate names no node of a fleet")]
 pub struct IdentityError;
@@ -49,7 +51,7 @@ impl FromStr for Identity {
             node: node.parse().map_err(|_| IdentityError)?,
             generation: generation.parse().map_err(|_| IdentityError)?,
         };
-        // One form only: what is compared as text elsewhere must not have two.
+        // Only the canonical form, because other code compares it as text.
         (identity.to_string() == text).then_some(identity).ok_or(IdentityError)
     }
 }

@@ -1,13 +1,14 @@
-//! What agents and the server say to each other.
+//! The protocol between agents and the server, and the types of the REST API.
 //!
 //! ```text
-//! agent ── Hello, Report, OrderStatus ─> Up   ─┐   one stream a node, many streams a connection,
-//! agent <─ Welcome, Ack, Order ───────── Down ─┘   HTTP/2 over TLS with certificates on both sides
+//! agent ── Hello, Report, OrderStatus ─> AgentMessage  ─┐  one stream per node, many streams per
+//! agent <─ Welcome, Ack, Order ───────── ServerMessage ─┘  connection, HTTP/2 over mutual TLS
 //! ```
 //!
-//! [`proto`] is made from `proto/farrier/v1/agents.proto`. [`form`] makes of it what the fleet works with, and back; what
-//! comes from outside is bounded there ([`limits`]). [`proof`] and [`identity`] are what enrolment rests on. With the feature
-//! `client` there is a connection, too: [`client`]. See `docs/adr/0012-agent-server-protocol.md`.
+//! [`proto`] is generated from `proto/farrier/v1/agents.proto`. [`convert`] converts its messages
+//! to and from the types of the fleet, and enforces [`limits`] on everything that comes from
+//! outside. Enrolment builds on [`proof`] and [`identity`]. The feature `client` adds a connection:
+//! [`client`]. See `docs/adr/0012-agent-server-protocol.md`.
 
 #[cfg(feature = "client")]
 pub mod client;
@@ -23,7 +24,7 @@ pub mod proof;
 pub mod rest;
 pub mod strict_json;
 
-/// The messages, as they travel.
+/// The generated messages.
 #[allow(
     clippy::pedantic,
     clippy::allow_attributes_without_reason,

@@ -1,16 +1,16 @@
-//! Keys and certificates as text, so that other tools read them.
+//! PEM encoding of keys and certificates, readable by other tools.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// What stands around a certificate.
+/// Label of a certificate.
 pub const CERTIFICATE: &str = "CERTIFICATE";
-/// What stands around a private key in PKCS #8.
+/// Label of a PKCS #8 private key.
 pub const PRIVATE_KEY: &str = "PRIVATE KEY";
 
 const LINE: usize = 64;
 
-/// One block.
+/// Encodes one block.
 pub fn write(label: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {label}-----\n");
     let encoded = STANDARD.encode(der);
@@ -25,7 +25,7 @@ pub fn write(label: &str, der: &[u8]) -> String {
     text
 }
 
-/// Every block with this label, in order; what is no block is passed over.
+/// Decodes every block with this label, in order, and skips everything else.
 pub fn read(label: &str, text: &str) -> Vec<Vec<u8>> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
     let mut blocks = Vec::new();

@@ -1,6 +1,7 @@
-//! That whoever asks for a certificate has the key: a signature over what is asked for.
+//! Proof of possession: a request for a certificate is signed with its private key.
 //!
-//! This is what a certificate signing request would prove, without a reader of ASN.1 from strangers on the server.
+//! A certificate signing request would prove the same, but would expose an ASN.1 parser on the
+//! server to unauthenticated input.
 
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -10,21 +11,19 @@ use ring::signature::{
 
 use crate::proto::PublicKey;
 
-/// A point of P-256, uncompressed.
+/// An uncompressed P-256 point.
 const POINT_BYTES: usize = 65;
 
-/// Why there is no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The system gives no random numbers, or the bytes are no key.
+    /// The system has no random numbers, or the bytes are no key.
     #[error("failed to make or read a key")]
     Unusable,
-    /// Whoever sent it does not have the other half, or signed for something else.
+    /// The sender does not have the private key, or signed for another purpose.
     #[error("the request is not signed with the key that it names")]
     Unproven,
 }
 
-/// A node's private key.
 pub struct NodeKey {
     pkcs8: Vec<u8>,
     pair: EcdsaKeyPair,
@@ -37,26 +36,25 @@ impl std::fmt::Debug for NodeKey {
 }
 
 impl NodeKey {
-    /// A new one.
     pub fn generate() -> Result<Self, KeyError> {
         let random = SystemRandom::new();
         let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random);
         Self::from_pkcs8(made.map_err(|_| KeyError::Unusable)?.as_ref())
     }
 
-    /// One that was kept.
+    /// Loads a stored key.
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, KeyError> {
         let random = SystemRandom::new();
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8, &random);
         Ok(Self { pkcs8: pkcs8.to_vec(), pair: pair.map_err(|_| KeyError::Unusable)? })
     }
 
-    /// To keep it.
+    /// PKCS #8 encoding, for storage.
     pub fn pkcs8(&self) -> &[u8] {
         &self.pkcs8
     }
 
-    /// The public half, with the proof that this is the other one.
+    /// The public key, with a signature that proves possession of the private key.
     pub fn prove(&self, purpose: Purpose<'_>) -> Result<PublicKey, KeyError> {
         let point = self.pair.public_key().as_ref();
         let signed = self.pair.sign(&SystemRandom::new(), &statement(purpose, point));
@@ -65,20 +63,20 @@ impl NodeKey {
     }
 }
 
-/// What a key is for. A signature for one purpose is none for another.
+/// Purpose of a signature. A signature for one purpose is invalid for another.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose<'a> {
-    /// To enrol under a name, for a token.
+    /// Enrol under a name, with a token.
     Enrol {
-        /// The name, as it was sent.
+        /// The name, as sent.
         node: &'a str,
         token: &'a str,
     },
-    /// To replace the key of the certificate that the connection has.
+    /// Replace the key of the connection's certificate.
     Renew,
 }
 
-/// The point of a key whose owner has proven to have it.
+/// The point of a key, after verifying the proof of possession.
 pub fn proven(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES], KeyError> {
     let point: [u8; POINT_BYTES] = key.point.as_ref().try_into().map_err(|_| KeyError::Unusable)?;
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &point)
@@ -87,7 +85,7 @@ pub fn proven(key: &PublicKey, purpose: Purpose<'_>) -> Result<[u8; POINT_BYTES]
     Ok(point)
 }
 
-/// Each part with its length, so that no two purposes have the same bytes.
+/// Length-prefixed parts, so that no two purposes give the same bytes.
 fn statement(purpose: Purpose<'_>, point: &[u8]) -> Vec<u8> {
     let parts: [&[u8]; 4] = match purpose {
         Purpose::Enrol { node, token } => {

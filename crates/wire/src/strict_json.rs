@@ -1,4 +1,4 @@
-//! JSON that says one thing only.
+//! Unambiguous JSON.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// JSON in which no object has a key twice: which of the two counts is not the same everywhere.
+/// Parses JSON and refuses duplicate keys, which parsers resolve differently.
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Strict.deserialize(&mut reader)?;

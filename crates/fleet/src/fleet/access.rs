@@ -1,4 +1,4 @@
-//! Who may ask for what: roles of people, and changes of who may speak. The secrets themselves are nowhere in the log.
+//! Roles, permissions and access changes. The log never contains secrets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,37 +8,36 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{Domain, Location, NodeId, Pool};
 
-/// What a person may do. Not a ladder: whoever operates does not approve.
+/// Role of a user. Roles are not ordered: an operator may not approve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Reads.
     Viewer,
-    /// Reads; holds, releases, verifies, freezes, and says what was repaired.
+    /// Reads; holds, releases, verifies, freezes, and reports manual repairs.
     Operator,
-    /// Reads; lets go on what waits for a person.
+    /// Reads; approves repairs that wait for approval.
     Approver,
-    /// Everything, also tokens, policy, and who is of the fleet.
+    /// Everything, including tokens, policy and enrolment.
     Admin,
 }
 
-/// What a role is needed for.
+/// What an endpoint requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// To look.
     Read,
-    /// To hold, release, verify, freeze, or say that something was repaired.
+    /// Hold, release, verify, freeze, or report a manual repair.
     Operate,
-    /// To let a repair go on that waits.
+    /// Approve a repair that waits for approval.
     Approve,
-    /// To change who is of the fleet, who may speak, and the policy.
+    /// Change tokens, users, the policy, and which nodes are in the fleet.
     Administer,
 }
 
 impl Role {
     pub const ALL: [Self; 4] = [Self::Viewer, Self::Operator, Self::Approver, Self::Admin];
 
-    /// Whether it is enough.
+    /// Whether the role grants the permission.
     pub fn may(self, deed: Permission) -> bool {
         match deed {
             Permission::Read => true,
@@ -64,7 +63,6 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a text is no role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no role: expected `viewer`, `operator`, `approver` or `admin`")]
 pub struct RoleError(String);
@@ -78,7 +76,7 @@ impl FromStr for Role {
     }
 }
 
-/// Whether a place is in a domain.
+/// Whether a location is in a domain.
 pub fn is_within(place: &Location, domain: &Domain) -> bool {
     match domain {
         Domain::Fleet => true,
@@ -91,50 +89,42 @@ pub fn is_within(place: &Location, domain: &Domain) -> bool {
     }
 }
 
-/// A change of who may speak. Tokens are named by their number.
+/// A change of tokens, users or certificates. Tokens are identified by number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessChange {
-    /// A token that nodes join with was made.
+    /// A join token was created.
     #[serde(alias = "join-token-made")]
     JoinTokenCreated {
         token: i64,
-        /// The pool that they join.
+        /// The pool that nodes join with it.
         pool: Pool,
-        /// The only node that may.
+        /// The only node that may use it. `None` if any node may.
         node: Option<NodeId>,
-        /// How many may.
+        /// How many nodes may use it.
         uses: u32,
         expires: Timestamp,
-        /// Where they stand, where more is told than the pool.
+        /// Location of these nodes, if more than the pool is given.
         #[serde(default, alias = "place", skip_serializing_if = "Option::is_none")]
         location: Option<Box<Location>>,
     },
-    /// A person got a token.
+    /// A user got a token.
     #[serde(alias = "person-added")]
-    UserAdded {
-        token: i64,
-        name: String,
-        /// What they may do.
-        role: Role,
-        scope: Domain,
-        expires: Timestamp,
-    },
-    /// A token was taken back.
+    UserAdded { token: i64, name: String, role: Role, scope: Domain, expires: Timestamp },
     TokenRevoked {
         token: i64,
-        /// Whose; none where it was one to join with.
+        /// The user. `None` for a join token.
         name: Option<String>,
     },
-    /// A node enrolled: only certificates of this generation and later ones count.
+    /// A node enrolled. Only certificates of this generation or later are valid.
     NodeEnrolled {
         node: NodeId,
-        /// The token's number.
+        /// Number of the join token.
         token: i64,
-        /// Of its certificates.
+        /// Generation of the node's certificates.
         generation: u64,
     },
-    /// No certificate of a node counts any more.
+    /// All certificates of a node were revoked.
     CertificateRevoked { node: NodeId },
 }
 

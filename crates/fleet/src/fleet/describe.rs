@@ -169,7 +169,6 @@ impl Event {
 }
 
 impl OperatorRequest {
-    /// The node that it is about.
     pub fn node(&self) -> Option<&super::NodeId> {
         match self {
             Self::Hold { node, .. }

@@ -1,4 +1,4 @@
-//! What the log holds: what happened, what people asked, what was decided. Every form that was ever written still reads.
+//! Log entries: inputs, operator requests and decisions. Every format ever written stays readable.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,153 +11,143 @@ use super::reason::{self, Rationale, Reason};
 use super::state::{NodePhase, Symptom};
 use crate::health::{Change, Finding, GpuUuid};
 
-/// The version of the form below. A change that old bytes do not read as makes a new one, and the old one stays readable.
-/// In version 1 reasons were sentences, and entries did not say by which logic they were decided.
+/// Version of the entry format. Raise it when old bytes no longer decode, and keep the old decoder.
+///
+/// In version 1 reasons were sentences, and entries did not record the version of the decision
+/// logic.
 pub const VERSION: u32 = 3;
 
-/// A line of the log.
+/// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its place, from 1, without gaps.
+    /// Position in the log, from 1, without gaps.
     pub seq: u64,
-    /// The place of the first line of the batch: inputs, and then what was decided on them.
+    /// `seq` of the first entry of the batch. A batch is the inputs followed by the decisions on
+    /// them.
     pub batch: u64,
-    /// When the batch was written; the `now` of its decisions. Never goes back.
+    /// When the batch was written, and the `now` of its decisions. Decreases only with
+    /// [`Event::ClockStepped`].
     pub at: Timestamp,
     pub by: Actor,
-    /// The version of the decision logic that was in force; 0 in entries of format 1, which do not say.
+    /// Version of the decision logic in force; 0 in entries of format 1, which do not record it.
     #[serde(default)]
     pub logic: u32,
     pub event: Event,
 }
 
-/// Something that happened, was asked, or was decided.
+/// An input, an operator request or a decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
     /// A node joined, or came back after it was retired.
     Enrolled {
         node: NodeId,
-        /// Where it stands.
         #[serde(alias = "place")]
         location: Location,
     },
-    /// A node stands elsewhere.
     #[serde(alias = "placed")]
     LocationChanged {
         node: NodeId,
         #[serde(alias = "place")]
         location: Location,
     },
-    /// A node is gone for good.
+    /// A node left the fleet for good.
     Retired {
         node: NodeId,
         #[serde(alias = "why")]
         reason: String,
     },
-    /// What a node is, where it is not what it was.
+    /// A node's inventory, sent when it differs from the last one.
     #[serde(alias = "seen")]
     InventoryReported {
         node: NodeId,
-        /// What it is.
         #[serde(alias = "makeup")]
         inventory: NodeInventory,
     },
-    /// Nothing was heard of a node for too long.
+    /// Heartbeats of a node are overdue: it becomes suspect. The heartbeat timeout still runs.
     #[serde(alias = "silent")]
     HeartbeatLost {
         node: NodeId,
-        /// When it was last heard.
+        /// When the last heartbeat arrived.
         since: Timestamp,
     },
-    /// A node is heard again.
     #[serde(alias = "heard")]
     HeartbeatRestored { node: NodeId },
     /// Findings of a node opened, changed or cleared: one record of its agent's journal.
     #[serde(alias = "found")]
     FindingsReported {
         node: NodeId,
-        /// Where this stands in the agent's journal. What is not after the last one is not taken in twice.
+        /// Position in the agent's journal. Records at or before the last applied one are ignored.
         record: Record,
         changes: Vec<Change>,
     },
-    /// All open findings of a node, where its journal does not go on from the last record that is here.
+    /// All open findings of a node, sent when its journal does not continue from our last record.
     #[serde(alias = "resynced")]
     FindingsSnapshot {
         node: NodeId,
-        /// Up to where in the agent's journal.
+        /// The last journal record that the snapshot includes.
         record: Record,
-        /// Every open finding.
         open: Vec<Finding>,
     },
-    /// What the node's scheduler says of new work there.
+    /// The cordon state that the node's scheduler reports.
     #[serde(alias = "cordon-seen")]
     CordonObserved { node: NodeId, cordon: Cordon },
-    /// What a node answered to an order.
+    /// A node reported the status of an order.
     #[serde(alias = "answered")]
     OrderStatusReported {
         node: NodeId,
-        /// To which order.
+        /// The order.
         generation: u64,
         #[serde(alias = "answer")]
         status: OrderStatus,
     },
-    /// A node had orders that are not in the log, which is from a backup: the next must have a higher number.
+    /// A node got orders that are missing from the log, which was restored from a backup. The next
+    /// order needs a higher generation.
     #[serde(alias = "orders-seen")]
     OrderGenerationObserved {
         node: NodeId,
-        /// The number of the last one.
+        /// The node's last generation.
         generation: u64,
     },
-    /// A node reports more than its quota: its reports wait.
+    /// A node reports more than its quota. The server delays its reports.
     QuotaExceeded { node: NodeId },
-    /// A node's reports keep to its quota again.
+    /// A node's reports are within its quota again.
     #[serde(alias = "quota-kept")]
     QuotaRestored { node: NodeId },
-    /// The server cannot read what a node reports of its findings: it does not know what is wrong there.
+    /// The server cannot decode a node's findings, so the node's health is unknown.
     ReportsUnreadable { node: NodeId },
-    /// The server reads the findings of a node again.
+    /// The server can decode the node's findings again.
     ReportsReadable { node: NodeId },
-    /// A person wants something.
     #[serde(alias = "asked")]
     OperatorRequested {
         #[serde(alias = "what")]
         request: OperatorRequest,
     },
-    /// The policy from here on.
-    PolicySet {
-        /// The whole of it.
-        policy: Box<Policy>,
-    },
-    /// Who may speak was changed, by the server's command line or its interface.
+    /// Replaces the policy.
+    PolicySet { policy: Box<Policy> },
+    /// Tokens, users or certificates changed, by the server's command line or its REST API.
     #[serde(alias = "access")]
     AccessChanged {
-        /// Counts up with each change, so that none is taken in twice.
+        /// Increases with each change, so that none is applied twice.
         number: u64,
-        /// When it was changed.
         at: Timestamp,
         #[serde(alias = "what")]
         change: AccessChange,
     },
-    /// Nothing happened but time.
+    /// Only time passed.
     #[serde(alias = "time-passed")]
     Tick,
-    /// The wall clock was stepped, and the log's time follows it. The only entry whose time may lie before that of the one before it.
-    /// Timers keep what is left of them.
-    ClockStepped {
-        /// What the log's clock showed.
-        from: Timestamp,
-        /// What it shows from here on.
-        to: Timestamp,
-    },
-    /// The controller runs again: after a start, or after a pause of its process or machine. Time in which it did not run counts towards
-    /// no heartbeat timeout, lease or phase timeout.
+    /// The wall clock was stepped, and the log's time follows it. Only this entry may have an
+    /// earlier time than its predecessor. Timers keep their remaining time.
+    ClockStepped { from: Timestamp, to: Timestamp },
+    /// The controller runs again after a start, or after a pause of its process or machine. The
+    /// pause does not count towards any heartbeat timeout, lease or phase timeout.
     ControllerResumed {
-        /// When it is last known to have run.
+        /// When the controller last ran, as far as it knows.
         last_ran: Timestamp,
     },
-    /// Decided: where a node stands from here on.
+    /// Decision: a node enters another phase.
     #[serde(alias = "moved")]
     PhaseChanged {
         node: NodeId,
@@ -165,10 +155,10 @@ pub enum Event {
         #[serde(alias = "why")]
         rationale: Rationale,
     },
-    /// Decided: an order.
+    /// Decision: an order.
     #[serde(alias = "ordered")]
     OrderIssued { order: Order },
-    /// Decided: an order is not waited for any longer.
+    /// Decision: the controller no longer waits for an order.
     #[serde(alias = "withdrawn")]
     OrderCancelled {
         node: NodeId,
@@ -176,28 +166,26 @@ pub enum Event {
         #[serde(alias = "why")]
         reason: Reason,
     },
-    /// Decided: something should be done with a node and is not.
+    /// Decision: an action is due and has to wait.
     #[serde(alias = "held-back")]
     Deferred {
         node: NodeId,
         #[serde(alias = "why")]
         rationale: Rationale,
     },
-    /// Decided: not the nodes are at fault but what they share.
+    /// Decision: a shared failure domain, not the nodes, explains a symptom.
     #[serde(alias = "blamed")]
     DomainFaultDetected {
-        /// What they share.
         domain: Domain,
-        /// What they have in common.
+        /// What the nodes show.
         symptom: Symptom,
         nodes: Vec<NodeId>,
         #[serde(alias = "why")]
         rationale: Rationale,
     },
-    /// Decided: what the nodes of a domain share is no longer to blame.
+    /// Decision: a domain fault is over.
     #[serde(alias = "absolved")]
     DomainFaultCleared {
-        /// What they share.
         domain: Domain,
         #[serde(alias = "why")]
         rationale: Rationale,
@@ -205,7 +193,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether it was decided, and not told or asked.
+    /// Whether the controller decided it, as opposed to an input.
     pub fn is_decision(&self) -> bool {
         matches!(
             self,
@@ -218,7 +206,7 @@ impl Event {
         )
     }
 
-    /// The node that it is about.
+    /// The node that the event is about.
     pub fn node(&self) -> Option<&NodeId> {
         match self {
             Self::Enrolled { node, .. }
@@ -252,127 +240,119 @@ impl Event {
     }
 }
 
-/// What a node is made of, as far as the fleet needs it.
+/// Inventory of a node, as far as the fleet needs it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeInventory {
-    /// The boot, so that a reboot shows.
+    /// Boot ID; shows reboots.
     pub boot: String,
-    /// The agent's version.
+    /// Agent version.
     pub agent: String,
-    /// The kernel; none where it could not be read. So for all that follows.
+    /// Kernel version. `None` if unreadable, as in the fields below.
     pub kernel: Option<String>,
-    /// NVIDIA's driver.
+    /// Version of the NVIDIA driver.
     pub driver: Option<String>,
-    /// The highest CUDA version of the driver.
+    /// Highest CUDA version that the driver supports.
     pub cuda: Option<String>,
-    /// The GPUs; none where they could not be read.
     pub gpus: Option<Vec<GpuInventory>>,
-    /// Frameworks with their versions.
+    /// Frameworks and their versions.
     #[serde(default)]
     pub frameworks: Vec<(String, String)>,
 }
 
-/// One GPU of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuInventory {
-    /// Its UUID.
     pub uuid: GpuUuid,
-    /// Its name; none where NVML does not tell.
+    /// `None` if NVML does not report it.
     pub name: Option<String>,
-    /// NVML's number of it; none where an older agent did not tell.
+    /// NVML index. `None` from agents that predate the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
-    /// Its address on the bus, such as `0000:1b:00.0`; none where NVML or an older agent does not tell.
+    /// PCI address, such as `0000:1b:00.0`. `None` if NVML does not report it, or from agents that
+    /// predate the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
 }
 
-/// A record of an agent's journal.
+/// A position in an agent's journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// The journal: a new one begins to count anew.
+    /// Journal ID. Record numbers restart with a new journal.
     pub journal: String,
-    /// Its place in it.
+    /// Record number.
     pub number: u64,
 }
 
-/// Whether a node takes new work.
+/// Whether the scheduler places new work on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cordon {
-    /// Nobody has said.
+    /// Not reported yet.
     #[default]
     Unknown,
-    /// It does.
+    /// Not cordoned.
     None,
-    /// It does not, by our mark.
+    /// Cordoned by Farrier.
     #[serde(alias = "ours")]
     ByFarrier,
-    /// It does not, by somebody else's. Only they take it away.
+    /// Cordoned by another tool or person. Farrier never removes such a cordon.
     #[serde(alias = "theirs")]
     External {
-        /// Who, as far as the scheduler says.
+        /// The owner, as far as the scheduler reports it.
         owner: String,
         reason: String,
     },
 }
 
-/// What a person may ask for. Who asked is in the entry.
+/// A request by an operator. The entry records who made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OperatorRequest {
-    /// Hold a node out of service.
+    /// Keep a node out of service.
     Hold { node: NodeId, reason: String },
-    /// A hold is over.
+    /// End a hold.
     Release { node: NodeId },
-    /// A node was repaired by hand and may be proven.
+    /// A node was repaired by hand and may be verified.
     Repaired {
         node: NodeId,
-        /// What was done.
         #[serde(alias = "what")]
         repair: String,
     },
-    /// A repair that waits for a person may go on.
+    /// Let a repair that needs approval proceed.
     Approve { node: NodeId },
-    /// No order that changes anything, for a while.
+    /// Suspend orders that change nodes, until a given time.
     Freeze { domain: Domain, until: Timestamp, reason: String },
-    /// A freeze is over.
+    /// End a freeze.
     #[serde(alias = "thaw")]
     Unfreeze { domain: Domain },
-    /// Prove a node now, whatever it stands.
+    /// Verify a node now, whatever its phase.
     Verify {
         node: NodeId,
         #[serde(alias = "rung")]
         level: VerificationLevel,
     },
-    /// Have something done on a node once, and tell what came of it.
+    /// Run an order once and report its result.
     #[serde(alias = "errand")]
     RunOrder {
         node: NodeId,
-        /// What: `diag` or `tune`.
+        /// `diag`, `tune` or `collect-logs`.
         #[serde(alias = "what")]
         order: OrderKind,
     },
 }
 
-/// Why an entry cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the event cannot be written as bytes")]
 pub struct EncodeError(#[source] serde_json::Error);
 
-/// Why bytes are no event.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// They are of a later version.
     #[error("the event is of version {found}, and this program knows up to {VERSION}")]
     Newer { found: u32 },
-    /// Versions count from 1.
     #[error("the event is of version 0, which there is not")]
     NoVersion,
-    /// They do not read.
     #[error("the event does not read")]
     Unreadable(#[from] serde_json::Error),
 }
@@ -393,19 +373,19 @@ struct In {
     entry: Entry,
 }
 
-/// An entry as format 1 has it.
+/// An entry of format 1.
 #[derive(Deserialize)]
 struct InV1 {
     entry: serde_json::Value,
 }
 
 impl Entry {
-    /// The bytes that the log keeps. The same entry gives the same bytes.
+    /// Encodes an entry for the log. Deterministic: equal entries give equal bytes.
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         serde_json::to_vec(&Out { v: VERSION, entry: self }).map_err(EncodeError)
     }
 
-    /// Reads what any version up to this one wrote.
+    /// Decodes any version up to [`VERSION`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let Header { v } = serde_json::from_slice(bytes)?;
         if v > VERSION {

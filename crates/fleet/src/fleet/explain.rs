@@ -1,24 +1,22 @@
-//! Why a node stands where it stands, what waits, and what would change it: for people.
+//! Explains a node's phase, what waits, and what would change it.
 
 use super::identity::{Domain, NodeId};
 use super::reason::{Rationale, Reason};
 use super::state::{FleetState, NodePhase};
 
-/// A node, explained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Where it stands.
     pub phase: NodePhase,
     pub rationale: Rationale,
-    /// The order that is on its way.
+    /// The pending order.
     pub order: Option<String>,
-    /// What should be done and is not.
+    /// The action that is due and waits.
     pub deferred: Option<Rationale>,
-    /// Of what it is a part that is to blame.
+    /// Domain faults that the node is part of.
     pub domain_faults: Vec<Reason>,
 }
 
-/// Explains a node to a caller of this scope, who sees it; none where there is no such node.
+/// Explains a node to a caller with this scope, who may see it. `None` if there is no such node.
 pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
     let order = node.orders.pending().map(|pending| {
@@ -26,7 +24,7 @@ pub fn explain(state: &FleetState, id: &NodeId, scope: &Domain) -> Option<Explan
         let what = node.describe_order(&pending.order.kind);
         format!("{what} (order {}, {how})", pending.order.generation)
     });
-    // Whoever waits for an order wants to know that the last one led to nothing.
+    // A caller who waits for an order needs to see that the last one failed.
     let failed = node.orders.failures().map(|last| {
         format!("nothing now; the last failed at {:.0}: {}", last.at, last.reason.redacted(scope))
     });

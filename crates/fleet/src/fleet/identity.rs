@@ -1,11 +1,10 @@
-//! Who and where: names of nodes, pools and tenants, and the domains that can fail as one.
+//! Names of nodes, pools and tenants, node locations, and failure domains.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text is no name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no name of a {what}: 1 to 63 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
@@ -15,7 +14,7 @@ pub struct NameError {
     text: String,
 }
 
-/// Longest name: that of a host.
+/// Length of the longest host name label.
 const NAME_MAX: usize = 63;
 
 fn checked(what: &'static str, text: &str) -> Result<String, NameError> {
@@ -38,7 +37,6 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -80,12 +78,12 @@ name!(
     "node"
 );
 name!(
-    /// Nodes that are used alike and have one policy.
+    /// Nodes with the same use and the same policy.
     Pool,
     "pool"
 );
 name!(
-    /// Whose work runs there.
+    /// The owner of the work on a node.
     Tenant,
     "tenant"
 );
@@ -95,7 +93,7 @@ name!(
     "site, rack, switch or NVLink domain"
 );
 
-/// Where a node stands, and whose it is. What nobody told is not known, and no domain.
+/// Location and owner of a node. An unset field is unknown, and adds no domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Location {
@@ -109,18 +107,18 @@ pub struct Location {
     pub rack: Option<Unit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Unit>,
-    /// The NVLink domain that spans several nodes.
+    /// An NVLink domain that spans several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<Unit>,
 }
 
 impl Location {
-    /// A place of which only the pool is known.
+    /// A location of which only the pool is known.
     pub fn in_pool(pool: Pool) -> Self {
         Self { pool, tenant: None, site: None, rack: None, leaf: None, nvlink: None }
     }
 
-    /// The place with what somebody tells of it: the pool, and the rest as far as it is told. What they do not tell stays.
+    /// Takes the pool and every set field of `update`, and keeps the rest.
     #[must_use]
     pub fn updated_with(self, update: &Self) -> Self {
         let update = update.clone();
@@ -134,12 +132,12 @@ impl Location {
         }
     }
 
-    /// Whether more is told than the pool.
+    /// Whether any field besides the pool is set.
     pub fn has_more_than_pool(&self) -> bool {
         *self != Self::in_pool(self.pool.clone())
     }
 
-    /// Every domain that the node is in, the fleet first, the smallest last.
+    /// Every domain that the node is in, from the fleet down to the smallest.
     pub fn domains(&self) -> Vec<Domain> {
         let mut domains = vec![Domain::Fleet, Domain::Pool(self.pool.clone())];
         domains.extend(self.tenant.clone().map(Domain::Tenant));
@@ -151,31 +149,32 @@ impl Location {
     }
 }
 
-/// A set of nodes for which there is a limit, or which can fail as one. Written as `fleet` or `rack:r1`.
+/// A set of nodes that a limit applies to, or that can fail together. Written as `fleet` or
+/// `rack:r1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Domain {
     Fleet,
     Pool(Pool),
-    /// A tenant's.
+    /// Nodes of a tenant.
     Tenant(Tenant),
-    /// A building.
+    /// Nodes in one building.
     Site(Unit),
-    /// Behind one leaf switch.
+    /// Nodes behind one leaf switch.
     Leaf(Unit),
-    /// In one rack.
+    /// Nodes in one rack.
     Rack(Unit),
-    /// In one NVLink domain.
+    /// Nodes in one NVLink domain.
     Nvlink(Unit),
 }
 
 impl Domain {
-    /// Whether there is something that its nodes share and that can fail.
+    /// Whether its nodes share equipment that can fail.
     pub fn fails_as_one(&self) -> bool {
         matches!(self, Self::Site(_) | Self::Leaf(_) | Self::Rack(_) | Self::Nvlink(_))
     }
 
-    /// Its kind, as policies name it.
+    /// The kind, as in policies.
     pub fn kind(&self) -> DomainKind {
         match self {
             Self::Fleet => DomainKind::Fleet,
@@ -189,15 +188,12 @@ impl Domain {
     }
 }
 
-/// Why a text is no domain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DomainError {
-    /// There is no such kind.
     #[error(
         "`{0}` is no domain: `fleet`, or `pool:`, `tenant:`, `site:`, `leaf:`, `rack:` or `nvlink:` and a name"
     )]
     Kind(String),
-    /// The name is none.
     #[error(transparent)]
     Name(#[from] NameError),
 }
@@ -257,7 +253,6 @@ impl fmt::Display for Domain {
     }
 }
 
-/// The kind of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DomainKind {
@@ -270,16 +265,14 @@ pub enum DomainKind {
     Nvlink,
 }
 
-/// Who did or asked something.
+/// Who caused an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Actor {
-    /// A person, by the name of the token.
+    /// A person, by token name.
     #[serde(alias = "person")]
     User(String),
-    /// A node's agent.
     Node(NodeId),
-    /// The server itself.
     Server,
 }
 

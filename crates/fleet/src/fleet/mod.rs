@@ -1,14 +1,15 @@
-//! The whole fleet: what happened (events), what is so (state), what to do (decisions).
+//! The fleet: events (inputs), state (a fold over them) and decisions.
 //!
 //! ```text
-//! agents, people, schedulers ─> Event ─┐
-//!                                      ├─ FleetState::apply ─> FleetState ─┐
-//!                  log ── Entry ───────┘                                   ├─ decide ─> Event + Report
-//!                                                   Policy, now ───────────┘     (back into the log)
+//! agents, operators, schedulers ─> Event ─┐
+//!                                         ├─ FleetState::apply ─> FleetState ─┐
+//!                        log ── Entry ────┘                                   ├─ decide
+//!                                                     Policy, now ────────────┘    │
+//!                                                         log <── Event + Report ──┘
 //! ```
 //!
-//! The log is the truth: state is a fold over it, and a decision is a function of state, policy and `now`. Whatever
-//! a decision read is an event, so that a replay decides the same.
+//! The log is the source of truth. State is a fold over it, and a decision is a function of state,
+//! policy and `now`. Every input of a decision is an event, so a replay reaches the same decisions.
 
 pub mod access;
 pub mod decide;

@@ -1,4 +1,4 @@
-//! What a node's agent is told to do, and what it answers.
+//! Orders to a node's agent, and their status.
 
 use std::fmt;
 
@@ -11,27 +11,27 @@ use super::identity::NodeId;
 use super::reason::{Reason, bounded};
 use crate::health::GpuUuid;
 
-/// One order. A node has at most one at a time; the agent refuses a generation that is not higher than its last.
+/// An order. A node has at most one at a time. The agent refuses a generation that is not higher
+/// than its last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
     pub node: NodeId,
-    /// Counts up on each node, for ever. With the node it is the order's name.
+    /// Increases per node and never restarts. Node and generation identify an order.
     pub generation: u64,
-    /// What to do.
     #[serde(alias = "what")]
     pub kind: OrderKind,
-    /// The boot in which it holds, where it must not outlive a reboot.
+    /// The boot that the order is valid in, if it must not outlive a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
-    /// Until when it may be begun, and must be answered.
+    /// Deadline to start the order and to report its final status.
     pub lease_until: Timestamp,
-    /// Why: for the scheduler's reason and the node's log.
+    /// Passed on to the scheduler as its reason, and to the node's log.
     #[serde(deserialize_with = "reason_or_sentence")]
     pub reason: Reason,
 }
 
-/// A reason; or a sentence, as logs and journals of format 1 have it.
+/// Accepts a reason, or a sentence as in logs and journals of format 1.
 fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::Error> {
     struct Either;
 
@@ -54,60 +54,62 @@ fn reason_or_sentence<'de, D: Deserializer<'de>>(from: D) -> Result<Reason, D::E
     from.deserialize_any(Either)
 }
 
-/// What an order asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderKind {
-    /// No new work, with our mark on it.
+    /// Cordon the node, as Farrier.
     Cordon,
-    /// Wait until the work that is there has ended or was moved.
+    /// Wait until running work has ended or moved.
     Drain {
-        /// How long the work may take.
+        /// How long running work may take.
         wait_s: u32,
     },
-    /// Reset a GPU.
-    ResetGpu { gpu: GpuUuid },
-    /// Reboot the node.
+    ResetGpu {
+        gpu: GpuUuid,
+    },
     Reboot,
-    /// Start a service anew.
-    RestartService { unit: String },
-    /// Prove the node.
+    /// Restart a systemd unit.
+    RestartService {
+        unit: String,
+    },
+    /// Run a verification level.
     Verify {
         #[serde(alias = "rung")]
         level: VerificationLevel,
     },
-    /// Take note that a person has repaired the node: what waited for a part is over, and what is counted begins anew.
+    /// Record a manual repair: the agent clears findings that wait for a part and resets its
+    /// counters.
     #[serde(alias = "note-repair")]
     AcknowledgeRepair {
-        /// What was done, in that person's words.
+        /// What was done, in the operator's words.
         #[serde(alias = "what")]
         repair: String,
     },
-    /// New work again: only where the mark is ours.
+    /// Remove the cordon, only if Farrier set it.
     Uncordon,
-    /// Test the GPUs with work, and tell what they reach.
+    /// Test the GPUs under load and report the results.
     Diag {
-        /// How thorough, 1 to 3.
+        /// Diag level, 1 to 3.
         level: u8,
-        /// How long the load of level 3 lasts.
+        /// Duration of the level 3 load.
         minutes: u32,
     },
-    /// Make the node right for its work.
+    /// Apply a settings profile.
     Tune {
-        /// The profile, of those that come with farrier.
+        /// A built-in profile.
         profile: String,
     },
-    /// Gather what an engineer asks for first, and send it.
+    /// Collect a log bundle for an engineer, and upload it.
     CollectLogs,
 }
 
 impl OrderKind {
-    /// Whether both are orders of one kind, whatever their parameters.
+    /// Whether both are of the same kind, whatever their parameters.
     pub(crate) fn same_kind(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// As a reason names it: with a person's words cut to what a reason may hold.
+    /// For use in a reason: operator text is cut to the limit of reasons.
     #[must_use]
     pub(crate) fn brief(&self) -> Self {
         match self {
@@ -118,7 +120,7 @@ impl OrderKind {
         }
     }
 
-    /// The row of this kind: all that decisions know of an order kind.
+    /// The properties of this kind, which decisions go by.
     pub fn spec(&self) -> OrderSpec {
         match self {
             Self::Cordon => OrderSpec::controller("cordon"),
@@ -152,52 +154,48 @@ impl OrderKind {
         }
     }
 
-    /// Whether it takes effect on the node, and is not only a look.
+    /// Whether it changes the node beyond its cordon.
     pub fn changes(&self) -> bool {
         self.spec().effect != Effect::Observe
     }
 
-    /// Whether it is only ever given because a person wants it.
+    /// Whether only operators request it.
     pub fn is_operator_requested(&self) -> bool {
         self.spec().origin == Origin::Operator
     }
 
-    /// What a test with work verifies.
+    /// The verification level that the order's result counts as.
     pub fn verifies(&self) -> Option<VerificationLevel> {
         self.spec().verifies
     }
 
-    /// Whether it is meant to mend something.
     pub fn is_repair(&self) -> bool {
         self.spec().effect == Effect::Repair
     }
 }
 
-/// What decisions know of an order kind. A new kind adds a variant and a row here; the agent adds an
+/// Properties of an order kind. A new kind adds a variant and a row here; the agent adds an
 /// executor to its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderSpec {
     /// The stable code, as in JSON.
     pub code: &'static str,
-    /// What it does to the node.
     pub effect: Effect,
-    /// Who asks for it.
     pub origin: Origin,
-    /// On which nodes it may run.
     pub node: NodeUse,
-    /// How long it may take beyond the lease of its pool.
+    /// Time it may take on top of its pool's lease.
     pub work_s: u32,
     /// The verification level that its result counts as.
     pub verifies: Option<VerificationLevel>,
-    /// Whether the node sends a file to the server before it answers.
+    /// Whether the node uploads a file before it reports the result.
     pub has_artifact: bool,
-    /// Whether it waits for long without an effect, so that an operator's order that runs on any node
-    /// takes its place. It is ordered again afterwards.
+    /// Whether the order waits long without an effect. An operator-requested order that runs on any
+    /// node then supersedes it, and the controller issues it again afterwards.
     pub yields: bool,
 }
 
 impl OrderSpec {
-    /// The outcome of a decision, which reads or changes only whether the node gets work.
+    /// An order of the controller that reads, or changes only the cordon.
     fn controller(code: &'static str) -> Self {
         Self {
             code,
@@ -211,43 +209,40 @@ impl OrderSpec {
         }
     }
 
-    /// The outcome of a decision, which is meant to clear a fault.
+    /// An order of the controller that is meant to clear a fault.
     fn repair(code: &'static str) -> Self {
         Self { effect: Effect::Repair, node: NodeUse::Idle, ..Self::controller(code) }
     }
 
-    /// What an operator asks for.
+    /// An order that an operator requests.
     fn operator(code: &'static str) -> Self {
         Self { origin: Origin::Operator, ..Self::controller(code) }
     }
 }
 
-/// What an order does to its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It reads, or changes only whether the node gets work.
+    /// Reads, or changes only the cordon.
     Observe,
-    /// It changes settings.
+    /// Changes settings.
     Change,
-    /// It is meant to clear a fault.
+    /// Meant to clear a fault.
     Repair,
 }
 
-/// Who asks for an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The controller, as the outcome of a decision.
+    /// The controller, by a decision.
     Controller,
-    /// An operator. It is carried out once, whatever comes of it.
+    /// An operator. It runs once and is not retried.
     Operator,
 }
 
-/// On which nodes an order may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeUse {
-    /// On any, also under work.
+    /// Any node, also under load.
     Any,
-    /// On a node that is cordoned and drained.
+    /// A cordoned and drained node.
     Idle,
 }
 
@@ -270,7 +265,7 @@ impl fmt::Display for OrderKind {
     }
 }
 
-/// A time as people say it: in the largest unit that it is whole in.
+/// A duration in the largest unit that divides it.
 pub(crate) fn span(seconds: u32) -> String {
     match seconds {
         0 => "0 s".to_owned(),
@@ -281,11 +276,10 @@ pub(crate) fn span(seconds: u32) -> String {
     }
 }
 
-/// How far a node is proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerificationLevel {
-    /// Coherence: loaded = on disk = library.
+    /// Coherence: the loaded driver, the driver on disk and the libraries match.
     V0,
     /// Devices: count, identity, settings, fabric, no new Xid.
     V1,
@@ -306,23 +300,23 @@ impl fmt::Display for VerificationLevel {
     }
 }
 
-/// What became of an order.
+/// Status of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderStatus {
-    /// It is in the agent's journal and will be done.
+    /// In the agent's journal; it will run.
     Accepted,
-    /// It was done, or was so already. A verification passed.
+    /// It succeeded, or there was nothing to do. A verification passed.
     Done {
-        /// What was seen afterwards.
+        /// What the agent observed afterwards.
         evidence: String,
     },
-    /// It was tried and did not come about. A verification failed.
+    /// It ran and failed. A verification failed.
     Failed {
         #[serde(alias = "why")]
         reason: String,
     },
-    /// It was not begun, and nothing has changed.
+    /// It did not start, and nothing changed.
     Refused {
         #[serde(alias = "why")]
         reason: String,

@@ -1,4 +1,5 @@
-//! What may be decided without a person, how fast, and how much at once. Data with an owner; the defaults are careful.
+//! What the controller may decide alone, how fast, and for how many nodes at once. The defaults are
+//! conservative.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +9,26 @@ use super::identity::{DomainKind, Pool};
 use super::order::{OrderKind, VerificationLevel};
 use super::window::Window;
 
-/// The rules of change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// How many nodes may be out of service at once, by kind of domain. All that apply must hold.
+    /// How many nodes may be out of service at once, by kind of domain. Every matching budget
+    /// applies.
     #[serde(alias = "breakers")]
     pub disruption_budgets: BTreeMap<DomainKind, DisruptionBudget>,
-    /// How pools are treated that have no entry of their own.
+    /// For pools without an entry in `pools`.
     pub pools_default: PoolPolicy,
-    /// By pool.
     pub pools: BTreeMap<Pool, PoolPolicy>,
-    /// When what nodes share is to blame.
+    /// When a shared failure domain explains a symptom.
     #[serde(alias = "blame")]
     pub common_cause: CommonCausePolicy,
-    /// When a node fails too often to be trusted.
+    /// When a node counts as a lemon.
     pub lemon: LemonPolicy,
-    /// Services whose restart mends a finding, by the finding's code.
+    /// Systemd units whose restart repairs a finding, by finding code.
     pub services: BTreeMap<String, String>,
 }
 
 impl Policy {
-    /// The policy of a pool.
     pub fn for_pool(&self, pool: &Pool) -> &PoolPolicy {
         self.pools.get(pool).unwrap_or(&self.pools_default)
     }
@@ -55,19 +54,19 @@ impl Default for Policy {
     }
 }
 
-/// The most that may be out of service at once.
+/// How many nodes of a domain may be out of service at once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisruptionBudget {
-    /// As a share of the nodes; rounded down, but one node may always go.
+    /// Share of the domain's nodes, rounded down, but at least one node.
     pub share: f64,
-    /// As a number.
+    /// Absolute limit. The lower of both applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
 }
 
 impl DisruptionBudget {
-    /// The most of so many.
+    /// The limit for a domain with this many members.
     pub fn limit(&self, members: u32) -> u32 {
         let share = (f64::from(members) * self.share.clamp(0.0, 1.0)).floor();
         #[expect(
@@ -80,53 +79,53 @@ impl DisruptionBudget {
     }
 }
 
-/// How far the server may go by itself.
+/// What the controller may do without an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Autonomy {
-    /// Says what it would do, and orders nothing.
+    /// Reports what it would do, and orders nothing.
     Observe,
-    /// Takes nodes out of service, and leaves the repair to people.
+    /// Takes nodes out of service, and leaves repairs to people.
     Quarantine,
-    /// Repairs, proves and returns.
+    /// Repairs, verifies and returns nodes to service.
     Repair,
 }
 
-/// How the nodes of a pool are treated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolPolicy {
-    /// How far without a person.
     pub autonomy: Autonomy,
-    /// Whether a reboot waits for a person.
+    /// Whether a reboot needs an approval.
     #[serde(alias = "approve_reboot")]
     pub reboot_needs_approval: bool,
-    /// When nodes may be repaired by order; none: at any time. What a person approves does not wait for it.
+    /// When repair orders may run; empty means any time. An approved repair does not wait for a
+    /// window.
     pub repair_windows: Vec<Window>,
-    /// How long work may take to end.
+    /// How long running work may take to end.
     #[serde(alias = "drain_wait_s")]
     pub drain_timeout_s: u32,
-    /// How long a node may be silent before it is taken out.
+    /// How long heartbeats may be missing before the node is quarantined.
     #[serde(alias = "silent_s")]
     pub heartbeat_timeout_s: u32,
-    /// How long a doubt may last before the node is taken out.
+    /// How long a node may stay suspect before it is quarantined.
     #[serde(alias = "suspect_s")]
     pub suspect_timeout_s: u32,
     /// How long findings may take to clear after a repair.
     pub settle_s: u32,
-    /// How long an order may go unanswered; draining has its own time on top.
+    /// How long an order may stay unanswered. Drains add their own timeout.
     pub lease_s: u32,
-    /// How often an order that fails is tried.
+    /// How often a failing order is attempted.
     #[serde(alias = "tries")]
     pub max_attempts: u32,
-    /// How long until it is tried again; doubled each time.
+    /// Delay before the first retry; doubles with each failure.
     #[serde(alias = "retry_s")]
     pub retry_backoff_s: u32,
-    /// What a node must pass to be in service.
+    /// Levels that a node must pass to be in service.
     #[serde(alias = "prove")]
     pub required_verifications: Vec<VerificationLevel>,
-    /// Whether a node that joins is cordoned until it is verified: for pools whose nodes come up empty. Without it a node that joins
-    /// takes work as it did before it was managed, and installing agents on a busy fleet cordons nothing.
+    /// Whether joining nodes are cordoned until they are verified; meant for pools whose nodes come
+    /// up empty. Otherwise a joining node keeps taking work, so installing agents on a busy fleet
+    /// cordons nothing.
     pub cordon_joining: bool,
 }
 
@@ -149,15 +148,15 @@ impl Default for PoolPolicy {
     }
 }
 
-/// When what nodes share is to blame and not the nodes.
+/// When a shared failure domain, not its nodes, explains a symptom. All three conditions must hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommonCausePolicy {
-    /// At least so many nodes of the domain.
+    /// Minimum number of affected nodes of the domain.
     pub nodes: u32,
-    /// And this share of it.
+    /// Minimum share of affected nodes of the domain.
     pub share: f64,
-    /// Within this time.
+    /// The nodes must begin to show the symptom within this time.
     pub window_s: u32,
 }
 
@@ -167,13 +166,13 @@ impl Default for CommonCausePolicy {
     }
 }
 
-/// When a node fails too often to be trusted with a repair.
+/// When a node fails too often to be repaired again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LemonPolicy {
-    /// Over this time.
+    /// Period to count quarantines over.
     pub days: u32,
-    /// So many times out of service for a fault.
+    /// Quarantines in that period.
     pub quarantines: u32,
 }
 
@@ -185,12 +184,12 @@ impl Default for LemonPolicy {
 }
 
 impl PoolPolicy {
-    /// How long an order may go unanswered, with the time that its work takes.
+    /// Lease of an order, including the time that its work takes.
     pub fn lease_for(&self, what: &OrderKind) -> u32 {
         self.lease_s.saturating_add(what.spec().work_s)
     }
 
-    /// How long to wait after so many failures.
+    /// Back-off after this many failures: exponential, capped at 64 times the initial delay.
     pub fn retry_backoff_after(&self, failures: u32) -> u32 {
         let doublings = failures.saturating_sub(1).min(6);
         self.retry_backoff_s.saturating_mul(1 << doublings)

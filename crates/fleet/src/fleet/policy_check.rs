@@ -1,9 +1,8 @@
-//! Whether a policy can be meant: what a typing error would make of a fleet is refused before it is in force.
+//! Validates a policy before it takes effect: rejects values that can only be typing errors.
 
 use super::policy::{Policy, PoolPolicy};
 use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 
-/// What is wrong with a policy, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct PolicyError {
@@ -13,17 +12,17 @@ pub struct PolicyError {
     pub what: String,
 }
 
-/// A year: no time that is waited for is longer.
+/// One year: the upper bound of every duration.
 const TIME_S_MAX: u32 = 365 * 86_400;
-/// Pools, and services, that have an entry.
+/// Entries in `pools`, and in `services`.
 const ENTRIES_MAX: usize = 10_000;
 /// Windows of one pool.
 const WINDOWS_MAX: usize = 50;
-/// Names of services and codes.
+/// Length of unit names and finding codes.
 const NAME_MAX: usize = 128;
 
 impl Policy {
-    /// The first thing that cannot be meant.
+    /// Returns the first invalid value.
     pub fn check(&self) -> Result<(), PolicyError> {
         for (kind, breaker) in &self.disruption_budgets {
             share(&format!("disruption_budgets.{kind:?}.share").to_lowercase(), breaker.share)?;
@@ -33,7 +32,7 @@ impl Policy {
         for (name, policy) in &self.pools {
             pool(&format!("pools.{name}"), policy)?;
         }
-        // One node cannot show that a switch is to blame.
+        // A single node cannot indicate a common cause.
         number("blame.nodes", self.common_cause.nodes, 2, 1_000_000)?;
         share("blame.share", self.common_cause.share)?;
         number("blame.window_s", self.common_cause.window_s, 1, TIME_S_MAX)?;
@@ -93,7 +92,7 @@ fn within(at: &str, found: usize, least: usize, most: usize) -> Result<(), Polic
     wrong_unless(is_within, at, || format!("expected {least} to {most} of them, found {found}"))
 }
 
-/// A service is restarted by root on every node: nothing but a name of a unit is passed on.
+/// Root restarts the unit on every node, so only a plain unit name is passed on.
 fn service(at: &str, unit: &str) -> Result<(), PolicyError> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "@._-".contains(letter);
     let stem = unit.strip_suffix(".service").unwrap_or_default();

@@ -1,20 +1,23 @@
-//! Limits that agents and the server share about reconnecting.
+//! Reconnect limits that agents and the server share.
 
-/// Longest back-off of an agent: the most seconds between two connection attempts while nothing urgent waits.
+/// Longest back-off of an agent, in seconds, between two connection attempts while nothing urgent
+/// waits.
 ///
-/// 30 s bounds how long a node is out of contact after a server restart, and spreads the 20,000 connections that one server takes
-/// over half a minute.
+/// 30 s bounds how long a node is disconnected after a server restart, and spreads the 20,000
+/// connections that one server takes over half a minute.
 pub const RECONNECT_WAIT_MAX_S: u32 = 30;
 
-/// Shortest heartbeat timeout (`silent_s`) that a policy may set.
+/// Shortest heartbeat timeout (`heartbeat_timeout_s`) that a policy may set.
 ///
-/// A node becomes suspect after a third of its heartbeat timeout. That third must cover the longest back-off, or a server restart
-/// makes suspects of healthy nodes.
+/// A node becomes suspect after a third of its heartbeat timeout. That third must cover the longest
+/// back-off; otherwise a server restart makes healthy nodes suspect.
 pub const HEARTBEAT_TIMEOUT_MIN_S: u32 = 3 * RECONNECT_WAIT_MAX_S;
 
-/// Seconds over which the agents of a fleet spread their first connection attempt after a lost session.
+/// Seconds over which the agents of a fleet spread their first connection attempt after a lost
+/// session.
 ///
-/// A TLS handshake costs about a millisecond of one core, so 1,000 agents a second keep one core busy.
+/// A TLS handshake costs about a millisecond of one core, so 1,000 agents a second keep one core
+/// busy.
 pub fn reconnect_spread_s(nodes: usize) -> u32 {
     let seconds = u32::try_from(nodes.div_ceil(1000)).unwrap_or(u32::MAX);
     seconds.clamp(1, RECONNECT_WAIT_MAX_S)

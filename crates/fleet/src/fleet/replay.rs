@@ -1,5 +1,5 @@
-//! The log again, from its beginning: the same inputs must lead to the same decisions and the same state, where this version of the logic
-//! decided on them.
+//! Replays the log: the same inputs must lead to the same decisions and state, for batches that
+//! this version of the logic decided.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,6 @@ use super::decide::{LOGIC_VERSION, decide};
 use super::event::{Entry, Event};
 use super::state::FleetState;
 
-/// A log that is read again.
 #[derive(Debug, Default)]
 pub struct Replay {
     state: FleetState,
@@ -15,42 +14,42 @@ pub struct Replay {
     not_rederived: u64,
 }
 
-/// Where the log says something else than would be decided.
+/// A batch whose recorded decisions differ from the replayed ones.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the batch at entry {batch} holds other decisions than its inputs lead to")]
 pub struct Divergence {
-    /// The batch.
     pub batch: u64,
-    /// What would be decided on its inputs.
+    /// Decisions of the replay.
     pub decided: Vec<Event>,
-    /// What the log says was decided.
+    /// Decisions in the log.
     pub recorded: Vec<Event>,
 }
 
 impl Replay {
-    /// From a state on, which an archive leads to.
+    /// Starts from a state, such as the one an archive ends with.
     pub fn on(state: FleetState) -> Self {
         Self { state, batch: Vec::new(), not_rederived: 0 }
     }
 
-    /// The state, with all that was taken in.
+    /// The state after all entries so far.
     pub fn settled(&mut self) -> Result<&FleetState, Box<Divergence>> {
         self.judge()?;
         Ok(&self.state)
     }
 
-    /// Goes on from a state instead of its own: the one that the next log begins with.
+    /// Continues from another state: the base snapshot of the next log.
     #[must_use]
     pub fn go_on_from(self, state: FleetState) -> Self {
         Self { state, ..self }
     }
 
-    /// Entries of batches that another version of the logic decided: they are folded, and not decided on again.
+    /// Entries of batches that another version of the logic decided. They are applied, not decided
+    /// again.
     pub fn not_rederived(&self) -> u64 {
         self.not_rederived
     }
 
-    /// Takes the next entry. What was decided is judged when its batch is whole.
+    /// Applies the next entry. Decisions are compared once their batch is complete.
     pub fn take(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
         let begins = self.batch.first().is_some_and(|first| first.batch != entry.batch);
         if begins {
@@ -60,7 +59,6 @@ impl Replay {
         Ok(())
     }
 
-    /// The state at the end of the log.
     pub fn finish(mut self) -> Result<FleetState, Box<Divergence>> {
         self.judge()?;
         Ok(self.state)

@@ -1,4 +1,4 @@
-//! When a pool lets its nodes be changed: times of the week, in UTC, so that a log decides the same wherever it is read.
+//! Repair windows of a pool: weekly, in UTC, so that a replay decides the same everywhere.
 
 use std::fmt;
 
@@ -7,36 +7,28 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A time of the week.
+/// A weekly window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// The days on which it opens; none: on every day.
+    /// Days on which it opens; empty means every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub days: Vec<Day>,
-    /// When it opens, such as `22:00`, in UTC.
+    /// Opening time in UTC, such as `22:00`.
     pub from: Time,
-    /// For how many hours.
+    /// Duration in hours.
     pub hours: u32,
 }
 
-/// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Day {
-    /// Monday.
     Mon,
-    /// Tuesday.
     Tue,
-    /// Wednesday.
     Wed,
-    /// Thursday.
     Thu,
-    /// Friday.
     Fri,
-    /// Saturday.
     Sat,
-    /// Sunday.
     Sun,
 }
 
@@ -63,12 +55,12 @@ impl fmt::Display for Window {
     }
 }
 
-/// When one of the windows opens next; none: one is open, or there are none to wait for.
+/// When the next window opens. `None` if one is open, or if there are no windows.
 pub(super) fn opens(windows: &[Window], now: Timestamp) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
     let today = now.to_zoned(TimeZone::UTC).date();
     for window in windows {
-        // Yesterday's may be open still; in a week each has opened.
+        // Yesterday's window may still be open. Within a week every window has opened.
         for ahead in -1..=7_i64 {
             let Ok(day) = today.checked_add(SignedDuration::from_hours(24 * ahead)) else {
                 continue;

@@ -1,4 +1,4 @@
-//! What is wrong, since when, on what evidence, and what to do.
+//! Findings: what is wrong, since when, the evidence, and the action to take.
 
 use farrier_facts::node::Reading;
 pub use farrier_facts::xid::{Action, Severity};
@@ -8,70 +8,66 @@ use serde::{Deserialize, Serialize};
 use super::observation::{NvmlXid, Subject};
 use super::signal::Signal;
 
-/// The number of the server's own finding of a node: 2^53 - 1, the largest integer that every JSON reader keeps exactly.
-/// Agents number their findings from 0 upwards and stay below it.
+/// ID of the server's own finding about a node: 2^53 - 1, the largest integer that every JSON
+/// parser keeps exact. Agents number their findings from 0 and stay below it.
 pub const SERVER_FINDING_ID: u64 = (1 << 53) - 1;
 
-/// Something that is, or was, wrong. One for each code, subject and detail.
+/// Something that is, or was, wrong. There is one per code, subject and detail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
-    /// Unique on the node, in the order of opening.
+    /// Unique on the node, in order of opening.
     pub id: u64,
     /// The rule, such as `gpu.ecc-uncorrected`.
     pub code: String,
-    /// What tells findings of one rule and subject apart, such as `Xid 48`; often empty.
+    /// Distinguishes findings of one rule and subject, such as `Xid 48`; often empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// What it is about.
     pub subject: Subject,
-    /// A fault, or advice on what would make work faster.
+    /// A fault, or advice to improve performance.
     pub kind: FindingKind,
     pub severity: Severity,
-    /// How bad it is without the configuration, where that says otherwise: what a job is asked to save does not go by who
-    /// wants to be woken.
+    /// Severity before a configuration override; `None` if there is none. Checkpoint requests go by
+    /// this one, not by what the operator wants alerts for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_severity: Option<Severity>,
-    /// What it means, in words.
+    /// What it means.
     pub text: String,
-    /// What to do.
     pub action: Action,
-    /// What would help, where more is known than the action says.
+    /// A more specific fix than the action, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// What the rule asks for, whatever the driver says.
+    /// The rule's action, before the driver's takes precedence.
     pub rule_action: Action,
-    /// Who says so: the driver's own verdict outranks the rule's.
+    /// Who chose the action. The driver's recovery action takes precedence over the rule's.
     pub action_by: ActionBy,
-    /// The observations behind it, newest last.
+    /// Observations behind it, newest last.
     pub evidence: Vec<Evidence>,
-    /// When it was opened.
     pub first_seen: Timestamp,
-    /// When it was last seen to hold.
+    /// When the condition last held.
     pub last_seen: Timestamp,
-    /// The boot in which it was opened, and when in it; none in what an older agent wrote.
+    /// Boot in which it opened, and the time within it. `None` from agents that predate the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_in: Option<InBoot>,
-    /// The boot in which it was last seen to hold, and when in it; likewise.
+    /// Boot in which it last held, and the time within it. `None` from agents that predate the
+    /// field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_in: Option<InBoot>,
-    /// How often it happened, or how many times it was found anew.
+    /// How often it happened, or was detected again.
     pub count: u64,
-    /// What would clear it, in words.
+    /// What would clear it.
     pub clears: String,
-    /// When and why it was cleared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleared: Option<Cleared>,
 }
 
 impl Finding {
-    /// Whether it still holds.
     pub fn is_open(&self) -> bool {
         self.cleared.is_none()
     }
 
-    /// Estimates how many bytes it takes in the log, which is JSON: its texts, and what every
-    /// finding has beside them. Few findings take more.
+    /// Estimates its size in the log, which is JSON: its texts plus a fixed part. Few findings are
+    /// larger.
     pub fn estimated_bytes(&self) -> usize {
         let texts = [&self.code, &self.detail, &self.text, &self.clears];
         let why = self.cleared.as_ref().map(|it| &it.why);
@@ -82,12 +78,12 @@ impl Finding {
     }
 }
 
-/// Times, numbers, the subject and names of fields of a finding.
+/// Fixed part of a finding: times, numbers, subject and field names.
 const FINDING_BYTES: usize = 512;
-/// Those of a piece of evidence.
+/// Fixed part of a piece of evidence.
 const EVIDENCE_BYTES: usize = 256;
 
-/// A text in JSON, without its quotation marks.
+/// Length of a text in JSON, without quotation marks.
 fn json_bytes(text: &str) -> usize {
     let bytes = |byte| match byte {
         b'"' | b'\\' => 2,
@@ -98,61 +94,56 @@ fn json_bytes(text: &str) -> usize {
     text.bytes().map(bytes).sum()
 }
 
-/// A moment of a boot: no change of the wall clock moves it.
+/// A time within a boot. Wall clock changes do not affect it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InBoot {
     pub boot: String,
-    /// Milliseconds since it began.
+    /// Milliseconds since boot.
     pub steady_ms: i64,
 }
 
-/// A fault or advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingKind {
-    /// Something is wrong.
     Fault,
-    /// Nothing is wrong, and something could be better.
+    /// Nothing is wrong, but something could be better.
     Advice,
 }
 
-/// Who chose the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActionBy {
-    /// The rule.
     Rule,
     /// The driver, through its recovery action.
     Driver,
 }
 
-/// An observation behind a finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
     /// A value of a signal, as the rule saw it.
     Signal {
         signal: Signal,
-        /// What was seen, in words; empty in what an older agent wrote.
+        /// A description; empty from agents that predate the field.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         text: String,
-        /// What was made of it, such as `rate over 60 s`; empty for the value itself.
+        /// How the value was computed, such as `rate over 60 s`; empty for the latest value.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         measure: String,
         value: Reading<f64>,
-        /// What it was held against.
+        /// The limit that the rule compared it with.
         limit: f64,
-        /// What the number does not say, such as the call that is stuck.
+        /// Details that the number lacks, such as the call that is stuck.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
         at: Timestamp,
     },
-    /// What the kernel log said.
+    /// A line of the kernel log.
     Kernel {
         /// The decoded event's text.
         text: String,
-        /// The line itself, or the first of several; a long one is cut.
+        /// The line, or the first of several; long lines are cut.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         line: String,
         /// The process that the line names.
@@ -162,16 +153,15 @@ pub enum Evidence {
         process: Option<String>,
         at: Timestamp,
     },
-    /// An Xid that NVML reported and the kernel log did not. Journals of version 1 have it as
+    /// An Xid that NVML reported and the kernel log did not. Journals of version 1 store it as
     /// `kernel`.
     Nvml {
-        /// Which, and of which GPU.
         xid: NvmlXid,
         /// The decoded event's text.
         text: String,
         at: Timestamp,
     },
-    /// What a check of the node said.
+    /// The result of a node check.
     Check { text: String, at: Timestamp },
 }
 
@@ -180,7 +170,7 @@ impl Evidence {
         let optional = |text: &Option<String>| text.as_deref().map_or(0, json_bytes);
         let texts = match self {
             Self::Signal { text, measure, value, note, .. } => {
-                // In JSON it has names of fields beside its text.
+                // In JSON it has field names beside its text.
                 let unreadable = value.why_unreadable().map(ToString::to_string);
                 let unreadable = unreadable.map_or(0, |text| 2 * json_bytes(&text));
                 json_bytes(text) + json_bytes(measure) + unreadable + optional(note)
@@ -195,29 +185,24 @@ impl Evidence {
     }
 }
 
-/// When and why a finding was cleared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cleared {
     pub at: Timestamp,
-    /// Why, in words.
     pub why: String,
 }
 
-/// What the engine decided: a finding in its new form.
+/// A change of a finding, with its new content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// It is new.
     Opened(Finding),
     /// It got worse, happened again, or its action changed.
     Updated(Finding),
-    /// It no longer holds.
     Cleared(Finding),
 }
 
 impl Change {
-    /// The finding.
     pub fn finding(&self) -> &Finding {
         match self {
             Self::Opened(finding) | Self::Updated(finding) | Self::Cleared(finding) => finding,

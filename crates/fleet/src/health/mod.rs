@@ -1,7 +1,8 @@
-//! The health of a node: signals, rules and findings.
+//! Health of a node: signals, rules and findings.
 //!
-//! `signal` says what is watched, `observation` what was seen, `rule` and `rules` (with the data in `rules/`)
-//! what is wrong, `engine` decides, `finding` is what it says.
+//! `signal` lists what is measured, `observation` holds what collectors read, and `rule` and
+//! `rules` (with the data in `rules/`) define what is wrong. `engine` applies the rules, and
+//! `finding` is its result.
 
 pub mod engine;
 pub mod finding;

@@ -1,4 +1,4 @@
-//! What collectors saw: values of signals, events of the kernel log, results of checks.
+//! What collectors read: values of signals, events of the kernel log, and check results.
 
 use std::fmt;
 
@@ -11,33 +11,32 @@ use serde::{Deserialize, Serialize};
 use super::finding::{Action, Severity};
 use super::signal::Signal;
 
-/// When something was seen.
+/// When something was observed.
 ///
-/// Windows are measured on `steady_ms`, which no change of the wall clock moves; people are told the wall time.
+/// Windows use `steady_ms`, which wall clock changes do not affect. Output shows the wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Milliseconds since the node started; negative for what was seen before.
+    /// Milliseconds since the node started; negative for observations before that.
     pub steady_ms: i64,
-    /// The wall clock.
     pub wall: Timestamp,
 }
 
-/// The name that a GPU keeps wherever it sits: `GPU-` and a UUID.
+/// A GPU's UUID with its `GPU-` prefix. It stays the same wherever the GPU is installed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GpuUuid(pub String);
 
-/// How the name of a GPU begins whose own nobody knows.
+/// Prefix of the placeholder for an unknown UUID.
 const NAMELESS: &str = "unknown, GPU ";
 
 impl GpuUuid {
-    /// What stands for the name of a GPU that never answered: only its number is known, and only for as long as the
-    /// numbers stay.
+    /// Placeholder UUID of a GPU that never answered. Only its index is known, and only while
+    /// indices stay the same.
     pub fn nameless(index: u32) -> Self {
         Self(format!("{NAMELESS}{index}"))
     }
 
-    /// Whether it is no name, but stands for one that nobody knows.
+    /// Whether it is a placeholder for an unknown UUID.
     pub fn is_nameless(&self) -> bool {
         self.0.starts_with(NAMELESS)
     }
@@ -49,33 +48,29 @@ impl fmt::Display for GpuUuid {
     }
 }
 
-/// What an observation or a finding is about.
+/// The subject of an observation or finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
     Node,
-    /// The agent itself.
     Agent,
-    /// A GPU.
     Gpu(GpuUuid),
-    /// An NVLink.
     Link {
         gpu: GpuUuid,
         link: u32,
     },
-    /// A port of a network adapter.
     Nic {
         /// Such as `mlx5_0`.
         device: String,
         /// From 1.
         port: u32,
     },
-    /// A PCI device that no GPU in the inventory stands at, as `0000:1b:00`.
+    /// A PCI device that matches no GPU in the inventory, as `0000:1b:00`.
     Pci(String),
 }
 
 impl Subject {
-    /// The GPU that it is, or whose link it is.
+    /// The GPU itself, or the GPU of the link.
     pub fn gpu(&self) -> Option<&GpuUuid> {
         match self {
             Self::Gpu(gpu) | Self::Link { gpu, .. } => Some(gpu),
@@ -98,14 +93,14 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A value of a signal. Absent: this part does not have it. Unreadable: nobody knows it now.
+/// A value of a signal. Absent: the part does not have it. Unreadable: it is unknown now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub subject: Subject,
-    /// Which signal.
     pub signal: Signal,
     pub reading: Reading<f64>,
-    /// What the number does not say, such as the call that is stuck. Findings that rest on the value show it.
+    /// Details that the number lacks, such as the call that is stuck. Findings based on the value
+    /// show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -115,9 +110,8 @@ pub struct Sample {
 #[serde(deny_unknown_fields)]
 pub struct NvmlXid {
     pub code: u32,
-    /// The GPU that NVML reported it of.
     pub gpu: GpuUuid,
-    /// NVML's number of that GPU; none where it has left the inventory.
+    /// NVML index of that GPU. `None` if it has left the inventory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
 }
@@ -133,34 +127,31 @@ impl fmt::Display for NvmlXid {
     }
 }
 
-/// Who reported a [`KernelEvent`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventSource {
     /// The kernel log.
     KernelLog {
-        /// The line itself, or the first of several, as it can be shown.
+        /// The line, or the first of several, in printable form.
         line: String,
     },
-    /// NVML. The kernel log could not be read, or its lines were lost.
+    /// NVML, because the kernel log could not be read or lost lines.
     Nvml(NvmlXid),
 }
 
-/// What the driver or the kernel reported, and what it means.
+/// An event that the driver or the kernel reported, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelEvent {
-    /// What was reported, decoded.
     pub event: decode::Event,
-    /// Who reported it.
     pub source: EventSource,
-    /// The boot in which it was logged; repeats are told from repeats after a reboot by it.
+    /// The boot in which it was logged. Separates repeats within a boot from repeats after a
+    /// reboot.
     pub boot: String,
-    /// When, on the steady clock. Lines of the ring buffer may be older than the batch.
+    /// When it happened, by the steady clock. Lines of the ring buffer may be older than the batch.
     pub at: Moment,
 }
 
 impl KernelEvent {
-    /// The event of an Xid that NVML reported. `pci` is the address of its GPU, where NVML knows
-    /// one.
+    /// The event of an Xid that NVML reported. `pci` is the address of its GPU, if NVML knows it.
     pub fn from_nvml(
         facts: &XidFacts,
         xid: NvmlXid,
@@ -172,7 +163,7 @@ impl KernelEvent {
         Self { event, source: EventSource::Nvml(xid), boot, at }
     }
 
-    /// The GPU, where the source names it by more than an address.
+    /// The GPU, if the source names it by more than an address.
     pub fn gpu(&self) -> Option<&GpuUuid> {
         match &self.source {
             EventSource::KernelLog { .. } => None,
@@ -181,53 +172,48 @@ impl KernelEvent {
     }
 }
 
-/// A property of the node that a check found wrong. It is wrong until a later batch has it no more.
+/// A problem that a node check found. It stays open until a later check no longer reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckItem {
     /// The check's own code, such as `module-not-loaded-version`.
     pub code: String,
     pub severity: Severity,
-    /// What to do.
     pub action: Action,
-    /// What is wrong, in words.
     pub text: String,
-    /// What would help, with the command, where the check knows.
+    /// A fix with its command, if the check knows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// A GPU as it is known on the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuIdentity {
-    /// Its UUID.
     pub uuid: GpuUuid,
-    /// NVML's number of it.
+    /// NVML index.
     pub index: u32,
     /// The number in `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// `0000:1b:00.0`, as the kernel writes it; none where NVML does not tell.
+    /// PCI address in the kernel's form, `0000:1b:00.0`. `None` if NVML does not report it.
     pub pci: Option<String>,
-    /// What NVML calls it; none where it does not tell.
+    /// NVML's name for it. `None` if NVML does not report it.
     pub name: Option<String>,
 }
 
 impl GpuIdentity {
-    /// Whether an address, with or without the function, is its own.
+    /// Whether it has this PCI address, with or without the function.
     pub fn stands_at(&self, address: &str) -> bool {
         let without = |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
         self.pci.as_deref().is_some_and(|pci| without(pci) == without(address))
     }
 }
 
-/// What collectors saw since the last batch.
+/// Observations since the last batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// The GPUs, where they were counted anew.
+    /// The GPUs, if they were enumerated again.
     pub inventory: Option<Vec<GpuIdentity>>,
-    /// Values.
     pub samples: Vec<Sample>,
-    /// The kernel log, and Xids that only NVML reported.
+    /// Kernel log events, and Xids that only NVML reported.
     pub kernel: Vec<KernelEvent>,
-    /// All that a check of the whole node found wrong, where one was made.
+    /// All problems that a node check found, if one ran.
     pub checks: Option<Vec<CheckItem>>,
 }

@@ -1,4 +1,5 @@
-//! A rule: what is watched, when it is wrong, how bad that is and what to do. Rules are data in `rules/`.
+//! A rule: what it watches, when that is wrong, how bad it is and what to do. Rules are data in
+//! `rules/`.
 
 mod form;
 
@@ -13,57 +14,57 @@ use super::rules::RuleOverride;
 use super::signal::{Scope, Signal};
 use form::{ClauseForm, LimitForm};
 
-/// A rule. It has clauses over signals (`when`), or a pattern of kernel events (`on`), or neither: then it is
-/// what a check of the node becomes.
+/// A rule. It has clauses over signals (`when`), or a pattern of kernel events (`on`), or neither:
+/// then it represents results of node checks.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Stable; findings carry it.
     pub code: String,
-    /// A fault unless it says otherwise.
+    /// Defaults to a fault.
     #[serde(default = "fault")]
     pub kind: FindingKind,
-    /// How bad. Absent: as bad as the event or check says.
+    /// `None` takes the severity of the event or check.
     pub severity: Option<Severity>,
-    /// What to do. Absent: what the event or check says.
+    /// `None` takes the action of the event or check.
     pub action: Option<Action>,
-    /// What it means and what to do, in words. Absent: what the event or check says.
+    /// What it means and what to do. `None` takes the text of the event or check.
     pub text: Option<String>,
-    /// What would help, where more is known than the action says; it stands where one looks first.
+    /// A more specific fix than the action, shown first.
     pub remedy: Option<String>,
-    /// All must hold.
+    /// All clauses must hold.
     #[serde(default)]
     pub when: Vec<Clause>,
-    /// For so long without a break before it is a finding.
+    /// How long the clauses must hold without a break before a finding opens.
     #[serde(default)]
     pub for_s: u32,
-    /// For so long without a break not, before the finding is cleared.
+    /// How long they must be false without a break before the finding clears.
     #[serde(default = "clear_for_s")]
     pub clear_for_s: u32,
-    /// The kernel events that count.
+    /// Kernel events to count.
     pub on: Option<EventPattern>,
-    /// The finding stays until the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the
-    /// driver takes back the recovery action that it asked for.
+    /// Whether the finding stays open until the node reboots, the driver is reloaded, the GPU's
+    /// counters restart, or the driver withdraws its recovery action.
     #[serde(default)]
     pub until_recovery: bool,
-    /// The finding of another rule on the same subject that tells of the same, and more: while it is open this one
-    /// is not.
+    /// Finding of another rule on the same subject that reports the same fault and more. It
+    /// suppresses this one while it is open.
     pub told_by: Option<ToldBy>,
-    /// Only on GPUs whose name holds one of these; empty is all.
+    /// Only GPUs whose name contains one of these; empty means all.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Not on GPUs whose name holds one of these.
+    /// Not GPUs whose name contains one of these.
     #[serde(default)]
     pub except_models: Vec<String>,
-    /// How bad a configuration says it is, whatever stands above.
+    /// Severity that a configuration sets; it takes precedence.
     #[serde(skip)]
     pub severity_set: Option<Severity>,
-    /// What a configuration says of single events, by code such as `xid.95`.
+    /// Configuration overrides for single events, by code such as `xid.95`.
     #[serde(skip)]
     pub of_event: BTreeMap<String, RuleOverride>,
-    /// Who says so.
+    /// The source of the rule.
     pub origin: Origin,
-    /// How to see it fire on a simulated node.
+    /// How to trigger it on a simulated node.
     pub case: Case,
 }
 
@@ -71,18 +72,19 @@ fn fault() -> FindingKind {
     FindingKind::Fault
 }
 
-/// A minute: six readings of the ten-second tier.
+/// One minute: six readings of the ten-second tier.
 fn clear_for_s() -> u32 {
     60
 }
 
 impl Rule {
-    /// What its findings are about.
+    /// Scope of its findings.
     pub fn scope(&self) -> Option<Scope> {
         self.when.first().map(|clause| clause.signal.scope())
     }
 
-    /// Whether it looks at what happened in a window, which is over by itself when the window has passed, and not at what is.
+    /// Whether it counts occurrences in a window, so that it ends by itself when the window has
+    /// passed, instead of checking a current state.
     pub fn judges_happenings(&self) -> bool {
         let is_of_the_past = |clause: &Clause| match clause.measure {
             Measure::Last | Measure::Mean { .. } => false,
@@ -95,92 +97,70 @@ impl Rule {
         self.when.iter().any(is_of_the_past)
     }
 
-    /// How bad it is where `own` is what rule, event or check say, and that, where a configuration says otherwise.
+    /// The effective severity, and `own` if a configuration overrides it. `own` is the severity of
+    /// the rule, event or check.
     pub(super) fn judge(&self, event: Option<&str>, own: Severity) -> (Severity, Option<Severity>) {
         let of_event = event.and_then(|event| self.of_event.get(event)).and_then(|it| it.severity);
         let set = of_event.or(self.severity_set).unwrap_or(own);
         (set, (set != own).then_some(own))
     }
 
-    /// Whether a configuration passes over this event.
+    /// Whether a configuration disables this event.
     pub(super) fn passes_over(&self, event: &str) -> bool {
         self.of_event.get(event).is_some_and(|it| it.enabled == Some(false))
     }
 
-    /// Whether it applies to a GPU of this name.
+    /// Whether it applies to a GPU with this name.
     pub fn is_for_model(&self, name: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
         (self.models.is_empty() || named(&self.models)) && !named(&self.except_models)
     }
 }
 
-/// A finding that makes another superfluous.
+/// A finding that suppresses another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToldBy {
     /// Its rule.
     pub code: String,
-    /// What tells findings of that rule apart.
+    /// Its detail.
     pub detail: String,
 }
 
-/// What a signal must be for the rule to hold.
+/// A condition on a signal.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, try_from = "ClauseForm")]
 pub struct Clause {
     pub signal: Signal,
-    /// Made of it before it is compared.
+    /// Computed from the signal before the comparison.
     pub measure: Measure,
-    /// Counts as 1 while it has one of these bits, else as 0.
+    /// Counts as 1 while any of these bits is set, otherwise as 0.
     pub bits: Option<u64>,
-    /// How it is compared.
     pub comparison: Comparison,
     pub limit: Limit,
-    /// With what while the finding is open, so that it does not come and go.
+    /// Limit while the finding is open: hysteresis against flapping.
     pub clear: Option<f64>,
 }
 
-/// What is made of a signal before it is compared.
+/// What is computed from a signal before the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// The newest value.
+    /// The latest value.
     Last,
-    /// The mean of the last seconds.
-    Mean {
-        /// So many.
-        over_s: u32,
-    },
-    /// By how much a counter grew in the last seconds.
-    Increase {
-        /// So many.
-        over_s: u32,
-    },
-    /// By how much a counter grew each second, in the last seconds.
-    Rate {
-        /// So many.
-        over_s: u32,
-    },
-    /// In how many windows of the last seconds a counter grew by more than `each_above`.
-    Windows {
-        /// Last seconds.
-        over_s: u32,
-        /// Length of a window.
-        window_s: u32,
-        /// More than so much.
-        each_above: u32,
-    },
-    /// How often a flag fell from 1 to 0 in the last seconds.
-    Falls {
-        /// So many.
-        over_s: u32,
-    },
-    /// The rate of a counter in the last seconds as a multiple of its rate in the seconds before.
-    Growth {
-        /// Last seconds.
-        over_s: u32,
-        /// Seconds before them.
-        base_s: u32,
-    },
+    /// Mean over a window.
+    Mean { over_s: u32 },
+    /// Growth of a counter over a window.
+    Increase { over_s: u32 },
+    /// Growth of a counter per second, over a window.
+    Rate { over_s: u32 },
+    /// Number of windows, in the last `over_s` seconds, in which a counter grew by more than
+    /// `each_above`.
+    Windows { over_s: u32, window_s: u32, each_above: u32 },
+    /// How often a flag fell from 1 to 0 in a window.
+    Falls { over_s: u32 },
+    /// Rate of a counter over the last `over_s` seconds, as a multiple of its rate over the
+    /// `base_s` seconds before.
+    Growth { over_s: u32, base_s: u32 },
 }
 
 impl Measure {
@@ -197,7 +177,7 @@ impl Measure {
         }
     }
 
-    /// In words, such as `rate over 60 s`; empty for the value itself.
+    /// A description, such as `rate over 60 s`; empty for the latest value.
     pub fn words(self) -> String {
         match self {
             Self::Last => String::new(),
@@ -215,23 +195,16 @@ impl Measure {
     }
 }
 
-/// How a measure and its limit are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
-    /// More.
     Above,
-    /// As much or more.
     AtLeast,
-    /// Less.
     Below,
-    /// The same.
     Equals,
-    /// Not the same.
     Differs,
 }
 
 impl Comparison {
-    /// Whether it holds.
     pub fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::Above => value > limit,
@@ -253,64 +226,63 @@ impl Comparison {
     }
 }
 
-/// States are whole numbers and come from whole numbers: no tolerance is due.
+/// States are integers throughout, so no tolerance is needed.
 fn same(value: f64, limit: f64) -> bool {
     (value - limit).abs() < f64::EPSILON
 }
 
-/// What a measure is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, try_from = "LimitForm")]
 pub enum Limit {
-    /// A number.
     Number(f64),
     /// Another signal of the same subject.
     Signal {
         signal: Signal,
-        /// So many times it.
+        /// Factor.
         times: f64,
     },
-    /// The median of the same measure over the other subjects for which the rule's other clauses hold.
+    /// The median of the same measure over the other subjects for which the rule's other clauses
+    /// hold.
     Peers {
-        /// So many times it.
+        /// Factor.
         times: f64,
     },
 }
 
-/// As few peers as make a median mean something.
+/// Fewest peers for a meaningful median.
 pub const PEERS_MIN: usize = 3;
 
-/// The kernel events that count.
+/// Kernel events to count. All conditions must hold.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventPattern {
-    /// Of these kinds; empty is all.
+    /// Kinds; empty means all.
     #[serde(default)]
     pub kinds: Vec<decode::Kind>,
-    /// With these codes, such as `xid.79`; empty is all.
+    /// Codes, such as `xid.79`; empty means all.
     #[serde(default)]
     pub codes: Vec<String>,
-    /// As bad as this or worse.
+    /// Minimum severity.
     pub severity: Option<Severity>,
-    /// So often.
+    /// Number of occurrences.
     #[serde(default = "once")]
     pub times: u32,
-    /// Within so long. Needed where `times` is more than one.
+    /// Period of the occurrences. Required if `times` is more than one.
     #[serde(default)]
     pub within_s: u32,
-    /// Events of one burst, with no more than this between them, count as one.
+    /// Events with at most this gap between them are one burst and count once.
     #[serde(default)]
     pub merge_s: u32,
-    /// What must be the same for events to count together.
+    /// What must match for events to count together.
     #[serde(default)]
     pub same: Same,
-    /// On so many different subjects.
+    /// Minimum number of different subjects.
     #[serde(default)]
     pub distinct_subjects: u32,
-    /// In so many different boots.
+    /// Minimum number of different boots.
     #[serde(default)]
     pub distinct_boots: u32,
-    /// A finding is cleared after so long without another.
+    /// The finding clears after this long without another event.
     #[serde(default = "quiet_s")]
     pub quiet_s: u32,
 }
@@ -319,34 +291,37 @@ fn once() -> u32 {
     1
 }
 
-/// An hour: the longest that jobs commonly take to come back and meet the fault again.
+/// One hour: the longest that jobs commonly take to restart and hit the fault again.
 fn quiet_s() -> u32 {
     3600
 }
 
-/// What must be the same for events to count together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Same {
-    /// The subject and the event's code.
+    /// Subject and event code.
     #[default]
     Code,
-    /// The subject.
+    /// Subject.
     Subject,
-    /// The subject, the code and the unit of the GPU that the line names. An event without a unit does not count.
+    /// Subject, code, and the GPU unit that the line names. Events without a unit do not count.
     Unit,
-    /// The node and the code.
+    /// Node and code.
     NodeCode,
 }
 
-/// How to see a rule fire on a simulated node.
+/// How to trigger a rule on a simulated node.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// The GPU model of the node; H100s otherwise.
+    /// GPU model of the node; `None` means H100.
     pub sku: Option<String>,
-    /// Steps, in order: `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`,
-    /// `repeat TIMES` to `end`, `efa` for a node with such adapters, `deaf` for one whose kernel log is not read, or `set SIGNAL
-    /// VALUE` for what the agent observes of itself, and for what no simulation can do: a process that cannot be killed.
+    /// Steps, in order:
+    ///
+    /// - `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`
+    /// - `repeat TIMES` to `end`
+    /// - `efa` for a node with such adapters, `deaf` for one whose kernel log is not read
+    /// - `set SIGNAL VALUE` for what the agent observes about itself, and for what no simulation
+    ///   can do: a process that cannot be killed
     pub steps: Vec<String>,
 }

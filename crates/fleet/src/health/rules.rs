@@ -1,4 +1,4 @@
-//! The set of rules in force: those of this build, with what the configuration changes.
+//! The rules in force: the embedded ones, with configuration overrides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,51 +10,45 @@ use super::finding::{Action, Severity};
 use super::rule::{EventPattern, Limit, Measure, Rule, Same};
 use super::signal::Behaviour;
 
-/// The rules of this build, one file a subject; `build.rs` lists them.
+/// The embedded rules, one file per subject; `build.rs` lists them.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rule_files.rs"));
 
-/// The rules in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// What a configuration changes in a rule.
+/// Configuration of a rule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleOverride {
-    /// Turns it off.
+    /// `false` disables it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How bad it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
-    /// The number that the first clause is compared with.
+    /// Replaces the limit of the first clause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// For how long it must hold.
+    /// Replaces how long it must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u32>,
 }
 
-/// Why rules cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// A file does not read.
     #[error("rules `{file}` do not read: {why}")]
     Form { file: String, why: String },
-    /// A rule is no rule.
     #[error("rule `{code}` is wrong: {why}")]
     Wrong { code: String, why: String },
-    /// The configuration names a rule that does not exist.
+    /// The configuration names an unknown rule.
     #[error("there is no rule `{code}`{}", suggestion(.similar.as_deref()))]
     Unknown {
-        /// Named.
         code: String,
-        /// One that it may mean.
+        /// The nearest known code.
         similar: Option<String>,
     },
-    /// The configuration changes what the rule does not have.
+    /// The configuration sets a limit on a rule that has none.
     #[error(
         "rule `{code}` has no number to set `limit` to: it looks at a flag, a state, another signal, its peers, or an event"
     )]
@@ -72,7 +66,6 @@ struct File {
 }
 
 impl Rules {
-    /// The rules of this build.
     pub fn embedded() -> Result<Self, RulesError> {
         let mut rules = Vec::new();
         for (file, text) in FILES.iter().copied() {
@@ -81,7 +74,7 @@ impl Rules {
         Self::of(rules)
     }
 
-    /// These rules, if each is one and no two have the same code.
+    /// Validates the rules: each must be well formed and have a unique code.
     pub fn of(rules: Vec<Rule>) -> Result<Self, RulesError> {
         let mut codes = BTreeSet::new();
         for rule in &rules {
@@ -94,10 +87,10 @@ impl Rules {
         Ok(Self { rules })
     }
 
-    /// The rules of this build as a configuration wants them. All that is wrong is said.
+    /// The embedded rules with overrides. Returns all errors, not only the first.
     pub fn configured(changes: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         let mut rules = Self::embedded().map_err(|err| vec![err])?;
-        // Rules that go, go last: what is said of their events is no mistake.
+        // Disabled rules are removed last, so that overrides of their events are no errors.
         let (off, on): (Vec<_>, Vec<_>) =
             changes.iter().partition(|(_, change)| change.enabled == Some(false));
         let all = on.into_iter().chain(off);
@@ -129,7 +122,7 @@ impl Rules {
                     && is_amount(clause.signal.behaviour()) =>
             {
                 clause.limit = Limit::Number(limit);
-                // A distance that was chosen for another limit may turn hysteresis upside down.
+                // A hysteresis limit chosen for another limit may be on the wrong side of this one.
                 clause.clear = None;
                 Ok(())
             }
@@ -137,7 +130,7 @@ impl Rules {
         }
     }
 
-    /// Where the rule is that `gpu.xid.95` is a part of, and the event's code, such as `xid.95`.
+    /// Index of the rule that `gpu.xid.95` belongs to, and the event's code, such as `xid.95`.
     fn part(&self, code: &str) -> Option<(usize, String)> {
         let (whole, number) = code.rsplit_once('.')?;
         let number: u32 = number.parse().ok()?;
@@ -146,7 +139,8 @@ impl Rules {
         Some((place, format!("{name}.{number}")))
     }
 
-    /// The rule that a configuration means: by its code, or by that of one of its events, such as `gpu.xid.95`.
+    /// The rule that a configuration names, by its code or by that of one of its events, such as
+    /// `gpu.xid.95`.
     pub fn meant(&self, code: &str) -> Option<&Rule> {
         self.get(code).or_else(|| self.part(code).map(|(place, _)| self.at(place)))
     }
@@ -155,23 +149,22 @@ impl Rules {
         self.rules.iter()
     }
 
-    /// By code.
     pub fn get(&self, code: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.code == code)
     }
 
-    /// The place of a code, as [`Self::iter`] counts.
+    /// Index of a code, in the order of [`Self::iter`].
     pub(super) fn place(&self, code: &str) -> Option<usize> {
         self.rules.iter().position(|rule| rule.code == code)
     }
 
-    /// By place, as [`Self::iter`] counts.
+    /// The rule at an index, in the order of [`Self::iter`].
     pub(super) fn at(&self, place: usize) -> &Rule {
         &self.rules[place]
     }
 }
 
-/// What stands before the number in the codes of a rule's events, where all have one.
+/// Prefix before the number in the codes of a rule's events, if all have one.
 fn numbered(pattern: &EventPattern) -> Option<&'static str> {
     match pattern.kinds.as_slice() {
         [Kind::Xid] if pattern.codes.is_empty() => Some("xid"),
@@ -199,12 +192,12 @@ fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
     Ok(toml::from_str::<File>(text).map_err(form)?.rule)
 }
 
-/// Whether more or less of it makes sense. A flag that is compared with 5 never fires.
+/// Whether it can be compared with an arbitrary limit. A flag compared with 5 never fires.
 fn is_amount(behaviour: Behaviour) -> bool {
     matches!(behaviour, Behaviour::Gauge | Behaviour::Counter)
 }
 
-/// What keeps a rule from being one.
+/// Why a rule is invalid.
 fn problem(rule: &Rule) -> Option<String> {
     if rule.origin.source.is_empty() {
         return Some("it names no source".to_owned());
@@ -266,7 +259,7 @@ fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
     None
 }
 
-/// As often as the journal keeps the same event (`engine::events`).
+/// The interval at which the journal stores repeats of an event (`engine::events`).
 const MERGE_S_MIN: u32 = 60;
 
 fn pattern_problem(pattern: &super::rule::EventPattern) -> Option<String> {

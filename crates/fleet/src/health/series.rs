@@ -1,29 +1,29 @@
-//! The recent past of a signal, in buckets: its size does not grow with time.
+//! Recent history of a signal, in buckets of bounded number.
 
 use std::collections::VecDeque;
 
 use super::rule::Measure;
 
-/// Buckets in a window, where the rule does not say. A window is then off by a thirtieth at most.
+/// Default number of buckets in a window, which is then off by a thirtieth at most.
 const BUCKETS: u32 = 30;
 
-/// Growth from nothing. Infinity does not go through JSON.
+/// Growth from zero. JSON cannot represent infinity.
 const GROWTH_MAX: f64 = 1e9;
 
-/// What one clause remembers of one signal.
+/// History of one signal for one clause.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Series {
     measure: Measure,
     bucket_ms: i64,
     buckets: VecDeque<Bucket>,
-    /// The newest value and when it came.
+    /// The latest value, and when it arrived.
     last: Option<(i64, f64)>,
     first_ms: i64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct Bucket {
-    /// Steady time divided by the bucket's length.
+    /// Steady time divided by the bucket length.
     number: i64,
     sum: f64,
     count: u32,
@@ -47,7 +47,7 @@ impl Series {
         }
     }
 
-    /// Takes a value. A counter that fell began anew, so that all of it is growth.
+    /// Adds a value. A counter that fell was reset, so all of its value is growth.
     pub(super) fn push(&mut self, at_ms: i64, value: f64) {
         let before = self.last.replace((at_ms, value));
         if before.is_none() {
@@ -62,7 +62,7 @@ impl Series {
         if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
             self.buckets.push_back(Bucket { number, sum: 0.0, count: 0, grown: 0.0, falls: 0 });
         }
-        // A value that is older than the newest bucket counts in that one.
+        // A value older than the newest bucket counts in that bucket.
         let Some(bucket) = self.buckets.back_mut() else { return };
         bucket.sum += value;
         bucket.count += 1;
@@ -73,7 +73,7 @@ impl Series {
         }
     }
 
-    /// The measure at `now`; nothing while the past is too short to say.
+    /// The measure at `now`. `None` while the history is too short.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
     pub(super) fn measure(&self, now_ms: i64) -> Option<f64> {
         let (_, newest) = self.last?;
@@ -81,7 +81,8 @@ impl Series {
         let grown = |from_s: u32, to_s: u32| {
             self.within(now_ms, from_s, to_s).map(|it| it.grown).sum::<f64>()
         };
-        // Half a window is enough to begin with: waiting for all of it would hide a fault at the start.
+        // Half a window is enough at first: waiting for all of it would hide a fault right after
+        // the start.
         let enough = |over_s: u32| covered_s >= f64::from(over_s) / 2.0;
         let span = |over_s: u32| f64::from(over_s).min(covered_s.max(1.0));
         match self.measure {
@@ -121,12 +122,13 @@ impl Series {
         }
     }
 
-    /// For how long it has been watched.
+    /// How long it has been watched.
     pub(super) fn covered_ms(&self, now_ms: i64) -> i64 {
         if self.last.is_some() { now_ms - self.first_ms } else { 0 }
     }
 
-    /// What of the growth over a gap falls into the window of a rate: after a silence all of it comes at once.
+    /// Share of the growth over a gap that counts in the window of a rate. After a gap all growth
+    /// arrives at once.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
     fn share_of(&self, gap_ms: i64) -> f64 {
         let window_ms = match self.measure {
@@ -150,7 +152,7 @@ impl Series {
     }
 }
 
-/// The one in the middle, or half way between the two; sorts them. None of none.
+/// The median; sorts the values. `None` if there are none.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -1,52 +1,43 @@
-//! Everything that is watched: a name, what it is about and how it behaves.
+//! The signals: name, scope and behaviour of each.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a signal is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
     Node,
-    /// A GPU.
     Gpu,
-    /// An NVLink of a GPU.
     Link,
-    /// A port of a network adapter.
     Nic,
-    /// The agent itself.
     Agent,
 }
 
-/// How a signal behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Behaviour {
     /// Goes up and down.
     Gauge,
-    /// Only grows, until what counts starts anew.
+    /// Only grows, until its source resets.
     Counter,
     /// 0 or 1.
     Flag,
-    /// A number that names a state.
+    /// A number that identifies a state.
     State,
-    /// A set of bits.
+    /// A bit mask.
     Mask,
 }
 
-/// A signal has no such name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no signal `{name}`")]
 pub struct UnknownSignal {
-    /// Asked for.
     pub name: String,
 }
 
 macro_rules! signals {
     ($( $(#[doc = $doc:literal])+ $variant:ident = $name:literal, $scope:ident, $behaviour:ident; )+) => {
-        /// Something that is watched.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Signal { $( $(#[doc = $doc])+ $variant, )+ }
@@ -54,22 +45,20 @@ macro_rules! signals {
         impl Signal {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its stable name, unit last.
+            /// Stable name, with the unit last.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// What it is about.
             pub const fn scope(self) -> Scope {
                 match self { $(Self::$variant => Scope::$scope,)+ }
             }
 
-            /// How it behaves.
             pub const fn behaviour(self) -> Behaviour {
                 match self { $(Self::$variant => Behaviour::$behaviour,)+ }
             }
 
-            /// What it is, in words.
+            /// A description: the doc comment of the variant. Findings and the reference print it.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
@@ -78,7 +67,7 @@ macro_rules! signals {
 }
 
 signals! {
-    // The GPU and its driver.
+    // GPU and driver.
     /// 1 while NVML says that the GPU fell off the bus.
     GpuLost = "gpu.lost", Gpu, Flag;
     /// 1 while NVML says that the GPU needs a reset before it works again.
@@ -122,7 +111,7 @@ signals! {
     /// Time for which a slower GPU of the same group held the clocks down.
     GpuHeldSyncBoost = "gpu.held_sync_boost_s", Gpu, Counter;
 
-    // What it does.
+    // Activity.
     /// Share of time in which a kernel ran.
     GpuUtilisation = "gpu.utilisation_ratio", Gpu, Gauge;
     /// Share of time in which memory was read or written.
@@ -162,7 +151,7 @@ signals! {
     /// Received over NVLink.
     GpuNvlinkReceive = "gpu.nvlink_receive_bytes_per_s", Gpu, Gauge;
 
-    // Its memory's health.
+    // Memory health.
     /// 1 while error correction is on.
     GpuEccEnabled = "gpu.ecc_enabled", Gpu, Flag;
     /// Memory errors put right since the driver was loaded.
@@ -202,7 +191,7 @@ signals! {
     /// 1 while the card's own configuration store passes its checksum.
     GpuInforomValid = "gpu.inforom_valid", Gpu, Flag;
 
-    // Its links.
+    // PCIe, fabric and NVLink.
     /// PCIe packets sent again.
     GpuPcieReplays = "gpu.pcie_replays", Gpu, Counter;
     /// Replays a minute that a link of this generation and width may have at a bit error rate of 1e-12.
@@ -258,7 +247,7 @@ signals! {
     /// Share of symbols that are wrong (NVLink 5).
     LinkSymbolBer = "link.symbol_ber", Link, Gauge;
 
-    // The network.
+    // Network.
     /// 1 while the adapter's port stands in sysfs.
     NicPresent = "nic.present", Nic, Flag;
     /// 1 while the port is active and its link is up.
@@ -294,7 +283,7 @@ signals! {
     /// EFA: connections to peers that are impaired.
     NicEfaImpairedRemote = "nic.efa_impaired_remote", Nic, Counter;
 
-    // The node.
+    // Node.
     /// GPUs that NVML opens, and known ones with a finding of their own.
     NodeGpusNvml = "node.gpus_nvml", Node, Gauge;
     /// GPUs that stand on the PCI bus.
@@ -340,7 +329,7 @@ signals! {
     /// PCI bridges that redirect peer-to-peer traffic through the root (ACS).
     NodeAcsBridges = "node.acs_bridges", Node, Gauge;
 
-    // The agent.
+    // Agent.
     /// 1 while the kernel log can be read.
     AgentKernelLog = "agent.kernel_log_readable", Agent, Flag;
     /// Lines of the kernel log that were overwritten before they were read.

@@ -1,4 +1,5 @@
-//! A connection to a server: HTTP/2, over TLS or, on loopback, plain. Streams of many nodes go over one.
+//! Client connection to a server: HTTP/2 over TLS, or plain on loopback. Streams of many nodes
+//! share one connection.
 
 mod pinned;
 mod plain;
@@ -31,16 +32,14 @@ pub use rest::{RestClient, RestError, RestResponse};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::proto::agents_client::AgentsClient;
 
-/// How long a connection may take to come about.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// A peer that is gone without a word is noticed after this and [`PING_WAIT`].
+/// Interval of keep-alive pings. A dead peer is detected after this plus [`PING_WAIT`].
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// How long an answer to a ping may take.
 const PING_WAIT: Duration = Duration::from_secs(20);
-/// Room for what the server says: orders are small.
+/// Flow-control window for server messages: orders are small.
 const WINDOW_BYTES: u32 = 64 << 10;
 
-/// Where a server is: `https://HOST:PORT`, or `http://` and an address of loopback.
+/// Address of a server: `https://HOST:PORT`, or `http://` with a loopback address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerUrl {
     host: String,
@@ -48,13 +47,11 @@ pub struct ServerUrl {
     is_plain: bool,
 }
 
-/// Why a text is no address of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It has another form.
     #[error("expected `https://HOST:PORT`")]
     Form,
-    /// Without TLS nobody knows who listens on the way.
+    /// Plain HTTP beyond loopback could be intercepted.
     #[error("`http://` is taken on loopback only; expected `https://HOST:PORT`")]
     Plain,
 }
@@ -98,7 +95,6 @@ impl fmt::Display for ServerUrl {
 }
 
 impl ServerUrl {
-    /// Whether there is no TLS.
     pub fn is_plain(&self) -> bool {
         self.is_plain
     }
@@ -109,30 +105,24 @@ impl ServerUrl {
     }
 }
 
-/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody answers there, or not as they should.
+    /// The server does not answer, or not as expected.
     #[error("failed to connect to `{url}`")]
     Connect {
         url: ServerUrl,
         #[source]
         err: io::Error,
     },
-    /// It took too long.
     #[error("`{url}` did not answer in {} s", CONNECT_WAIT.as_secs())]
     Slow { url: ServerUrl },
-    /// It is another server, or it cannot show that it is this one.
+    /// The certificate is not valid for this server.
     #[error("`{url}` is not the server that is expected: {why}")]
-    Stranger {
-        url: ServerUrl,
-        /// What is wrong with its certificate.
-        why: String,
-    },
-    /// There is no TLS where some is expected.
+    Stranger { url: ServerUrl, why: String },
+    /// The server does not offer TLS.
     #[error("`{url}` does not speak TLS, and `https://` asks for it")]
     NoTls { url: ServerUrl },
-    /// They do not speak HTTP/2.
+    /// The server does not support HTTP/2.
     #[error("`{url}` does not speak HTTP/2")]
     Http2 {
         url: ServerUrl,
@@ -141,22 +131,20 @@ pub enum ConnectError {
     },
 }
 
-/// A connection. Clones share it; it ends with the last of them.
+/// A connection. Clones share it; it closes with the last one.
 #[derive(Debug, Clone)]
 pub struct Connection {
     send: SendRequest<Body>,
     speaks_tls: SpeaksTls,
 }
 
-/// Why something that was asked for was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// `http://` was used where TLS is spoken.
+    /// `http://` was used for a TLS port.
     #[error(
         "the server speaks TLS there, and `http://` does not: the address begins with `https://`"
     )]
     SpeaksTls,
-    /// The connection broke.
     #[error("the connection broke off")]
     Broken(#[source] hyper::Error),
 }
@@ -180,7 +168,7 @@ fn failed_call(speaks_tls: &SpeaksTls, err: hyper::Error) -> CallError {
     if speaks_tls.get() { CallError::SpeaksTls } else { CallError::Broken(err) }
 }
 
-/// For connections without TLS.
+/// Empty TLS configuration, for plain connections.
 pub fn no_tls() -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
@@ -188,10 +176,9 @@ pub fn no_tls() -> Arc<ClientConfig> {
     Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// What one says to a server.
 pub type Agents = AgentsClient<Connection>;
 
-/// Connects as an agent. `tls` is not used where the address is a plain one.
+/// Connects as an agent. A plain address ignores `tls`.
 pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
     let agents = AgentsClient::with_origin(open(url, tls).await?, url.origin()?);
     Ok(agents
@@ -199,7 +186,7 @@ pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, 
         .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
-/// A connection, for whatever is said over it.
+/// Opens a connection for either protocol.
 async fn open(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let slow = |_| ConnectError::Slow { url: url.clone() };
     tokio::time::timeout(CONNECT_WAIT, open_now(url, tls)).await.map_err(slow)?
@@ -208,7 +195,7 @@ async fn open(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, Con
 async fn open_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let failed = |err| ConnectError::Connect { url: url.clone(), err };
     let tcp = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(failed)?;
-    // An order or an acknowledgement is small, and somebody waits for it.
+    // Orders and acknowledgements are small and latency-sensitive.
     tcp.set_nodelay(true).map_err(failed)?;
     if url.is_plain {
         let speaks_tls = SpeaksTls::default();
@@ -220,7 +207,7 @@ async fn open_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection,
     over(url, tls.map_err(|err| untrusted(url, err))?, SpeaksTls::default()).await
 }
 
-/// Why TLS did not come about: whoever is told that a handshake failed wants to know which of the two is wrong.
+/// Names the cause of a failed TLS handshake, so that the user knows which side is wrong.
 fn untrusted(url: &ServerUrl, err: io::Error) -> ConnectError {
     let url = url.clone();
     match err.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>()) {
@@ -249,7 +236,7 @@ async fn over(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|err| ConnectError::Http2 { url: url.clone(), err })?;
-    // Ends when the last sender is gone or the peer is; whoever has a stream open hears of it there.
+    // Ends when the last sender or the peer is gone. Open streams report the error.
     tokio::spawn(async move {
         let _ = driver.await;
     });

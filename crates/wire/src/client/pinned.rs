@@ -1,4 +1,4 @@
-//! Trust in a server of which one knows the fingerprint of its authority.
+//! Trusts a server by the fingerprint of its certificate authority.
 
 use std::sync::Arc;
 
@@ -12,12 +12,11 @@ use rustls::{
     SignatureScheme,
 };
 
-/// Why a text is no fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no fingerprint: expected the 64 hexadecimal digits that the server shows")]
 pub struct FingerprintError(String);
 
-/// 64 hexadecimal digits, with or without colons.
+/// Parses 64 hexadecimal digits, with or without colons.
 pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
     let wrong = || FingerprintError(text.chars().take(100).collect());
     let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b':' | b' ')).collect();
@@ -32,7 +31,7 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
     Ok(bytes)
 }
 
-/// TLS with a server whose authority has this fingerprint, and with no certificate of our own.
+/// TLS configuration that trusts the authority with this fingerprint, without a client certificate.
 pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider = Arc::new(provider::default_provider());
     let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
@@ -45,7 +44,7 @@ pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error>
     Ok(Arc::new(tls))
 }
 
-/// The server is of another authority than the one that is trusted.
+/// The server's authority is not the pinned one.
 #[derive(Debug, thiserror::Error)]
 #[error("its authority has the fingerprint {}, and {wanted} is asked for", shown.as_deref().unwrap_or("of nobody"))]
 struct OtherAuthority {
@@ -57,7 +56,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Trusts the authority with this fingerprint, which the server shows with its own certificate, and otherwise checks as usual.
+/// Trusts the authority with this fingerprint, which the server sends with its certificate. All
+/// other checks are standard.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],

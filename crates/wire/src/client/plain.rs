@@ -1,4 +1,4 @@
-//! A connection without TLS that notices when the other side speaks TLS: what comes back is no HTTP, and says so by its first byte.
+//! A plain connection that detects a TLS server by the first byte of its answer, which is no HTTP.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,11 +10,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// TLS answers what it does not understand with an alert (RFC 8446, section 5.1). The first frame of HTTP/2 begins with its length, and no
-/// settings are a megabyte long.
+/// Record type of a TLS alert, which a TLS server sends for input that it cannot parse (RFC 8446,
+/// section 5.1). An HTTP/2 connection starts with a frame length, and no SETTINGS frame is a
+/// megabyte long.
 const TLS_ALERT: u8 = 0x15;
 
-/// Whether the other side speaks TLS; it is known once it has answered.
+/// Whether the peer speaks TLS; set once it has answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpeaksTls(Arc<AtomicBool>);
 
@@ -24,7 +25,7 @@ impl SpeaksTls {
     }
 }
 
-/// The stream, and what its first byte said.
+/// A stream that checks the first byte.
 #[derive(Debug)]
 pub(super) struct Plain {
     tcp: TcpStream,
@@ -42,7 +43,8 @@ impl Plain {
         self.speaks_tls.0.store(first == TLS_ALERT, Ordering::Relaxed);
     }
 
-    /// The other side may have answered and gone before all was written: what it said still waits to be read.
+    /// The peer may have answered and closed before everything was written: its answer can still be
+    /// read.
     fn heard<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let (false, Poll::Ready(Err(_))) = (self.has_answered, &written) {
             let mut first = [0];

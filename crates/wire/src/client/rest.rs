@@ -1,4 +1,4 @@
-//! Asks a server as a person does: JSON over a connection, with a token.
+//! REST client: JSON with a bearer token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,44 +16,41 @@ use tower_service::Service;
 use super::{CallError, ConnectError, Connection, ServerUrl, open};
 use crate::rest::Problem;
 
-/// How long an answer may take to begin; the server itself gives up earlier.
+/// Timeout until a response begins; the server's own is shorter.
 const ANSWER_WAIT: Duration = Duration::from_secs(40);
-/// The longest answer that is not a stream.
+/// Limit of a response that is not a stream.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum RestError {
-    /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The address begins with `http://`, and should not.
+    /// The address should start with `https://`.
     #[error(transparent)]
     Call(CallError),
-    /// The token cannot stand in a request.
+    /// The token is no valid header value.
     #[error("the token has characters that no token has")]
     Token,
-    /// The path cannot stand in a request.
+    /// The path is no valid URI.
     #[error("`{0}` is no path")]
     Path(String),
-    /// The server says why not.
+    /// The server answered with a problem.
     #[error("{}: {}", .0.title, .0.detail)]
     Refused(Box<Problem>),
-    /// It answered with something else.
+    /// The server answered with an error status, but not with a problem.
     #[error("the server answered with status {0} and no reason: is it a farrier server?")]
     Foreign(u16),
-    /// The answer did not come, or broke off.
+    /// The response did not arrive, or broke off.
     #[error("the answer broke off")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It took too long.
     #[error("the answer took too long")]
     Slow,
-    /// The answer does not read.
+    /// The response does not decode.
     #[error("the answer does not read")]
     Form(#[from] serde_json::Error),
 }
 
-/// Asks. The connection is open as long as this is there.
+/// A REST client. Its connection stays open while it exists.
 pub struct RestClient {
     connection: Connection,
     origin: Uri,
@@ -66,12 +63,12 @@ impl std::fmt::Debug for RestClient {
     }
 }
 
-/// An answer that is read while it comes.
+/// A streamed response.
 #[derive(Debug)]
 pub struct RestResponse(Incoming);
 
 impl RestResponse {
-    /// The next piece; none: it is whole.
+    /// The next chunk. `None` at the end.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, RestError> {
         loop {
             match self.0.frame().await {
@@ -88,7 +85,7 @@ impl RestResponse {
 }
 
 impl RestClient {
-    /// Connects. `tls` is not used where the address is a plain one.
+    /// Connects. A plain address ignores `tls`.
     pub async fn connect(
         url: &ServerUrl,
         tls: Arc<ClientConfig>,
@@ -100,12 +97,10 @@ impl RestClient {
         Ok(Self { connection: open(url, tls).await?, origin: url.origin()?, token })
     }
 
-    /// Reads something.
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RestError> {
         self.asked(Method::GET, path, None).await
     }
 
-    /// Asks for something.
     pub async fn post<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -114,7 +109,6 @@ impl RestClient {
         self.asked(Method::POST, path, Some(serde_json::to_vec(body)?)).await
     }
 
-    /// Replaces something.
     pub async fn put<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -123,7 +117,7 @@ impl RestClient {
         self.asked(Method::PUT, path, Some(serde_json::to_vec(body)?)).await
     }
 
-    /// Reads something that is long, or does not end.
+    /// Reads a long or endless response.
     pub async fn follow(&mut self, path: &str) -> Result<RestResponse, RestError> {
         Ok(RestResponse(self.send(Method::GET, path, None).await?.into_body()))
     }

@@ -1,4 +1,4 @@
-//! Evidence as a message and back.
+//! Converts evidence.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Evidence, GpuUuid, NvmlXid, Signal};
@@ -60,7 +60,7 @@ pub(super) fn evidence_message(evidence: Evidence) -> proto::Evidence {
     proto::Evidence { at_ns: Some(nanoseconds(at)), what: Some(what) }
 }
 
-/// Its name is part of the error: it is bounded before.
+/// The error contains the name, so its length is checked first.
 fn signal(name: &str) -> Result<Signal, ConvertError> {
     within("signal", name.len(), NAME_BYTES_MAX)?;
     Ok(name.parse()?)

@@ -1,5 +1,4 @@
-//! A finding as a message and back: texts are moved, nothing is read twice. What must be there is
-//! refused where it is missing.
+//! Converts findings. Texts are moved, not copied, and missing required fields are refused.
 
 use farrier_fleet::health::finding::{ActionBy, Cleared, InBoot};
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -11,7 +10,7 @@ use super::findings::{known, unknown};
 use crate::proto;
 use crate::proto::subject::What;
 
-/// Reads a finding, without its bounds.
+/// Decodes a finding, without checking its limits.
 pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertError> {
     let own_severity = message.own_severity.map(severity).transpose()?;
     let evidence = message.evidence.into_iter().map(evidence).collect::<Result<_, _>>()?;
@@ -47,7 +46,6 @@ pub(super) fn from_message(message: proto::Finding) -> Result<Finding, ConvertEr
     })
 }
 
-/// Writes a finding.
 pub(super) fn message_of(finding: Finding) -> proto::Finding {
     let in_boot =
         |it: InBoot| proto::BootMoment { boot: Some(it.boot), steady_ms: Some(it.steady_ms) };
@@ -85,7 +83,7 @@ pub(super) fn message_of(finding: Finding) -> proto::Finding {
     }
 }
 
-/// What has to be there.
+/// Refuses a missing required field.
 pub(super) fn required<T>(what: &'static str, value: Option<T>) -> Result<T, ConvertError> {
     value.ok_or(ConvertError::Missing(what))
 }
@@ -95,8 +93,7 @@ pub(super) fn time(what: &'static str, value: Option<i64>) -> Result<Timestamp, 
     Timestamp::from_nanosecond(value.into()).map_err(|err| ConvertError::Time { what, err })
 }
 
-/// A clock that is set before 1677 or after 2262 counts as one that is set to the end of that time:
-/// the finding is worth more than its date.
+/// Saturates at 1677 and 2262: the finding matters more than a date from a wrong clock.
 pub(super) fn nanoseconds(at: Timestamp) -> i64 {
     let end = if at < Timestamp::UNIX_EPOCH { i64::MIN } else { i64::MAX };
     i64::try_from(at.as_nanosecond()).unwrap_or(end)

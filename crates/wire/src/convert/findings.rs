@@ -1,5 +1,5 @@
-//! Reports of findings: how many and how much one may have. Each finding is decoded and encoded by
-//! itself, so that a report is refused at the first one that does not fit.
+//! Reports of findings, and their limits. Each finding is encoded and decoded separately, so a
+//! report is refused at the first one that does not fit.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::proto;
 
-/// Reads the changes of a record.
+/// Decodes the changes of a record.
 pub fn changes(message: proto::Changes) -> Result<Vec<Change>, ConvertError> {
     let what = "changes";
     within_bytes(what, &message.changes)?;
@@ -40,7 +40,7 @@ pub fn changes(message: proto::Changes) -> Result<Vec<Change>, ConvertError> {
     each.collect()
 }
 
-/// Reads all open findings.
+/// Decodes a snapshot of open findings.
 pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, ConvertError> {
     within_bytes("findings", &message.open)?;
     let mut logged = 0;
@@ -52,7 +52,7 @@ pub fn open_findings(message: proto::Findings) -> Result<Vec<Finding>, ConvertEr
     each.collect()
 }
 
-/// Writes the changes of a record; refuses them where they are too many to be reported at once.
+/// Encodes the changes of a record. Fails if they exceed the limits of one message.
 pub fn changes_message(
     record: u64,
     after: u64,
@@ -74,8 +74,8 @@ pub fn changes_message(
     Ok(proto::Changes { record, after, changes })
 }
 
-/// Writes all open findings. Where they are too many first their evidence goes, then the least
-/// severe.
+/// Encodes a snapshot of open findings. If they exceed the limits, evidence is dropped first, then
+/// the least severe findings.
 pub fn findings_message(
     record: u64,
     findings: impl IntoIterator<Item = Finding>,
@@ -88,7 +88,7 @@ pub fn findings_message(
     let (mut open, mut bytes, mut logged) = (Vec::new(), 0, 0);
     for mut finding in findings.into_iter().take(FINDINGS_MAX) {
         finding.evidence.clear();
-        // One that cannot be reported alone is not reported at all.
+        // A finding that exceeds the limits by itself is left out.
         if bounded(&finding, &mut 0).is_err() {
             continue;
         }
@@ -103,7 +103,7 @@ pub fn findings_message(
     proto::Findings { record, open }
 }
 
-/// All of them with their evidence; none: they are too many.
+/// All findings with their evidence. `None` if they exceed the limits.
 fn all_encoded(findings: &[Finding]) -> Option<Vec<Bytes>> {
     let mut logged = 0;
     let each = findings.iter().map(|finding| {
@@ -114,19 +114,18 @@ fn all_encoded(findings: &[Finding]) -> Option<Vec<Bytes>> {
     within_bytes("findings", &open).is_ok().then_some(open)
 }
 
-/// How many there are, and how large they are, before one of them is read.
+/// Checks number and size before decoding any of them.
 fn within_bytes(what: &'static str, encoded: &[Bytes]) -> Result<(), ConvertError> {
     within(what, encoded.len(), FINDINGS_MAX)?;
     within(what, encoded.iter().map(field_bytes).sum(), FINDINGS_BYTES_MAX)
 }
 
-/// With the tag and the length before it.
+/// Including tag and length prefix.
 fn field_bytes(encoded: &Bytes) -> usize {
     1 + prost::length_delimiter_len(encoded.len()) + encoded.len()
 }
 
-/// Checks the values of a finding. `logged` is what it and those before it are estimated to take of
-/// the log.
+/// Checks the limits of a finding. `logged` accumulates the estimated log size.
 fn bounded(finding: &Finding, logged: &mut usize) -> Result<(), ConvertError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);
@@ -181,7 +180,7 @@ fn bounded_evidence(evidence: &Evidence) -> Result<(), ConvertError> {
     }
 }
 
-/// A value of an enumeration, where it is known here.
+/// Refuses an unknown or missing enum value.
 pub(super) fn known<T: TryFrom<i32>>(what: &'static str, value: i32) -> Result<T, ConvertError> {
     T::try_from(value).map_err(|_| unknown(what, value))
 }

@@ -1,4 +1,4 @@
-//! What a node is made of, and whether it takes work.
+//! Converts inventories and cordons.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,6 @@ use crate::limits::{FRAMEWORKS_MAX, GPUS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::proto;
 use crate::proto::cordon::What;
 
-/// Makes a makeup of a message.
 pub fn inventory(message: proto::NodeInventory) -> Result<NodeInventory, ConvertError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     name("boot", &message.boot)?;
@@ -47,7 +46,6 @@ fn gpus(listed: Vec<proto::Gpu>) -> Result<Vec<GpuInventory>, ConvertError> {
     each.collect()
 }
 
-/// Makes a message of a makeup.
 pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
     let NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks } = inventory.clone();
     let gpu = |it: GpuInventory| proto::Gpu {
@@ -62,7 +60,7 @@ pub fn inventory_message(inventory: &NodeInventory) -> proto::NodeInventory {
     proto::NodeInventory { boot, agent, kernel, driver, cuda, gpus, frameworks }
 }
 
-/// Makes a cordon of a message; one of a kind that is not known here is not known.
+/// Decodes a cordon. An unknown kind becomes [`Cordon::Unknown`].
 pub fn cordon(message: proto::Cordon) -> Result<Cordon, ConvertError> {
     Ok(match message.what {
         None => Cordon::Unknown,
@@ -76,7 +74,7 @@ pub fn cordon(message: proto::Cordon) -> Result<Cordon, ConvertError> {
     })
 }
 
-/// A name goes into tables, files and other programs: what does not show is written out.
+/// Escapes hidden characters: names go into tables, files and other programs.
 fn shown(text: String) -> String {
     match escaped(&text) {
         Cow::Borrowed(_) => text,
@@ -84,7 +82,6 @@ fn shown(text: String) -> String {
     }
 }
 
-/// Makes a message of a cordon.
 pub fn cordon_message(cordon: &Cordon) -> proto::Cordon {
     let what = match cordon.clone() {
         Cordon::Unknown => None,

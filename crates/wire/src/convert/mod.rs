@@ -1,4 +1,5 @@
-//! Messages made into what the fleet works with, and back. Whatever comes from outside is bounded here; nothing panics.
+//! Converts messages to and from fleet types. Input from outside is checked against limits here,
+//! and never panics.
 
 mod evidence;
 mod finding;
@@ -14,37 +15,34 @@ pub use findings::{changes, changes_message, findings_message, open_findings};
 pub use inventory::{cordon, cordon_message, inventory, inventory_message};
 pub use order::{UnknownOrder, answer, order, order_message, order_status_message};
 
-/// Why a message is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// Something must be there.
+    /// A required field is missing.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// There is too much of something.
     #[error("`{what}` has {found}, and at most {most} are taken")]
     TooMuch {
         what: &'static str,
         found: usize,
-        /// How much is taken.
+        /// The limit.
         most: usize,
     },
-    /// A finding is no message, or a field of it has another type.
+    /// A finding does not decode, or a field has another type.
     #[error("failed to decode a finding")]
     Decode(#[from] prost::DecodeError),
-    /// A value of an enumeration that is not known here, or none at all.
+    /// An unknown or missing enum value.
     #[error("`{what}` has the value {value}, which is not known")]
     UnknownValue {
         what: &'static str,
-        /// Its number; 0 where it is missing.
+        /// Its number; 0 if missing.
         value: i32,
     },
-    /// A signal that is not known here.
     #[error("failed to read evidence")]
     UnknownSignal(#[from] UnknownSignal),
-    /// NaN or infinity. The log is written in JSON, which has no such number.
+    /// NaN or infinity. The log is JSON, which cannot represent them.
     #[error("`{0}` has a number that is not finite")]
     NotFinite(&'static str),
-    /// A time that has no date.
+    /// A time out of range.
     #[error("`{what}` is no time")]
     Time {
         what: &'static str,
@@ -54,7 +52,7 @@ pub enum ConvertError {
     /// A change whose kind and finding disagree.
     #[error("finding {0} is said to be cleared and is not, or the other way round")]
     Contradiction(u64),
-    /// A finding with a number that is not an agent's to give.
+    /// A finding ID that is reserved for the server.
     #[error("finding {0} has a number that is reserved: agents stay below {SERVER_FINDING_ID}")]
     ReservedId(u64),
 }

@@ -1,4 +1,4 @@
-//! Orders, and what became of them.
+//! Converts orders and their status.
 
 use farrier_fleet::fleet::{NodeId, Order, OrderKind, OrderStatus, Reason, VerificationLevel};
 use farrier_fleet::health::GpuUuid;
@@ -10,7 +10,8 @@ use crate::proto;
 use crate::proto::order::What;
 use crate::proto::order_status::What as Said;
 
-/// An order that this agent does not know how to read: it is answered, so that nobody waits for it.
+/// An order that this agent cannot decode. The agent refuses it, so that the server does not wait
+/// for the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this agent does not know what order {generation} asks for; it may be older than the server"
@@ -19,7 +20,7 @@ pub struct UnknownOrder {
     pub generation: u64,
 }
 
-/// Makes an order of a message. It is for the node to which the stream belongs.
+/// Decodes an order for the stream's node.
 pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder> {
     let unknown = UnknownOrder { generation: message.generation };
     let what = match message.what.ok_or(unknown)? {
@@ -54,7 +55,6 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
     Ok(Order { node, generation, kind: what, boot, lease_until, reason })
 }
 
-/// Makes a message of an order.
 pub fn order_message(order: &Order) -> proto::Order {
     let what = match order.kind.clone() {
         OrderKind::Cordon => What::Cordon(proto::Empty {}),
@@ -92,7 +92,7 @@ fn rung_number(level: VerificationLevel) -> u32 {
     }
 }
 
-/// Makes an answer of a message, with the generation of the order.
+/// Decodes an order status, with the generation of its order.
 pub fn answer(message: proto::OrderStatus) -> Result<(u64, OrderStatus), ConvertError> {
     let bounded = |text: String| within("answer", text.len(), TEXT_BYTES_MAX).map(|()| text);
     let answer = match message.what.ok_or(ConvertError::Missing("answer"))? {
@@ -104,7 +104,7 @@ pub fn answer(message: proto::OrderStatus) -> Result<(u64, OrderStatus), Convert
     Ok((message.generation, answer))
 }
 
-/// Makes a message of an answer. A text that is too long is cut: the answer matters more.
+/// Encodes an order status. Cuts a text that is too long: the status matters more.
 pub fn order_status_message(generation: u64, answer: &OrderStatus) -> proto::OrderStatus {
     let what = match answer {
         OrderStatus::Accepted => Said::Accepted(proto::Empty {}),

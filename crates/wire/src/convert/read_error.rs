@@ -1,4 +1,4 @@
-//! Why something could not be read, as a message and back.
+//! Converts read errors.
 
 use farrier_facts::node::{NvmlStatus, ReadError};
 
@@ -8,8 +8,8 @@ use crate::proto;
 use crate::proto::PlainReadError as Plain;
 use crate::proto::read_error::What;
 
-/// How deep a cause may lie in another. Errors of ours have one or two levels; the log is JSON, whose
-/// readers refuse deep nesting, so that a deeper one would make a log that cannot be read.
+/// Nesting limit of causes. Our errors have one or two levels. JSON parsers refuse deep nesting, so
+/// a deeper one could make the log unreadable.
 const DEPTH_MAX: usize = 4;
 
 pub(super) fn read_error(message: proto::ReadError) -> Result<ReadError, ConvertError> {
@@ -74,7 +74,7 @@ pub(super) fn read_error_message(err: ReadError) -> proto::ReadError {
 fn message_at_depth(err: ReadError, depth: usize) -> proto::ReadError {
     let plain = |plain: Plain| What::Plain(plain.into());
     let inner = |err: Box<ReadError>| {
-        // What lies deeper goes as its text.
+        // Deeper causes are sent as text.
         let err = if depth + 1 < DEPTH_MAX { *err } else { ReadError::malformed(err.to_string()) };
         Box::new(message_at_depth(err, depth + 1))
     };

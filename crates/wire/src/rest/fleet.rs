@@ -1,4 +1,4 @@
-//! The fleet as a whole: its log, its domains, its policy, what it is made of.
+//! The fleet as a whole: log, domains, policy and version matrix.
 
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::{Domain, NodeId, Policy};
@@ -9,48 +9,50 @@ use super::reason::RationaleView;
 use super::schema::view;
 
 view! { lenient
-    /// A line of the log.
+    /// An entry of the log.
     EventRow {
-        /// Its place.
+        /// Position in the log.
         seq: u64,
-        /// The place of the first line that was written with it.
+        /// Position of the first entry of its batch.
         batch: u64,
         at: Timestamp,
-        /// Who, in words.
+        /// Who caused it, as text.
         by: String,
         kind: String,
         /// The node that it is about.
         node: Option<NodeId>,
-        /// What, in words.
+        /// The event as text.
         text: String,
-        /// The event as the log keeps it, without what is not the reader's to see.
+        /// The event as stored in the log, redacted for the caller.
         event: Value,
     }
 }
 
 view! { lenient
-    /// Lines of the log.
+    /// Entries of the log.
     EventPage {
-        /// The lines. A page may be short, or empty, though there is a next one.
+        /// The entries. A page may be short or empty even if there is a next one.
         events: Vec<EventRow>,
-        /// Where to go on, as `after` or `before`; null: there is no more.
+        /// Position to continue from, as `after` or `before`; null if there is no more.
         next: Option<u64>,
-        /// Where the log begins: what was before is in an archive.
+        /// First entry of the log; earlier ones are in an archive.
         begin: u64,
-        /// Where the log ends.
+        /// Last entry of the log.
         end: u64,
     }
 }
 
 view! { lenient
-    /// A domain: its nodes fail or are limited as one. Counted are nodes that the reader may see.
+    /// A domain: nodes that can fail together or share a limit. Counts include only nodes that the
+    /// caller may see.
     DomainRow {
         domain: Domain,
-        /// Its nodes.
+        /// Number of nodes.
         members: u32,
-        /// Of these out of service.
+        /// Nodes out of service.
         out: u32,
-        /// How many may be; null: there is no limit, or it counts nodes that the reader may not see.
+        /// Limit of the disruption budget; null if there is none, or if it counts nodes that the
+        /// caller may not see.
         limit: Option<u32>,
     }
 }
@@ -63,7 +65,7 @@ view! { lenient
 }
 
 view! { lenient
-    /// Nothing may be changed there.
+    /// A freeze: nothing may be changed in the domain.
     FreezeRow {
         domain: Domain,
         until: Timestamp,
@@ -73,18 +75,18 @@ view! { lenient
 }
 
 view! { lenient
-    /// All freezes that hold.
+    /// All active freezes.
     FreezeList {
         freezes: Vec<FreezeRow>,
     }
 }
 
 view! { lenient
-    /// Something that nodes share is at fault, and not they.
+    /// A domain fault: a shared failure domain, not its nodes, explains a symptom.
     DomainFaultRow {
-        /// What they share.
+        /// The failure domain.
         domain: Domain,
-        /// What they show.
+        /// What its nodes show.
         symptom: Symptom,
         nodes: Vec<NodeId>,
         since: Timestamp,
@@ -93,7 +95,7 @@ view! { lenient
 }
 
 view! { lenient
-    /// All that is to blame.
+    /// All domain faults.
     DomainFaultList {
         domain_faults: Vec<DomainFaultRow>,
     }
@@ -107,63 +109,64 @@ view! { lenient
 }
 
 view! { lenient
-    /// How long a driver is looked after.
+    /// Support status of a driver.
     Support {
         /// The driver's branch.
         branch: String,
         /// `supported`, `ended`, `not-yet` or `unknown`.
         status: String,
-        /// The last day or month of fixes; null: no source says.
+        /// Last day or month of fixes; null if no source states it.
         end: Option<String>,
     }
 }
 
 view! { lenient
-    /// What a driver is exposed to.
+    /// Security exposure of a driver.
     Exposure {
-        /// Advisories whose fix it lacks.
+        /// Number of advisories whose fix it lacks.
         advisories: u32,
-        /// The worst of them.
+        /// The worst advisory, with its score and severity.
         worst: Option<String>,
-        /// The first release of the branch with all of the fixes.
+        /// First release of the branch with all fixes.
         fixed_in: Option<String>,
-        /// What cannot be said, in words.
+        /// What is unknown, as text.
         unknown: Option<String>,
     }
 }
 
 view! { lenient
-    /// GPUs that run the same.
+    /// GPUs with the same software.
     MatrixRow {
-        /// The GPU, as the driver names it; null is not known.
+        /// GPU name, as the driver reports it; null if unknown.
         gpu: Option<String>,
-        /// Its name in the facts.
+        /// SKU in the facts.
         sku: Option<String>,
-        /// The driver; null is not known.
+        /// Driver version; null if unknown.
         driver: Option<String>,
-        /// The newest CUDA of the driver; null is not known.
+        /// Highest CUDA version of the driver; null if unknown.
         cuda: Option<String>,
         /// Frameworks with their versions.
         frameworks: Vec<String>,
-        /// On how many nodes.
+        /// Number of nodes.
         nodes: u32,
-        /// How many GPUs.
+        /// Number of GPUs.
         gpus: u32,
-        /// How long the driver is looked after; null is not known.
+        /// Support status of the driver; null if unknown.
         support: Option<Support>,
-        /// What it is exposed to; null is not known.
+        /// Security exposure of the driver; null if unknown.
         exposure: Option<Exposure>,
-        /// Whether GPU, driver and frameworks work together: `ok`, `caveat`, `blocked` or `unknown`.
+        /// Whether GPU, driver and frameworks work together: `ok`, `caveat`, `blocked` or
+        /// `unknown`.
         verdict: String,
-        /// What speaks against it.
+        /// Problems of the combination.
         reasons: Vec<String>,
     }
 }
 
 view! { lenient
-    /// What a matrix leaves out because there is too much of it.
+    /// What a matrix omits because of its size.
     MatrixLeftOut {
-        /// Rows: those with the fewest GPUs.
+        /// Omitted rows: those with the fewest GPUs.
         rows: u32,
         /// GPUs that are in no row.
         gpus: u32,
@@ -175,15 +178,15 @@ view! { lenient
 view! { lenient
     /// GPU × driver × CUDA × framework.
     Matrix {
-        /// The day for which it holds.
+        /// The day that it applies to.
         on: String,
         /// The rows, most GPUs first.
         rows: Vec<MatrixRow>,
-        /// Nodes of which nobody knows the GPUs.
+        /// Nodes whose GPUs are unknown.
         unknown_nodes: u32,
-        /// What is not in the rows; null: nothing.
+        /// What the rows omit; null if nothing.
         left_out: Option<MatrixLeftOut>,
-        /// The facts that it rests on.
+        /// The facts that it is based on.
         facts: String,
     }
 }

@@ -1,8 +1,8 @@
-//! What people and programs say to the server, and hear from it, as JSON under `/api/v1`.
+//! JSON types of the REST API under `/api/v1`.
 //!
-//! Each type tells its own shape ([`Schema`]), from which the server's OpenAPI document is made: what is served and what is
-//! written down cannot differ. What is asked for is read strictly, what is answered leniently: a client goes on when a newer
-//! server says more.
+//! Each type provides its own [`Schema`], from which the server generates its OpenAPI document, so
+//! the document cannot diverge from the code. Requests are parsed strictly and responses leniently:
+//! a client keeps working with a newer server that adds fields.
 
 mod fleet;
 mod nodes;

@@ -1,4 +1,4 @@
-//! Nodes and what is wrong with them.
+//! Nodes and their findings.
 
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Location, NodeId, NodePhase, VerificationLevel};
@@ -8,27 +8,28 @@ use jiff::Timestamp;
 use super::reason::{RationaleView, ReasonView};
 use super::schema::{plain, view};
 
-/// Whether the server has a session with a node's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionState {
     /// The session is open, and heartbeats arrive.
     Connected,
-    /// The session is open, and three heartbeats are missing: the network or the agent may have stopped.
+    /// The session is open, but three heartbeats are missing: the network or the agent may have
+    /// stopped.
     HeartbeatLate,
-    /// The session is open, and reports wait: the node is over its quota, or the server's disk space is low. Findings may be missing.
+    /// The session is open, but reports are delayed: the node is over its quota, or the server's
+    /// disk space is low. Findings may be missing.
     ReportsDelayed,
     /// The last session has ended.
     Disconnected,
-    /// There was no session since the server started.
+    /// No session since the server started.
     Never,
-    /// A newer server says something else.
+    /// A state of a newer server.
     #[serde(other)]
     Unknown,
 }
 
 impl ConnectionState {
-    /// All that a server says.
+    /// Every state that a server reports.
     pub const ALL: [Self; 5] = [
         Self::Connected,
         Self::HeartbeatLate,
@@ -37,7 +38,7 @@ impl ConnectionState {
         Self::Never,
     ];
 
-    /// As in JSON.
+    /// The name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -61,11 +62,11 @@ plain! {
 view! { lenient
     /// Whether the server has a session with a node's agent.
     ConnectionView {
-        /// How it is now.
+        /// Current state.
         state: ConnectionState,
-        /// Since when the session is open, or closed; for `never`, when the server started.
+        /// When the session opened or closed; for `never`, when the server started.
         since: Timestamp,
-        /// Seconds since the last message of the agent; null: there was none since the server started.
+        /// Seconds since the agent's last message; null if there was none since the server started.
         last_heartbeat_age_s: Option<u64>,
     }
 }
@@ -99,29 +100,29 @@ view! { lenient
     /// A node in a list.
     NodeRow {
         node: NodeId,
-        /// Where it stands, and whose it is.
+        /// Location and owner.
         location: Location,
-        /// How it stands.
+        /// Node phase.
         phase: NodePhase,
         since: Timestamp,
         reason: ReasonView,
-        /// How many GPUs; null is not known.
+        /// Number of GPUs; null if unknown.
         gpus: Option<u32>,
-        /// The GPUs' name, where all have one.
+        /// GPU name, if all GPUs have the same.
         gpu: Option<String>,
-        /// NVIDIA's driver; null is not known.
+        /// Version of the NVIDIA driver; null if unknown.
         driver: Option<String>,
-        /// Open findings.
+        /// Number of open findings.
         findings: u32,
-        /// The worst of them.
+        /// Severity of the worst open finding.
         worst: Option<Severity>,
-        /// The order that is on its way.
+        /// The pending order.
         order: Option<String>,
-        /// Why something is not done that should be.
+        /// Why a due action is deferred.
         deferred: Option<ReasonView>,
-        /// When it was last heard, while it is silent.
+        /// When the last heartbeat arrived, while heartbeats are lost.
         heartbeat_lost_since: Option<Timestamp>,
-        /// Whether the server has a session with its agent; null: an older server does not tell.
+        /// Session of its agent; null from older servers.
         connection: Option<ConnectionView>,
     }
 }
@@ -130,13 +131,13 @@ view! { lenient
     /// Nodes by name.
     NodePage {
         nodes: Vec<NodeRow>,
-        /// The cursor of the next page; null: this was the last.
+        /// Cursor of the next page; null on the last page.
         next: Option<String>,
     }
 }
 
 view! { lenient
-    /// A person who holds a node.
+    /// A hold by an operator.
     HoldView {
         by: String,
         reason: String,
@@ -144,119 +145,120 @@ view! { lenient
 }
 
 view! { lenient
-    /// An order on its way.
+    /// A pending order.
     OrderView {
-        /// With the node it is the order's name.
+        /// Identifies the order, together with the node.
         generation: u64,
-        /// What, in words.
+        /// The order as text.
         text: String,
         reason: ReasonView,
-        /// Until when it must be answered.
+        /// Deadline for its final status.
         lease_until: Timestamp,
-        /// Whether the agent is at it.
+        /// Whether the agent has accepted it.
         accepted: bool,
     }
 }
 
 view! { lenient
-    /// What was proven, or not.
+    /// A verification result.
     VerificationView {
         level: VerificationLevel,
         /// Whether it passed.
         passed: bool,
         at: Timestamp,
-        /// What was seen.
+        /// What the agent observed.
         evidence: String,
     }
 }
 
 view! { lenient
-    /// What came of something that a person wanted done.
+    /// Result of an operator-requested order.
     RequestedOrderView {
-        /// The code of the order.
+        /// Code of the order.
         code: String,
-        /// The generation of the order; null: an older server does not tell.
+        /// Generation of the order; null from older servers.
         generation: Option<u64>,
-        /// What, in words.
+        /// The order as text.
         text: String,
-        /// `done` (a test passed), `failed` (it was begun, and did not come about; a test did not pass), `refused` (it was not begun).
+        /// `done` (a test passed), `failed` (it ran and failed, or a test failed) or `refused` (it
+        /// did not start).
         status: String,
         at: Timestamp,
-        /// What was seen, or why not.
+        /// What the agent observed, or why it failed.
         evidence: String,
     }
 }
 
 view! { lenient
-    /// A node with all that is known of it.
+    /// A node in full.
     NodeDetail {
         node: NodeId,
-        /// Where it stands, and whose it is.
+        /// Location and owner.
         location: Location,
-        /// How it stands.
+        /// Node phase.
         phase: NodePhase,
         since: Timestamp,
-        /// Why, and what would change it.
+        /// Why it is in this phase, and what would change that.
         rationale: RationaleView,
-        /// What should be done and is not.
+        /// The due action that is deferred, and why.
         deferred: Option<RationaleView>,
         /// Whether a repair waits for an approver.
         waits_for_approval: bool,
-        /// What it is made of; null before its first report.
+        /// Inventory; null before its first report.
         inventory: Option<NodeInventory>,
         /// Open findings.
         findings: Vec<Finding>,
-        /// What each of these is about, as people find it: `GPU 3 at 0000:3b:00.0`; null: an older server does not tell.
+        /// Subject of each finding, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
         findings_on: Option<Vec<String>>,
-        /// Whether it takes new work.
+        /// Cordon state.
         cordon: Cordon,
-        /// Whether its work has ended.
+        /// Whether running work has ended.
         drained: bool,
-        /// A person who holds it.
+        /// The operator's hold.
         hold: Option<HoldView>,
-        /// The order that is on its way.
+        /// The pending order.
         order: Option<OrderView>,
-        /// What was proven in this boot, since the last repair.
+        /// Verification results of this boot, since the last repair.
         verifications: Vec<VerificationView>,
-        /// What a person wants done there and was not yet.
+        /// The operator-requested order that has not run yet.
         requested_order: Option<String>,
-        /// What came of what a person wanted done, the last of each kind.
+        /// The last result of each kind of operator-requested order.
         requested_order_results: Vec<RequestedOrderView>,
-        /// What was done to mend it since it was last in service.
+        /// Repairs since it was last in service.
         repairs: Vec<String>,
-        /// When it was taken out of service, for as long as that counts.
+        /// Times of its quarantines, while they count.
         quarantines: Vec<Timestamp>,
-        /// What it shares with others and is to blame.
+        /// Domain faults that affect it.
         domain_faults: Vec<ReasonView>,
-        /// When it was last heard, while it is silent.
+        /// When the last heartbeat arrived, while heartbeats are lost.
         heartbeat_lost_since: Option<Timestamp>,
-        /// Whether the server has a session with its agent; null: an older server does not tell.
+        /// Session of its agent; null from older servers.
         connection: Option<ConnectionView>,
-        /// Where all that happened to it is.
+        /// Path of its history.
         history: String,
     }
 }
 
 view! { lenient
-    /// Why a node stands where it stands, and what would change it.
+    /// Why a node is in its phase, and what would change that.
     NodeExplanation {
         node: NodeId,
-        /// How it stands.
+        /// Node phase.
         phase: NodePhase,
         since: Timestamp,
-        /// Why, and what would change it.
+        /// Why it is in this phase, and what would change that.
         rationale: RationaleView,
-        /// The findings behind it, in words.
+        /// The findings behind it, as text.
         findings: Vec<String>,
-        /// The order that is on its way.
+        /// The pending order.
         order: Option<String>,
-        /// What should be done and is not, and until when.
+        /// The due action that is deferred, why, and what unblocks it.
         deferred: Option<RationaleView>,
-        /// What it shares with others and is to blame.
+        /// Domain faults that affect it.
         domain_faults: Vec<ReasonView>,
-        /// A freeze that holds it back.
+        /// Freezes that apply to it.
         frozen: Vec<String>,
-        /// Whether the server has a session with its agent; null: an older server does not tell.
+        /// Session of its agent; null from older servers.
         connection: Option<ConnectionView>,
     }
 }
@@ -265,17 +267,17 @@ view! { lenient
     /// A finding, with its node.
     FindingRow {
         node: NodeId,
-        /// What it is about, as people find it: `GPU 3 at 0000:3b:00.0`; null: an older server does not tell.
+        /// Its subject, such as `GPU 3 at 0000:3b:00.0`; null from older servers.
         on: Option<String>,
         finding: Finding,
     }
 }
 
 view! { lenient
-    /// Open findings by node and number.
+    /// Open findings, by node and number.
     FindingPage {
         findings: Vec<FindingRow>,
-        /// The cursor of the next page; null: this was the last.
+        /// Cursor of the next page; null on the last page.
         next: Option<String>,
     }
 }

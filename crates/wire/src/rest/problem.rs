@@ -1,52 +1,43 @@
-//! Why something was not answered or not done, after RFC 9457, with what to do about it.
+//! Problem details of failed requests (RFC 9457), with a hint.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::schema::{Schema, Schemas};
 
-/// A problem. Served as `application/problem+json`.
+/// A problem, served as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Its kind: `urn:farrier:problem:` and a word.
+    /// Type URI: `urn:farrier:problem:` and a word.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The kind in words.
+    /// The type in words.
     pub title: String,
-    /// The HTTP status.
     pub status: u16,
-    /// What is wrong here.
+    /// What is wrong in this case.
     pub detail: String,
-    /// What to do.
     pub hint: String,
-    /// What to do, by a stable code: another client says it in its own words.
+    /// Stable code of the hint, so that another client can use its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint_code: Option<HintCode>,
 }
 
-/// What to do about a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HintCode {
-    /// List the nodes.
     ListNodes,
-    /// List the tokens.
     ListTokens,
-    /// Look at what the node waits for.
+    /// See what the node waits for.
     SeeApproval,
-    /// Hold the node, and let its work end.
+    /// Hold the node, and drain it.
     HoldAndDrain,
-    /// Hold the node, or wait for a finding.
     HoldOrWait,
-    /// List what the node has sent.
     ListArtifacts,
-    /// Wait until what was asked for is done.
+    /// Wait until the requested order is done.
     WaitForOrder,
-    /// List the domains.
     ListDomains,
-    /// Enrol the node again.
     EnrolAgain,
-    /// Read what is expected.
+    /// See the API reference.
     ReadReference,
     /// A code of a newer server.
     #[serde(other)]
@@ -54,7 +45,7 @@ pub enum HintCode {
 }
 
 impl HintCode {
-    /// For those who speak HTTP.
+    /// Text for HTTP clients.
     pub fn text(self) -> &'static str {
         match self {
             Self::ListNodes => "GET /api/v1/nodes lists those that you see",
@@ -75,7 +66,6 @@ impl HintCode {
 }
 
 impl Problem {
-    /// Its media type.
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 }
 

@@ -1,4 +1,4 @@
-//! Reasons as programs and people get them: a stable code, its parameters, and the sentence.
+//! Reasons in the REST API: a stable code, its parameters, and a sentence.
 
 use farrier_fleet::fleet::{Rationale, Reason, UnblockedBy};
 use serde::Serialize;
@@ -9,17 +9,17 @@ use super::schema::view;
 view! { lenient
     /// A reason, or what unblocks something.
     ReasonView {
-        /// Stable; docs/reasons.md has the list.
+        /// Stable code, listed in docs/reasons.md.
         code: String,
-        /// What it is about, by name; empty: the code says everything; null: the reader may not see it.
+        /// Parameters by name. Empty if the code has none; null if the caller may not see them.
         params: Option<Value>,
-        /// In words, for people. Programs go by `code` and `params`: the words may change.
+        /// English text for people. It may change; programs should use `code` and `params`.
         text: String,
     }
 }
 
 view! { lenient
-    /// Why something was decided or waits, and what would change that.
+    /// Why something was decided or deferred, and what would change that.
     RationaleView {
         reason: ReasonView,
         /// What would change it.
@@ -34,7 +34,7 @@ impl ReasonView {
         Self { code: code.to_owned(), params: Some(params), text }
     }
 
-    /// Whether it says that heartbeats are lost, itself or as the cause of something that is not allowed.
+    /// Whether it reports lost heartbeats, itself or as the cause of something that is not allowed.
     pub fn is_heartbeat_lost(&self) -> bool {
         let cause = self.params.as_ref().and_then(|it| it.pointer("/cause/code"));
         self.code == HEARTBEAT_LOST || cause.is_some_and(|it| it == HEARTBEAT_LOST)
@@ -45,7 +45,7 @@ const HEARTBEAT_LOST: &str = "heartbeat-lost";
 
 impl From<&Reason> for ReasonView {
     fn from(reason: &Reason) -> Self {
-        // What is withheld is the parameters.
+        // Only parameters are withheld.
         let hidden = matches!(reason, Reason::Withheld { .. });
         let view = Self::new(reason.code(), reason, reason.to_string());
         Self { params: view.params.filter(|_| !hidden), ..view }

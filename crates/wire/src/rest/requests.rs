@@ -1,4 +1,4 @@
-//! What people ask for, and who they are.
+//! Request bodies, tokens, artifacts and the caller's identity.
 
 use farrier_facts::tune::Profiles;
 use farrier_fleet::fleet::identity::Unit;
@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 use super::schema::{Schema, Schemas, view};
 use crate::hidden::{HIDDEN_CLASS, is_hidden};
 
-/// Some words for other people, such as a reason: up to 1,000 characters, all of which show.
+/// Text for other people, such as a reason: up to 1,000 visible characters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct BoundedText(String);
 
-/// Why a text is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected 1 to {} characters, none of them a control character or one that does not show",
@@ -24,7 +23,7 @@ pub struct BoundedText(String);
 pub struct BoundedTextError;
 
 impl BoundedText {
-    /// The most characters.
+    /// Limit in characters.
     pub const MAX: usize = 1000;
 
     pub fn into_text(self) -> String {
@@ -82,7 +81,7 @@ impl<const LEAST: u32, const MOST: u32> Schema for RangedU32<LEAST, MOST> {
     }
 }
 
-/// The name of a profile that comes with farrier.
+/// Name of a built-in profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ProfileName(String);
@@ -117,19 +116,19 @@ impl Schema for ProfileName {
 }
 
 view! { strict
-    /// Nothing has to be said.
+    /// An empty request.
     EmptyRequest {}
 }
 
 view! { strict
-    /// Hold a node out of service.
+    /// Keeps a node out of service.
     HoldRequest {
         reason: BoundedText,
     }
 }
 
 view! { strict
-    /// A node was repaired by hand, and may be proven.
+    /// Reports a manual repair; the node may be verified.
     RepairedRequest {
         /// What was done.
         repair: BoundedText,
@@ -137,24 +136,24 @@ view! { strict
 }
 
 view! { strict
-    /// Prove a node now.
+    /// Verifies a node now.
     VerifyRequest {
         level: VerificationLevel,
     }
 }
 
 view! { strict
-    /// Test a node's GPUs with work.
+    /// Tests a node's GPUs under load.
     DiagRequest {
-        /// How thorough.
+        /// Diag level.
         level: RangedU32<1, 3>,
-        /// How long the load of level 3 lasts.
+        /// Duration of the level 3 load.
         minutes: RangedU32<1, 1440>,
     }
 }
 
 view! { strict
-    /// Make a node right for its work.
+    /// Applies a settings profile to a node.
     TuneRequest {
         /// The profile, such as `training`.
         profile: ProfileName,
@@ -162,14 +161,14 @@ view! { strict
 }
 
 view! { strict
-    /// A node is gone for good.
+    /// Removes a node from the fleet for good.
     RetireRequest {
         reason: BoundedText,
     }
 }
 
 view! { strict
-    /// Where a node stands, and whose it is: all of it. What is left out is not known from here on.
+    /// Complete location and owner of a node. Omitted fields become unknown.
     LocationRequest {
         pool: Pool,
         tenant: Option<Tenant>,
@@ -181,40 +180,40 @@ view! { strict
 }
 
 view! { strict
-    /// No repair that changes anything, for a while.
+    /// Suspends repairs and other changes for a time.
     FreezeRequest {
         domain: Domain,
-        /// For how many seconds from now, by the server's clock. Either this or `until`.
+        /// Duration in seconds. Either this or `until`.
         for_s: Option<RangedU32<1, 31_536_000>>,
-        /// Until when: a time to come by the server's clock, within a year. Either this or `for_s`.
+        /// End, by the server's clock: in the future and within a year. Either this or `for_s`.
         until: Option<Timestamp>,
         reason: BoundedText,
     }
 }
 
 view! { strict
-    /// A freeze is over.
+    /// Ends a freeze.
     UnfreezeRequest {
         domain: Domain,
     }
 }
 
 view! { lenient
-    /// What became of what was asked.
+    /// Result of a request.
     Done {
-        /// Whether it is in the log now; false: it was so already.
+        /// Whether the request changed anything; false if it already was so.
         changed: bool,
     }
 }
 
 view! { strict
-    /// A token for nodes to join with.
+    /// Creates a join token.
     TokenRequest {
-        /// The pool that they join.
+        /// The pool that nodes join.
         pool: Pool,
-        /// The only node that may, also where it has enrolled before.
+        /// The only node that may use it, even if it enrolled before.
         node: Option<NodeId>,
-        /// Whose they are. This and where they stand is told by whoever has the whole fleet.
+        /// Their tenant. Only a caller with the whole fleet in scope may set this and the location.
         tenant: Option<Tenant>,
         /// Their site.
         site: Option<Unit>,
@@ -224,15 +223,15 @@ view! { strict
         leaf: Option<Unit>,
         /// Their NVLink domain.
         nvlink: Option<Unit>,
-        /// How many nodes may; one where nothing is said.
+        /// How many nodes may use it; one by default.
         uses: Option<RangedU32<1, 100_000>>,
-        /// For how long; an hour where nothing is said, up to a year.
+        /// Lifetime in seconds; an hour by default, at most a year.
         expires_s: Option<RangedU32<1, 31_536_000>>,
     }
 }
 
 view! { lenient
-    /// A token, shown this once.
+    /// A join token, shown only once.
     TokenCreated {
         id: i64,
         token: String,
@@ -241,22 +240,22 @@ view! { lenient
         expires: Timestamp,
         /// How many nodes may use it.
         uses: u32,
-        /// What nodes compare when they enrol.
+        /// Fingerprint of the certificate authority, which nodes verify when they enrol.
         ca_fingerprint: String,
     }
 }
 
 view! { lenient
-    /// A token to join with, without what only its owner knows.
+    /// A join token, without its secret.
     TokenRow {
         id: i64,
         pool: String,
-        /// Where nodes stand that join with it, where it tells more than the pool.
+        /// Location of nodes that join with it, if it sets more than the pool.
         location: Option<Location>,
-        /// The only node.
+        /// The only node that may use it.
         node: Option<String>,
         expires: Timestamp,
-        /// How often it can still be used.
+        /// How many uses are left.
         uses_left: u32,
         /// `open`, `used`, `expired` or `revoked`.
         state: String,
@@ -264,43 +263,43 @@ view! { lenient
 }
 
 view! { lenient
-    /// Tokens to join with.
+    /// Join tokens.
     TokenList {
         tokens: Vec<TokenRow>,
     }
 }
 
 view! { lenient
-    /// A file that a node has sent for an order.
+    /// A file that a node uploaded for an order.
     ArtifactRow {
-        /// The number of the order on its node.
+        /// Generation of the order.
         generation: u64,
-        /// The code of the order.
+        /// Code of the order.
         order: String,
         /// When it was received.
         at: Timestamp,
         bytes: u64,
-        /// SHA-256 of it, in hexadecimal.
+        /// SHA-256, in hexadecimal.
         sha256: String,
     }
 }
 
 view! { lenient
-    /// Files that a node has sent for orders.
+    /// Files that a node uploaded for orders.
     ArtifactList {
-        /// The newest first.
+        /// Newest first.
         artifacts: Vec<ArtifactRow>,
     }
 }
 
 view! { lenient
     Me {
-        /// Their name.
+        /// Name of the user.
         name: String,
-        /// What they may do.
+        /// Role of the user.
         role: Role,
         scope: Domain,
-        /// Until when their token holds.
+        /// When the token expires.
         expires: Timestamp,
     }
 }

@@ -1,33 +1,32 @@
-//! The shape of a JSON value, as OpenAPI 3.1 tells it.
+//! JSON schemas for OpenAPI 3.1.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// Something whose JSON has a shape.
+/// A type with a JSON schema.
 pub trait Schema {
-    /// Its name in the document; none: it is written out wherever it is used.
+    /// Name in the document. `None` inlines the schema.
     const NAME: Option<&'static str> = None;
-    /// Whether it may be left out.
+    /// Whether the field may be omitted.
     const IS_OPTIONAL: bool = false;
 
-    /// The shape itself.
     fn shape(shapes: &mut Schemas) -> Value;
 }
 
-/// The shapes that have a name, once each.
+/// Named schemas, once each.
 #[derive(Debug, Default)]
 pub struct Schemas {
     named: BTreeMap<&'static str, Value>,
 }
 
 impl Schemas {
-    /// The shape of a type: a reference where it has a name.
+    /// Schema of a type: a reference if it has a name.
     pub fn of<T: Schema>(&mut self) -> Value {
         let Some(name) = T::NAME else { return T::shape(self) };
         if !self.named.contains_key(name) {
-            // One that holds itself finds its name here.
+            // Reserve the name first, for recursive types.
             self.named.insert(name, Value::Null);
             let shape = T::shape(self);
             self.named.insert(name, shape);
@@ -35,13 +34,11 @@ impl Schemas {
         json!({ "$ref": format!("#/components/schemas/{name}") })
     }
 
-    /// All that were asked for.
     pub fn finish(self) -> Map<String, Value> {
         self.named.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect()
     }
 }
 
-/// A field of an object.
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) about: String,
@@ -49,7 +46,7 @@ pub(super) struct Field {
     pub(super) is_optional: bool,
 }
 
-/// An object with these fields; where it is strict it has no others.
+/// An object with these fields; a strict one allows no others.
 pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
     let required: Vec<&str> =
         fields.iter().filter(|it| !it.is_optional).map(|it| it.name).collect();
@@ -71,8 +68,8 @@ pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
     object
 }
 
-/// A type whose JSON is an object, with its shape: the comments are its description. `strict` ones are read from outside and
-/// have no other fields.
+/// Defines a type whose JSON is an object, with its schema. Doc comments become descriptions.
+/// `strict` types are parsed from requests and allow no other fields.
 macro_rules! view {
     (strict $($rest:tt)*) => {
         view!(@ true, [#[serde(deny_unknown_fields)]] $($rest)*);
@@ -130,7 +127,7 @@ impl<T: Schema> Schema for Box<T> {
     }
 }
 
-/// Schemas that need nothing else.
+/// Schemas of types without dependencies.
 macro_rules! plain {
     ($($type:ty => $shape:tt,)*) => {
         $(impl $crate::rest::Schema for $type {

@@ -1,4 +1,4 @@
-//! Schemas of what the fleet itself is written in. A test holds each against a value.
+//! Schemas of fleet types. A test checks each against a value.
 
 use farrier_fleet::fleet::event::{Cordon, GpuInventory, NodeInventory};
 use farrier_fleet::fleet::identity::Unit;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::schema::{Schema, Schemas, plain};
 
-/// As `farrier_fleet` checks names.
+/// The same rules as `farrier_fleet` applies to names.
 macro_rules! names {
     ($($type:ty),*) => { plain! { $($type => {
         "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "maxLength": 63
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Every word of the shape reads as a value.
+    /// Every value of the schema's enum parses.
     fn words_read<T: Schema + DeserializeOwned>(count: usize) {
         let shape = T::shape(&mut Schemas::default());
         let words = shape["enum"].as_array().unwrap();

@@ -1,4 +1,5 @@
-//! Several nodes of one rack, switch or NVLink domain that show the same have one cause, and it is not in them.
+//! Detects domain faults: several nodes of one rack, switch or NVLink domain with the same symptom
+//! share a cause outside the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +10,15 @@ use crate::fleet::identity::{Domain, NodeId};
 use crate::fleet::reason::{Rationale, Reason, SymptomCounts, UnblockedBy};
 use crate::fleet::state::{FleetState, Node, Symptom};
 
-/// What is to blame once the verdicts are in the log.
+/// Domain faults in force once this decision is in the log.
 pub(super) type ActiveFaults = BTreeMap<Domain, Symptom>;
 
-/// Blames what the nodes that changed share, and absolves what is no longer to blame.
+/// Detects faults of the domains of changed nodes, and clears faults that no longer hold.
 pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Vec<Event> {
     let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
     let mut touched: BTreeSet<Domain> =
         nodes.flat_map(|node| node.location.domains()).filter(Domain::fails_as_one).collect();
-    // Nodes may have left what is blamed, and nothing of it is changed then.
+    // Nodes may have left a faulty domain without any other node of it changing.
     touched.extend(state.domain_faults.keys().cloned());
     let mut events = Vec::new();
     let mut suspects: Vec<Suspect> = Vec::new();
@@ -34,7 +35,8 @@ pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp
             Some(_) => {}
         }
     }
-    // What explains most nodes explains best, and of two that explain the same the one of which more is ill; what is explained accuses nobody else.
+    // Prefer the domain that covers most affected nodes, then the highest affected share. Drop a
+    // domain whose affected nodes are all explained already.
     suspects.sort_by(|a, b| {
         let by_nodes = b.nodes.len().cmp(&a.nodes.len());
         by_nodes.then(b.share.total_cmp(&a.share)).then_with(|| a.domain.cmp(&b.domain))
@@ -54,16 +56,16 @@ pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp
     events
 }
 
-/// A domain that may be to blame.
+/// A domain that may be faulty.
 struct Suspect {
     domain: Domain,
     symptom: Symptom,
     nodes: Vec<NodeId>,
-    /// Of its nodes.
+    /// Affected share of its nodes.
     share: f64,
 }
 
-/// The blame that holds after these verdicts.
+/// The domain faults in force after these events.
 pub(super) fn in_force(state: &FleetState, verdicts: &[Event]) -> ActiveFaults {
     let mut found: ActiveFaults =
         state.domain_faults.iter().map(|(domain, blame)| (domain.clone(), blame.symptom)).collect();
@@ -81,7 +83,7 @@ pub(super) fn in_force(state: &FleetState, verdicts: &[Event]) -> ActiveFaults {
     found
 }
 
-/// The domain that is to blame for all that speaks against the node, if one is.
+/// The faulty domain that explains everything wrong with the node, if there is one.
 pub(super) fn culprit<'a>(
     node: &Node,
     codes: &[String],
@@ -101,7 +103,8 @@ fn shown(state: &FleetState, domain: &Domain, symptom: Symptom) -> BTreeMap<Node
     state.symptoms.get(domain).and_then(|all| all.get(&symptom)).cloned().unwrap_or_default()
 }
 
-/// Whether so many nodes show it still that one cause is likely. The share is half of what it takes to blame: no coming and going.
+/// Whether enough nodes still show the symptom. The threshold is half the detection threshold:
+/// hysteresis against flapping.
 fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     let policy = &state.policy.common_cause;
     let count = u32::try_from(shown(state, domain, symptom).len()).unwrap_or(u32::MAX);
@@ -109,7 +112,7 @@ fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
     count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
 }
 
-/// The symptom that enough nodes of the domain began to show within the window, with the nodes.
+/// The symptom that enough nodes of the domain began to show within the window, and those nodes.
 fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect> {
     let policy = &state.policy.common_cause;
     let members = state.domain_counts.get(domain)?.members;

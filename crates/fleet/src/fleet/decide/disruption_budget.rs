@@ -1,4 +1,5 @@
-//! How many nodes may be out of service at once. Nothing here keeps a node from coming back.
+//! Disruption budgets: how many nodes may be out of service at once. They never keep a node from
+//! returning to service.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use crate::fleet::identity::Domain;
 use crate::fleet::reason::{BudgetCounts, Rationale, Reason, UnblockedBy};
 use crate::fleet::state::{DomainCounts, FleetState, Node};
 
-/// What is left to take, with what this decision took already.
+/// Budget use, including what this decision used so far.
 pub(super) struct BudgetUsage<'a> {
     state: &'a FleetState,
     taken: BTreeMap<Domain, u32>,
@@ -17,7 +18,7 @@ impl<'a> BudgetUsage<'a> {
         Self { state, taken: BTreeMap::new() }
     }
 
-    /// Why the node may not be taken out of service now; none where it may.
+    /// Why the node may not be quarantined now. `None` if it may.
     pub(super) fn quarantine_blocker(&self, node: &Node) -> Option<Rationale> {
         let tight = node.location.domains().into_iter().find_map(|domain| {
             let breaker = self.state.policy.disruption_budgets.get(&domain.kind())?;

@@ -1,37 +1,36 @@
-//! What speaks against a node.
+//! Health assessment: what open findings, failed verifications and missing data mean for service.
 
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::reason::Reason;
 use crate::fleet::state::{FaultKey, Node, NodePhase};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
-/// The worst findings that a reason names. Each decision is an entry of the log, so a node with thousands must not make each one large.
+/// Most findings that a reason lists. Every decision is a log entry, so a node with thousands of
+/// findings must not make each entry large.
 const FINDINGS_MAX: usize = 16;
 
-/// How much speaks against a node.
+/// Impact on service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Impact {
-    /// Nothing.
     None,
-    /// It may be unfit, or nobody knows.
+    /// It may be unfit, or its state is unknown.
     Suspect,
-    /// It is unfit.
     Unfit,
 }
 
-/// What speaks against a node, and what would help.
+/// What is wrong with a node, and what may repair it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct HealthAssessment {
     pub(super) weight: Impact,
-    /// The most that any of it asks for.
+    /// The strongest action that any fault asks for.
     pub(super) action: Action,
-    /// The GPU that is to be reset, where the action is that.
+    /// The GPU to reset, if the action is a GPU reset.
     pub(super) gpu: Option<GpuUuid>,
-    /// The worst of it, as [`Node::faults`] has it; none where nothing is known to be wrong.
+    /// The worst fault, as in [`Node::faults`]. `None` if no fault is known.
     pub(super) fault: Option<FaultKey>,
-    /// The codes of the findings that weigh.
+    /// Codes of the findings that affect service.
     pub(super) codes: Vec<String>,
-    /// What it is; none where nothing speaks against the node.
+    /// `None` if nothing is wrong.
     reason: Option<Reason>,
 }
 
@@ -62,14 +61,15 @@ impl HealthAssessment {
         assessment
     }
 
-    /// A proof that was not passed speaks against a node for itself, whether there is a finding or not. One that joins is tried again.
+    /// A failed verification counts as a fault of its own, with or without a finding. A joining
+    /// node is verified again.
     fn add_failed_verification(&mut self, node: &Node) {
         let Some(failure) = node.verification.failure() else { return };
         if self.weight == Impact::Unfit || node.phase() == NodePhase::Joining {
             return;
         }
         self.weight = Impact::Unfit;
-        // What is loaded and what is on disk are the same after a boot.
+        // After a boot the loaded driver matches the one on disk.
         let helps = if failure.level == VerificationLevel::V0 {
             Action::RebootNode
         } else {
@@ -81,7 +81,7 @@ impl HealthAssessment {
         self.reason = Some(failure.reason(findings));
     }
 
-    /// Why the node is unfit or in doubt.
+    /// Why the node is unfit or suspect.
     pub(super) fn reason(&self) -> Reason {
         self.reason.clone().unwrap_or(Reason::FindingsCleared { verifying: false })
     }
@@ -99,7 +99,7 @@ impl HealthAssessment {
     }
 }
 
-/// Whether a finding keeps a node from service, or brings it into doubt.
+/// Whether a finding makes a node suspect or unfit.
 pub fn affects_service(finding: &Finding) -> bool {
     weight(finding) > Impact::None
 }

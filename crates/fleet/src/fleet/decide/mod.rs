@@ -1,7 +1,9 @@
-//! What to do now: a function of state and time. It looks at the nodes that changed, and says what it decided and what waits.
+//! Decides what to do now, as a pure function of state and time. It considers only the nodes that
+//! changed, and returns decisions and what is deferred.
 //!
-//! Each node is asked again and again for its next step, with what was decided so far taken as done, until it has none. So a
-//! standing, its order and its reason come in one decision, and each rule needs to know one step only.
+//! For each node it computes the next step, applies it tentatively, and repeats until there is
+//! none. A phase change, its order and its reason thus come from one decision, and each rule
+//! handles a single step.
 
 mod common_cause;
 mod disruption_budget;
@@ -22,35 +24,33 @@ use disruption_budget::BudgetUsage;
 use health_assessment::HealthAssessment;
 pub use health_assessment::affects_service;
 
-/// The version of this logic. Raised whenever the same inputs lead to other decisions: a replay decides again only on what its own
-/// version decided (`docs/adr/0020-reasons-are-values.md`).
+/// Version of the decision logic. Raise it whenever the same inputs lead to other decisions: a
+/// replay decides again only what its own version decided (`docs/adr/0020-reasons-are-values.md`).
 ///
-/// 2: a drain that is reported after the cordon went does not count as one, and a repair of which a
-/// state before format 3 does not say for which fault it was counts for all.
+/// 2: a drain reported after the cordon was removed does not count. A repair attempt from a state
+/// before format 3, which does not record its fault, counts for all faults.
 ///
-/// 3: a node that the disruption budget keeps in service has its logs collected when an operator asks
-/// for them, and its orders expire.
+/// 3: a node that the disruption budget keeps in service still runs a requested log collection, and
+/// its orders expire.
 ///
-/// 4: a joining node that the disruption budget keeps from quarantine is cordoned where its pool has
-/// `cordon_joining`, and a requested verification of a suspect node that stays in service runs.
+/// 4: a joining node that the disruption budget keeps from quarantine is cordoned if its pool has
+/// `cordon_joining`. A requested verification of a suspect node that stays in service runs.
 pub const LOGIC_VERSION: u32 = 4;
 
-/// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
+/// More steps than any node takes at once. Beyond it, two rules undo each other's work.
 const STEPS_MAX: usize = 16;
 
-/// What was decided.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
-    /// Into the log, in this order.
+    /// Events for the log, in this order.
     pub events: Vec<Event>,
-    /// What waits, and for what.
     pub report: Report,
 }
 
-/// What should be done and is not, by node.
+/// Deferred actions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// In the order of the nodes.
+    /// Ordered by node.
     pub waiting: Vec<(NodeId, Rationale)>,
 }
 
@@ -87,7 +87,7 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
     decision
 }
 
-/// One node, with all that its next step depends on.
+/// A node and the inputs of its next step.
 struct DecisionContext<'a> {
     id: &'a NodeId,
     node: &'a Node,
@@ -99,7 +99,7 @@ struct DecisionContext<'a> {
 }
 
 impl DecisionContext<'_> {
-    /// First where it stands, then what is overdue, then what to order. What is not done is said once.
+    /// Phase first, then expired orders, then new orders. A deferral is recorded once.
     fn next_step(&self, budget: &BudgetUsage<'_>) -> Option<Event> {
         let step = match phase_transition::step(self, budget) {
             Some(Event::Deferred { node, rationale }) => orders::step_while_deferred(self)
@@ -122,7 +122,7 @@ impl DecisionContext<'_> {
 }
 
 impl Node {
-    /// The node as it will be when the event is in the log.
+    /// Applies an event to the node before it is in the log.
     fn apply_tentatively(&mut self, event: &Event, now: Timestamp) {
         let (by, logic, event) = (Actor::Server, LOGIC_VERSION, event.clone());
         let entry = Entry { seq: 0, batch: 0, at: now, by, logic, event };

@@ -1,4 +1,5 @@
-//! What to order next, one at a time. The repair is the least that may help, and one more each time that it did not.
+//! The next order of a node, one at a time. Repairs escalate: the least disruptive first, then the
+//! next.
 
 use jiff::SignedDuration;
 
@@ -15,7 +16,7 @@ use crate::fleet::state::{
 use crate::fleet::window;
 use crate::health::Action;
 
-/// The next order; or that one is not waited for any longer; or why there is none though there should be.
+/// The next order, the cancellation of the pending one, or why a due order is deferred.
 pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     if let Some(pending) = context.node.orders.pending() {
         return cancellation(context, pending);
@@ -35,8 +36,8 @@ pub(super) fn step(context: &DecisionContext<'_>) -> Option<Event> {
     }
 }
 
-/// The next order of a node whose phase change is deferred: it stays in service or joining, so it is
-/// not repaired or verified for return to service. Its orders still expire, a pool with
+/// The next order of a node whose phase change is deferred. It stays in service or joining, so it
+/// is not repaired or verified for return to service. Its orders still expire, a pool with
 /// `cordon_joining` still gets its cordon, and operator requests still run.
 pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event> {
     step(context).filter(|event| match event {
@@ -50,7 +51,8 @@ pub(super) fn step_while_deferred(context: &DecisionContext<'_>) -> Option<Event
     })
 }
 
-/// That the pending order is not waited for any longer.
+/// Cancels the pending order if it expired, if a more urgent one supersedes it, or if it may no
+/// longer run and the agent has not accepted it yet.
 fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Event> {
     let order = &pending.order;
     let (node, generation) = (context.id.clone(), order.generation);
@@ -69,7 +71,7 @@ fn cancellation(context: &DecisionContext<'_>, pending: &Pending) -> Option<Even
     why.map(|why| Event::OrderCancelled { node, generation, reason: why })
 }
 
-/// The order that an operator asked for, or what it waits for.
+/// The order that an operator requested, or why it is deferred.
 fn requested_order_step(
     context: &DecisionContext<'_>,
     RequestedOrder { order: kind, by }: &RequestedOrder,
@@ -84,7 +86,8 @@ fn requested_order_step(
     }
 }
 
-/// What a person wants done there. A node that is being emptied is emptied first.
+/// The operator-requested order, if it may run now. If it needs an idle node, it waits for the
+/// drain.
 fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrder> {
     let cordoned = context.node.scheduling.is_cordoned();
     let ready = match context.node.phase() {
@@ -97,9 +100,8 @@ fn requested_order<'a>(context: &DecisionContext<'a>) -> Option<&'a RequestedOrd
     wanted.filter(|it| superseded_by(context, &it.order).is_none())
 }
 
-/// The order that must not wait for this one. A node that is taken out of service is cordoned at
-/// once, whatever an operator asked for; and what an operator asked for on any node does not wait
-/// for hours until a drain has ended.
+/// The order that supersedes this one. A quarantined node is cordoned at once, whatever an operator
+/// requested. An operator-requested order that runs on any node does not wait hours for a drain.
 fn superseded_by(context: &DecisionContext<'_>, what: &OrderKind) -> Option<OrderKind> {
     let runs_anywhere =
         |it: &OrderKind| it.is_operator_requested() && it.spec().node == NodeUse::Any;
@@ -113,7 +115,7 @@ fn superseded_by(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Orde
     asked.filter(|it| what.spec().yields && runs_anywhere(it)).cloned()
 }
 
-/// Nothing is changed or measured under work.
+/// A node in use is neither changed nor tested.
 fn in_use(context: &DecisionContext<'_>) -> Option<Rationale> {
     let phase = context.node.phase();
     let is_out = !phase.in_service() && phase != NodePhase::Joining;
@@ -158,8 +160,8 @@ fn wanted(context: &DecisionContext<'_>) -> Option<NextAction> {
     }
 }
 
-/// A node that is not verified gets no new work: it is cordoned before anything else. One that joins is as it was before we managed it,
-/// unless its pool wants it cordoned.
+/// An unverified node gets no new work, so it is cordoned first. A joining node keeps its
+/// scheduling, unless its pool has `cordon_joining`.
 fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let applies = match context.node.phase() {
         NodePhase::Verifying => true,
@@ -171,19 +173,21 @@ fn cordon_before_verification(context: &DecisionContext<'_>) -> Option<OrderKind
     (applies && may && !cordoned).then_some(OrderKind::Cordon)
 }
 
-/// Before anything is proven the agent hears of a repair by hand: it would hold against the node what was mended.
+/// Tells the agent about a manual repair before verifying; otherwise it still counts the old
+/// faults.
 fn acknowledge_repair(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let what = context.node.repairs.pending_ack()?.to_owned();
     Some(OrderKind::AcknowledgeRepair { repair: what })
 }
 
-/// The first rung that is not proven.
+/// The first required level that has not passed.
 fn next_verification(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let open = context.required_levels().find(|level| !context.has_passed(*level));
     open.map(|level| OrderKind::Verify { level })
 }
 
-/// Only our own mark goes, and only when all is well. Where nobody knows of a mark the agent looks.
+/// Removes only Farrier's own cordon, and only once the node is healthy. If the cordon state is
+/// unknown, the agent checks it.
 fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     let scheduling = &context.node.scheduling;
     let ours = scheduling.is_cordoned_by_farrier() || *scheduling == Scheduling::Unknown;
@@ -192,7 +196,7 @@ fn uncordon(context: &DecisionContext<'_>) -> Option<OrderKind> {
     (ours && fit).then_some(OrderKind::Uncordon)
 }
 
-/// The least that may help and was not tried yet.
+/// The least disruptive repair that was not attempted yet.
 fn repair(context: &DecisionContext<'_>) -> NextAction {
     if let Some(why) = lemon(context) {
         return NextAction::Person(why);
@@ -211,7 +215,8 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     }
     let untried =
         |what: &&OrderKind| !context.node.repairs.was_attempted(what, assessment.fault.as_ref());
-    // Each fault has its own try of each; and faults that follow one another do not have a node rebooted for ever.
+    // Each fault gets its own attempt of each repair. The limit stops a series of faults from
+    // rebooting a node forever.
     let most = usize::try_from(context.pool.max_attempts.max(1)).unwrap_or(usize::MAX);
     let is_spent = |what: &&OrderKind| context.node.repairs.times_done(what) >= most;
     if let Some(what) = ladder.iter().filter(untried).find(|what| !is_spent(what)) {
@@ -234,7 +239,8 @@ fn repair(context: &DecisionContext<'_>) -> NextAction {
     NextAction::Person(Rationale::new(reason, UnblockedBy::OperatorRepair))
 }
 
-/// What is left is of a switch, a rack or an `NVLink` domain: nobody has to look at the node for it.
+/// The remaining fault belongs to a switch, rack or NVLink domain, so the node itself needs no
+/// inspection.
 fn blamed(context: &DecisionContext<'_>) -> Option<Rationale> {
     let (assessment, domains) = (context.assessment, context.node.location.domains());
     let explains = |symptom: Symptom| {
@@ -250,7 +256,7 @@ fn blamed(context: &DecisionContext<'_>) -> Option<Rationale> {
     Some(Rationale::new(Reason::FailureDomainFault { domain, symptom, cause }, unblocked_by))
 }
 
-/// A node that was out of service too often is not given back by another repair.
+/// A lemon is not repaired by order again.
 fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
     let policy = &context.state.policy.lemon;
     let from = context.now - SignedDuration::from_hours(24 * i64::from(policy.days));
@@ -264,7 +270,7 @@ fn lemon(context: &DecisionContext<'_>) -> Option<Rationale> {
 }
 
 enum Blocker {
-    /// Time passes, and it will be ordered.
+    /// The order is due again after the back-off.
     RetryLater,
     Rationale(Box<Rationale>),
 }
@@ -298,11 +304,12 @@ fn blocker(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Blocker> {
     if let Some(why) = waits.filter(|_| changes) {
         return Some(Blocker::waits(why));
     }
-    // A cordon waits for no other order: until then the node takes work.
+    // A cordon does not wait for another order's back-off: until then the node takes work.
     let failures = context.node.orders.failures();
     let failures = failures.filter(|it| *what != OrderKind::Cordon || it.order == *what)?;
     let count = failures.count.get();
-    // These are tried for as long as it takes: a node without a cordon takes work, and nothing else brings it into service.
+    // These are retried without limit: a node without a cordon takes work, and nothing else returns
+    // a node to service.
     let is_retried =
         matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
     let failed_often = (count >= context.pool.max_attempts).then(|| Reason::OrderFailed {
@@ -327,7 +334,7 @@ fn blocker(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Blocker> {
     }))
 }
 
-/// What a node says of it is bounded: each decision repeats it.
+/// Cuts the agent's text, which every decision repeats.
 fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     match failure {
         OrderFailure::Reported(text) => OrderFailure::Reported(bounded(text)),
@@ -335,7 +342,8 @@ fn bounded_failure(failure: &OrderFailure) -> OrderFailure {
     }
 }
 
-/// Who says that nothing is to be done there, since it was ordered.
+/// Why nothing may run on the node any more: a hold, a revoked certificate or a freeze that came
+/// after the order.
 fn stopped(context: &DecisionContext<'_>) -> Option<Reason> {
     let held = context.node.requests.hold.as_ref().map(Hold::as_reason);
     let revoked_at = context.node.liveness.certificate_revoked_at();
@@ -368,7 +376,7 @@ fn needs_approval(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rat
     })
 }
 
-/// Outside of its windows a pool is left as it is, unless a person wants it done now.
+/// Repairs wait for a window of the pool, unless an operator approved them.
 fn outside_window(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rationale> {
     if context.node.repairs.is_approved() {
         return None;
@@ -380,7 +388,7 @@ fn outside_window(context: &DecisionContext<'_>, what: &OrderKind) -> Option<Rat
 }
 
 fn order(context: &DecisionContext<'_>, what: OrderKind) -> Order {
-    // An uncordon or a change that was meant for another boot must not be carried out in this one.
+    // An uncordon or a change must not run in a later boot than the one it was meant for.
     let bound = what.changes() || what == OrderKind::Uncordon;
     let boot = context.node.reported_inventory().filter(|_| bound).map(|it| it.boot.clone());
     Order {

@@ -1,4 +1,4 @@
-//! Where a node stands next. A way back to service leads through proof, whatever took the node out.
+//! The next phase of a node. Every return to service requires verification.
 
 use super::DecisionContext;
 use super::common_cause;
@@ -10,7 +10,7 @@ use crate::fleet::policy::Autonomy;
 use crate::fleet::reason::{Rationale, Reason, UnblockedBy, bounded};
 use crate::fleet::state::{ExternalCordon, NodePhase, Scheduling};
 
-/// The next change of the node's standing; or why it does not change though it should.
+/// The next phase change, or why a due one is deferred.
 pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Event> {
     if let Some(step) = held(context) {
         return Some(step);
@@ -26,7 +26,7 @@ pub(super) fn step(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> O
     }
 }
 
-/// A person, or another tool, keeps the node out: whatever it is, we leave it alone.
+/// An operator or another tool keeps the node out of service. Farrier leaves it alone.
 fn held(context: &DecisionContext<'_>) -> Option<Event> {
     let phase = context.node.phase();
     if let Some(hold) = context.node.requests.hold.as_ref().filter(|_| phase != NodePhase::Held) {
@@ -41,7 +41,8 @@ fn held(context: &DecisionContext<'_>) -> Option<Event> {
     Some(context.phase_changed(NodePhase::Held, cordoned(external, false)))
 }
 
-/// A node whose certificates were revoked may not speak: whatever it was, nobody knows what it is now, and no order reaches it.
+/// A node whose certificates were revoked cannot connect: its state is unknown, and no order
+/// reaches it.
 fn certificate_revoked(context: &DecisionContext<'_>) -> Option<Rationale> {
     let since = context.node.liveness.certificate_revoked_at()?;
     let (pool, node) = (context.node.location.pool.clone(), context.id.clone());
@@ -63,7 +64,7 @@ fn joining(context: &DecisionContext<'_>, budget: &BudgetUsage<'_>) -> Option<Ev
                 .map_or_else(|| context.quarantine(), |why| context.deferred(why)),
         );
     }
-    // Our own cordon goes first; a pool that only observes leaves it where it is.
+    // Farrier's own cordon is removed first. A pool that only observes keeps it.
     let is_ours = context.node.scheduling.is_cordoned_by_farrier();
     let cordoned = is_ours && context.pool.autonomy != Autonomy::Observe;
     let proven = context.proven() && context.assessment.weight == Impact::None && !cordoned;
@@ -142,7 +143,7 @@ fn released(context: &DecisionContext<'_>) -> Option<Event> {
     if context.node.requests.hold.is_some() {
         return None;
     }
-    // Who held it may have let go meanwhile, and then it is held for this.
+    // The hold may have ended meanwhile; the node is then held for its revoked certificate.
     if let Some(why) = certificate_revoked(context) {
         return (*context.node.phase.rationale() != why)
             .then(|| context.phase_changed(NodePhase::Held, why));
@@ -180,18 +181,17 @@ impl DecisionContext<'_> {
         )
     }
 
-    /// Back to repair; by way of the quarantine where work may still run.
+    /// Back to repairing, through quarantine if work may still run.
     fn fail_verification(&self, why: Rationale) -> Event {
         let to = if self.is_drained() { NodePhase::Repairing } else { NodePhase::Quarantined };
         self.phase_changed(to, why)
     }
 
-    /// Whether no work runs there, and none comes.
     fn is_drained(&self) -> bool {
         self.node.scheduling.is_drained()
     }
 
-    /// Why a node that should be taken out of service is not.
+    /// Why a due quarantine is deferred.
     fn quarantine_blocker(&self, budget: &BudgetUsage<'_>) -> Option<Rationale> {
         if self.pool.autonomy == Autonomy::Observe {
             let cause = Box::new(self.assessment.reason());
@@ -209,7 +209,7 @@ impl DecisionContext<'_> {
         budget.quarantine_blocker(self.node)
     }
 
-    /// What its pool asks for, and what it failed before.
+    /// Levels that the pool requires, and levels that failed before.
     pub(super) fn required_levels(&self) -> impl Iterator<Item = VerificationLevel> {
         let required = self
             .node
@@ -223,7 +223,7 @@ impl DecisionContext<'_> {
         self.node.verification.has_passed(level)
     }
 
-    /// Whether it passed all that it has to.
+    /// Whether all required levels passed.
     pub(super) fn proven(&self) -> bool {
         self.required_levels().all(|level| self.has_passed(level))
     }

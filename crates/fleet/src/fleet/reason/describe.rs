@@ -1,4 +1,4 @@
-//! Reasons as English, in one place. The wording is free to change: nothing compares or reads it.
+//! Renders reasons as English. The wording may change freely: nothing compares or parses it.
 
 use std::fmt;
 
@@ -90,7 +90,7 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// What keeps an order back, or ended it.
+    /// Reasons that defer or end an order.
     fn fmt_order(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QuarantineNotAllowed { cause } => {
@@ -246,7 +246,8 @@ fn gpu_text(uuid: &GpuUuid, location: Option<&GpuLocation>) -> String {
     location.map_or_else(|| uuid.to_string(), ToString::to_string)
 }
 
-/// What a finding is about, as people find it: `GPU 3 at 0000:3b:00.0`; its UUID where no more is known.
+/// The subject of a finding, such as `GPU 3 at 0000:3b:00.0`, or the UUID if the location is
+/// unknown.
 pub(crate) fn subject_text(subject: &Subject, location: Option<&GpuLocation>) -> String {
     match subject {
         Subject::Gpu(gpu) => gpu_text(gpu, location),
@@ -257,7 +258,7 @@ pub(crate) fn subject_text(subject: &Subject, location: Option<&GpuLocation>) ->
     }
 }
 
-/// An order, with its GPU as people find it.
+/// An order, with the location of its GPU.
 pub(crate) fn order_text(order: &OrderKind, location: Option<&GpuLocation>) -> String {
     match order {
         OrderKind::ResetGpu { gpu } => format!("reset {}", gpu_text(gpu, location)),

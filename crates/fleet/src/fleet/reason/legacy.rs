@@ -1,15 +1,15 @@
-//! Reasons of format 1, which were sentences: they are kept as such, and nothing compares them.
+//! Reasons of format 1, which were sentences. They are kept as text and never compared.
 
 use serde_json::{Map, Value, json};
 
-/// A reason that was a sentence.
+/// Wraps a sentence as a reason.
 fn reason(text: &Value, findings: Option<Value>) -> Value {
     let mut params = Map::from_iter([("text".to_owned(), text.clone())]);
     params.extend(findings.map(|it| ("findings".to_owned(), it)));
     json!({ "code": "legacy", "params": params })
 }
 
-/// A `why` of format 1: `text`, `until`, `findings`, `changes_at`, `approvable`.
+/// Upgrades a `why` of format 1: `text`, `until`, `findings`, `changes_at`, `approvable`.
 fn upgrade_why(why: &mut Value) {
     let Some(old) = why.as_object_mut() else { return };
     let mut take = |name: &str| old.remove(name);
@@ -31,7 +31,7 @@ fn upgrade_text(text: &mut Value) {
     }
 }
 
-/// An event of format 1 in the form of format 2.
+/// Upgrades an event from format 1 to format 2.
 pub(crate) fn upgrade_event(event: &mut Value) {
     let Some((kind, fields)) = event.as_object_mut().and_then(|it| it.iter_mut().next()) else {
         return;
@@ -45,7 +45,7 @@ pub(crate) fn upgrade_event(event: &mut Value) {
     }
 }
 
-/// A state of format 1 in the form of format 2.
+/// Upgrades a state from format 1 to format 2.
 pub(crate) fn upgrade_state(state: &mut Value) {
     let each = |value: Option<&mut Value>, upgrade: fn(&mut Value)| {
         let values = value.and_then(Value::as_object_mut);
@@ -61,7 +61,7 @@ fn upgrade_node(node: &mut Value) {
     for name in ["why", "deferred"] {
         node.get_mut(name).into_iter().for_each(upgrade_why);
     }
-    // When an order failed, and why.
+    // Time and reason of a failed order.
     if let Some(why) = node.pointer_mut("/failed/1") {
         *why = json!({ "reported": why });
     }

@@ -1,5 +1,6 @@
-//! Why something was decided, refused or waits, and what unblocks it: values with stable codes. `describe.rs` renders them as English,
-//! `redact.rs` says what of them a caller of one pool may see. Nothing reads the sentences back.
+//! Typed reasons for decisions, refusals and deferrals, and what unblocks them, with stable codes.
+//! `describe.rs` renders them as English; `redact.rs` limits what a caller with a narrower scope
+//! sees. Nothing parses the sentences.
 
 mod describe;
 mod legacy;
@@ -23,54 +24,50 @@ use crate::health::{Action, Finding, Severity, Subject};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rationale {
-    /// Why it was decided.
     pub reason: Reason,
-    /// What would change it.
     pub unblocked_by: UnblockedBy,
 }
 
 impl Rationale {
-    /// A reason and what would change it.
     pub fn new(reason: Reason, unblocked_by: UnblockedBy) -> Self {
         Self { reason, unblocked_by }
     }
 }
 
-/// Why something was decided, refused or waits. The code is stable; the fields of a variant are only ever added to.
+/// Why something was decided, refused or deferred. Codes are stable; variants only gain fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "params", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Reason {
     /// The node enrolled and is not verified yet.
     Enrolled,
-    /// Findings are open that keep it from service, or bring it into doubt.
+    /// Open findings make the node suspect or unfit.
     OpenFindings {
-        /// The worst of them.
         worst: FindingSummary,
-        /// How many more there are.
+        /// Number of further findings.
         more: u32,
-        /// The worst of them by number, up to a limit.
+        /// The worst findings by number, up to a limit.
         findings: Vec<u64>,
     },
-    /// A verification was not passed.
+    /// A verification failed.
     VerificationFailed {
         level: VerificationLevel,
-        /// What the node's agent saw, in its words, cut to a limit.
+        /// The agent's text, cut to a limit.
         evidence: String,
-        /// Open findings that add to it, by number.
+        /// Related open findings, by number.
         findings: Vec<u64>,
     },
-    /// No heartbeat arrived for too long.
+    /// Heartbeats are overdue.
     HeartbeatLost {
-        /// When the last one arrived.
+        /// When the last heartbeat arrived.
         since: Timestamp,
     },
-    /// The server cannot read the node's findings.
+    /// The server cannot decode the node's findings.
     FindingsUnreadable,
     /// The node has not reported its inventory.
     InventoryUnknown,
     /// The node could not read its GPUs.
     GpusUnreadable,
-    /// All findings that mattered are cleared.
+    /// All findings that affected service are cleared.
     FindingsCleared {
         /// Whether a verification follows.
         verifying: bool,
@@ -87,90 +84,76 @@ pub enum Reason {
     /// An operator holds the node.
     OperatorHold {
         by: Actor,
-        /// Their reason, cut to a limit.
+        /// The operator's reason, cut to a limit.
         reason: String,
     },
     /// Another tool or person cordoned the node.
     ExternalCordon {
-        /// Who, as far as the scheduler says.
+        /// The owner, as far as the scheduler reports it.
         owner: String,
-        /// Their reason, cut to a limit.
+        /// The owner's reason, cut to a limit.
         reason: String,
-        /// Whether it passed its verification.
+        /// Whether the node passed its verification.
         verified: bool,
     },
-    /// The node's certificates were revoked: its state is not known, and no order reaches it.
+    /// The node's certificates were revoked: its state is unknown, and no order reaches it.
     CertificateRevoked { since: Timestamp },
-    /// As many nodes of a domain are out of service as its disruption budget allows.
+    /// The domain's disruption budget is used up.
     DisruptionBudget {
         domain: Domain,
-        /// How many; left out for a caller who does not see the whole domain.
+        /// `None` for a caller who does not see the whole domain.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counts: Option<BudgetCounts>,
     },
-    /// What nodes share is faulty, and not the node.
+    /// A failure domain is faulty, not the node.
     FailureDomainFault {
-        /// What they share.
         domain: Domain,
-        /// What its nodes show.
+        /// What the domain's nodes show.
         symptom: Symptom,
-        /// What the node shows itself, where that is left after its repairs.
+        /// What is still wrong with the node itself after its repairs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<Box<Reason>>,
     },
-    /// Several nodes of a domain began to show the same.
+    /// Several nodes of a domain began to show the same symptom.
     CommonSymptom {
-        /// What they share.
         domain: Domain,
-        /// What they show.
         symptom: Symptom,
-        /// Within which time.
+        /// The nodes began to show it within this time.
         window_s: u32,
-        /// How many; left out for a caller who does not see the whole domain.
+        /// `None` for a caller who does not see the whole domain.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counts: Option<SymptomCounts>,
     },
     /// Too few nodes of a domain show a symptom for a common cause.
-    NoCommonSymptom {
-        /// What they share.
-        domain: Domain,
-        /// What they showed.
-        symptom: Symptom,
-    },
+    NoCommonSymptom { domain: Domain, symptom: Symptom },
     /// The pool's policy does not allow a quarantine.
     QuarantineNotAllowed {
-        /// What it would be quarantined for.
+        /// Why it would be quarantined.
         cause: Box<Reason>,
     },
     /// The pool's policy does not allow an order.
-    OrderNotAllowed {
-        order: OrderKind,
-        /// What the policy allows.
-        autonomy: Autonomy,
-    },
-    /// The node takes work, and is neither tested nor changed under it.
+    OrderNotAllowed { order: OrderKind, autonomy: Autonomy },
+    /// The node takes work, so it is neither tested nor changed.
     #[serde(alias = "takes-work")]
     InUse,
     /// Only a person can repair it.
     NeedsRepair {
-        /// What is wrong.
         cause: Box<Reason>,
-        /// What it asks for.
+        /// The action that the fault asks for.
         action: Action,
         /// What was ordered before.
         #[serde(alias = "tried")]
         attempted: RepairsAttempted,
     },
-    /// It was quarantined too often.
+    /// The node was quarantined too often.
     RepeatedQuarantines {
         times: u32,
-        /// In how many days.
+        /// Period that the quarantines were counted over.
         days: u32,
     },
     /// No change is allowed in a domain.
     Frozen {
         domain: Domain,
-        /// Who froze it.
         by: Actor,
         /// Their reason, cut to a limit.
         reason: String,
@@ -179,56 +162,41 @@ pub enum Reason {
     /// An order needs an approval.
     NeedsApproval { order: OrderKind },
     /// An order waits for a repair window.
-    OutsideWindow {
-        order: OrderKind,
-        /// Whose window.
-        pool: Pool,
-        /// When it opens.
-        opens: Timestamp,
-    },
+    OutsideWindow { order: OrderKind, pool: Pool, opens: Timestamp },
     /// An order failed too often.
     OrderFailed {
         order: OrderKind,
         failures: u32,
-        /// Why, the last time.
+        /// The last failure.
         last: OrderFailure,
     },
     /// An order was not answered within its lease.
-    OrderExpired {
-        order: OrderKind,
-        /// When the lease ended.
-        lease_until: Timestamp,
-    },
-    /// A more urgent order takes the place of one that waits. That one is ordered again later.
-    OrderSuperseded {
-        /// The more urgent one.
-        by: OrderKind,
-    },
-    /// An operator asked for it.
+    OrderExpired { order: OrderKind, lease_until: Timestamp },
+    /// A more urgent order replaces one that waits, which is issued again later.
+    OrderSuperseded { by: OrderKind },
+    /// An operator requested it.
     OperatorRequest { by: Actor },
-    /// The caller may see the code and nothing else.
+    /// The caller may see only the code.
     Withheld {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
     },
-    /// As another program rendered it: an order's reason on the node.
+    /// Text rendered by another program: an order's reason on the node.
     Rendered {
         #[serde(rename = "code", alias = "of")]
         original_code: String,
-        /// The sentence.
         text: String,
     },
     /// From a log of format 1, whose reasons were sentences.
     Legacy {
-        /// The sentence.
         text: String,
-        /// The findings behind it, by number.
+        /// Findings behind it, by number.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         findings: Vec<u64>,
     },
 }
 
-/// The counts behind a disruption budget.
+/// Counts behind a disruption budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetCounts {
@@ -240,7 +208,7 @@ pub struct BudgetCounts {
     pub limit: u32,
 }
 
-/// The counts behind a common symptom.
+/// Counts behind a common symptom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SymptomCounts {
@@ -250,65 +218,63 @@ pub struct SymptomCounts {
     pub members: u32,
 }
 
-/// What identifies a finding to a person.
+/// Identifies a finding to a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingSummary {
     /// The rule.
     pub code: String,
-    /// What tells findings of one rule and subject apart, cut to a limit.
+    /// Distinguishes findings of one rule and subject, cut to a limit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
     pub severity: Severity,
-    /// What it is about.
     pub subject: Subject,
-    /// Where that GPU is.
+    /// Location of the subject, if it is a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuLocation>,
 }
 
-/// Where a GPU is, as a person finds it.
+/// Where a person finds a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuLocation {
-    /// NVML's index.
+    /// NVML index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
-    /// The PCI address.
+    /// PCI address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
 }
 
-/// What was ordered before a person is asked.
+/// Repairs that were ordered before an operator is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairsAttempted {
-    /// Nothing can be ordered.
+    /// No order applies.
     None,
-    /// Everything that can be ordered was.
+    /// Every applicable order was tried.
     All,
-    /// One order was given as often as the policy allows, for other faults.
+    /// An order reached the policy's limit of attempts, for other faults.
     Limit {
         order: OrderKind,
-        /// Where the GPU is that it is about.
+        /// Location of the order's GPU.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gpu: Option<GpuLocation>,
         times: u32,
     },
 }
 
-/// Why an order did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrderFailure {
-    /// The agent says so, in its words.
+    /// The agent's text.
     Reported(String),
-    /// The controller withdrew it.
+    /// The controller cancelled it.
     #[serde(alias = "withdrawn")]
     Cancelled(Box<Reason>),
 }
 
-/// What leads to another decision.
+/// What would lead to another decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "params", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum UnblockedBy {
@@ -316,9 +282,9 @@ pub enum UnblockedBy {
     Verification,
     /// A new finding.
     Finding,
-    /// The condition clears, lasts too long or gets worse.
+    /// The condition clears, persists or worsens.
     ConditionChange,
-    /// The verification in progress ends.
+    /// The running verification ends.
     VerificationResult,
     /// A repair, by order or by hand.
     Repair,
@@ -350,39 +316,34 @@ pub enum UnblockedBy {
     SymptomReturn,
     /// An operator holds the node.
     OperatorHold,
-    /// An operator repairs it and says so.
+    /// An operator repairs the node and reports it.
     OperatorRepair,
-    /// An operator looks at it, and repairs or holds it.
+    /// An operator inspects the node, and repairs or holds it.
     OperatorReview,
     /// The freeze ends.
     Unfreeze {
-        /// When it ends by itself.
+        /// When it expires.
         at: Timestamp,
     },
     /// An approval.
     Approval,
-    /// The repair window opens, or an approval.
-    WindowOrApproval {
-        /// When it opens.
-        at: Timestamp,
-    },
+    /// The repair window opens, or an operator approves.
+    WindowOrApproval { at: Timestamp },
     /// The next attempt.
     Retry { at: Timestamp },
     /// From a log of format 1.
     Legacy {
-        /// The sentence.
         text: String,
-        /// When time alone changes it.
+        /// When it changes by time alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         changes_at: Option<Timestamp>,
-        /// Whether an approval changes it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         approvable: bool,
     },
 }
 
 impl Reason {
-    /// Every code that a decision may have.
+    /// Every code of a decision.
     pub const CODES: [&str; 31] = [
         "enrolled",
         "open-findings",
@@ -469,7 +430,6 @@ impl Reason {
         }
     }
 
-    /// Whether it says that heartbeats are lost.
     pub fn is_heartbeat_lost(&self) -> bool {
         match self {
             Self::HeartbeatLost { .. } => true,
@@ -482,7 +442,6 @@ impl Reason {
 }
 
 impl UnblockedBy {
-    /// Every code.
     pub const CODES: [&str; 24] = [
         "verification",
         "finding",
@@ -557,7 +516,7 @@ impl UnblockedBy {
         )
     }
 
-    /// Whether a person can change it.
+    /// Whether an operator can change it.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self,
@@ -590,10 +549,11 @@ impl GpuLocation {
     }
 }
 
-/// Bytes of one text in a reason. Such texts come from nodes, other tools and people, and each decision repeats them.
+/// Limit in bytes of one text in a reason. Such texts come from nodes, other tools and people, and
+/// each decision repeats them.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// A text cut to what a reason may hold.
+/// Cuts a text to the limit.
 pub(super) fn bounded(text: &str) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text.to_owned();
@@ -610,7 +570,7 @@ mod tests {
 
     use super::*;
 
-    /// The code that JSON has, and the one that the value says of itself.
+    /// The code in the JSON form of a value.
     fn written(value: &Value) -> &str {
         value["code"].as_str().unwrap()
     }
@@ -649,7 +609,7 @@ mod tests {
         }
     }
 
-    /// What a caller of this scope sees, as text.
+    /// What a caller with this scope sees, as text.
     fn shown(why: &Rationale, scope: &Domain) -> String {
         let seen = why.redacted(scope);
         let json = serde_json::to_string(&seen).unwrap();
@@ -702,7 +662,7 @@ mod tests {
         assert_eq!(of_other, Reason::Withheld { original_code: "disruption-budget".to_owned() });
     }
 
-    /// What a log keeps has no sentence of ours in it: they may be reworded, and every log still replays.
+    /// A log stores no rendered sentence, so the wording can change and every log still replays.
     #[test]
     fn no_sentence_is_stored() {
         for reason in samples::reasons() {

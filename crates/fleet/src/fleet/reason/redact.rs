@@ -1,17 +1,18 @@
-//! What of a reason a caller with a narrower scope than the fleet sees. It works on values, and a reason without a rule shows its code only.
+//! Redacts reasons for callers with a narrower scope than the fleet. Works on values; a reason
+//! without a rule shows only its code.
 
 use super::{OrderFailure, Rationale, Reason, UnblockedBy};
 use crate::fleet::identity::Domain;
 
-/// Whether no node of a caller's scope is in the domain: another pool for a caller of a pool,
-/// another tenant for a caller of a tenant. A node that came from another pool has reasons from
-/// there in its history.
+/// Whether the domain has no node of the caller's scope: another pool for a caller scoped to a
+/// pool, another tenant for a caller scoped to a tenant. A node moved from another pool has reasons
+/// from there in its history.
 fn is_foreign(domain: &Domain, scope: &Domain) -> bool {
     domain.kind() == scope.kind() && domain != scope
 }
 
 impl Rationale {
-    /// As a caller of this scope may see it, who sees the node itself.
+    /// The view of a caller with this scope who may see the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         Self {
@@ -22,7 +23,7 @@ impl Rationale {
 }
 
 impl OrderFailure {
-    /// As a caller of this scope may see it, who sees the node itself.
+    /// The view of a caller with this scope who may see the node.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         match self {
@@ -33,7 +34,8 @@ impl OrderFailure {
 }
 
 impl UnblockedBy {
-    /// As a caller of this scope may see it, who sees the node itself. None of these counts nodes, but for sentences of an earlier version.
+    /// The view of a caller with this scope who may see the node. Only legacy sentences may contain
+    /// counts.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         let is_foreign = match self {
@@ -56,7 +58,7 @@ impl UnblockedBy {
 }
 
 impl Reason {
-    /// As a caller of this scope may see it, who sees the node itself: without what counts nodes of others.
+    /// The view of a caller with this scope who may see the node, without counts of other nodes.
     #[must_use]
     pub fn redacted(&self, scope: &Domain) -> Self {
         if *scope == Domain::Fleet {
@@ -67,7 +69,8 @@ impl Reason {
             return Self::Withheld { original_code: self.code().to_owned() };
         }
         match self {
-            // These name the node, its pool, its own findings and orders, and who asked for something there.
+            // These name only the node, its pool, findings and orders, and who made a request for
+            // it.
             Self::Enrolled
             | Self::OpenFindings { .. }
             | Self::VerificationFailed { .. }
@@ -119,7 +122,8 @@ impl Reason {
                 let (order, last) = (order.clone(), last.redacted(scope));
                 Self::OrderFailed { order, failures: *failures, last }
             }
-            // Sentences of an earlier version may count nodes of others. A variant that is added gets no more until somebody decides.
+            // Legacy sentences may contain counts of other nodes. A new variant shows only its code
+            // until it gets a rule.
             _ => Self::Withheld { original_code: self.code().to_owned() },
         }
     }

@@ -1,4 +1,5 @@
-//! One value of each reason, with names and counts that are easy to find: for tests of everything that stores, shows or redacts reasons.
+//! One sample of each reason, with searchable names and counts: for tests of everything that
+//! stores, shows or redacts reasons.
 
 use jiff::Timestamp;
 
@@ -39,10 +40,11 @@ fn open_findings() -> Reason {
     Reason::OpenFindings { worst, more: 2, findings: vec![7, 8, 9] }
 }
 
-/// The counts of others that a sample has: of a budget 4,711 of 4,712 with 4,713 allowed, of a symptom 4,714 of 4,715.
+/// Counts of other nodes in the samples: 4,711 of 4,712 with 4,713 allowed in a budget, 4,714 of
+/// 4,715 in a symptom.
 pub const FOREIGN_COUNTS: [u32; 5] = [4711, 4712, 4713, 4714, 4715];
 
-/// One of each. They name the whole fleet: more nodes than those of one pool are in it.
+/// One of each, naming the whole fleet, which spans more than one pool.
 pub fn reasons() -> Vec<Reason> {
     reasons_naming(&Domain::Fleet, pool())
 }
@@ -122,7 +124,7 @@ pub fn reasons_naming(domain: &Domain, pool: Option<Pool>) -> Vec<Reason> {
     reasons
 }
 
-/// One of each. They name the whole fleet.
+/// One of each, naming the whole fleet.
 pub fn unblocked_by() -> Vec<UnblockedBy> {
     unblocked_by_naming(&Domain::Fleet, pool(), node())
 }

@@ -1,5 +1,5 @@
-//! What is wrong with a node, by a key that outlives the finding: each fault has its own attempt of
-//! each repair.
+//! Faults of a node, by a key that outlives the finding: each fault gets its own attempt of each
+//! repair.
 
 use std::fmt;
 
@@ -11,26 +11,24 @@ use crate::fleet::decide::affects_service;
 use crate::fleet::order::VerificationLevel;
 use crate::health::{Finding, Subject};
 
-/// One fault of a node. A fault that returns after a repair has the same key.
+/// A fault of a node. A fault that returns after a repair has the same key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKey {
-    /// What an agent found.
+    /// An agent's finding.
     Finding {
         /// The rule, such as `gpu.xid`.
         code: String,
-        /// What distinguishes findings of one rule and subject, such as `Xid 79`; often empty.
+        /// Distinguishes findings of one rule and subject, such as `Xid 79`; often empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
-        /// What it is about.
         subject: Subject,
     },
-    /// A verification that did not pass.
+    /// A failed verification.
     FailedVerification { level: VerificationLevel },
 }
 
 impl FaultKey {
-    /// The key of a finding's fault.
     pub fn of(finding: &Finding) -> Self {
         Self::Finding {
             code: finding.code.clone(),
@@ -55,7 +53,7 @@ impl fmt::Display for FaultKey {
 }
 
 impl Node {
-    /// The faults that keep it from service or bring it into doubt.
+    /// The faults that make the node suspect or unfit.
     pub fn faults(&self) -> Vec<FaultKey> {
         let found = self.findings().values().filter(|it| affects_service(it)).map(FaultKey::of);
         found.chain(self.verification.failure().map(FailedVerification::fault)).collect()
@@ -65,8 +63,9 @@ impl Node {
         self.findings().values().any(affects_service)
     }
 
-    /// The last finding against it is over: what it did not pass while that was open it may pass now. A finding clears some time after
-    /// its cause, and a verification may have been requested in between.
+    /// Dismisses a failed device verification once the last finding cleared: the level may pass
+    /// now. A finding clears some time after its cause, and a verification may have been requested
+    /// in between.
     pub(super) fn dismiss_device_failure_after_findings(&mut self, was_unfit: bool) {
         if was_unfit && !self.has_service_affecting_findings() {
             self.verification.dismiss_failure_of(VerificationLevel::V1);
@@ -100,7 +99,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Vec<FaultKey>>(&json).unwrap(), keys);
     }
 
-    /// Texts could be alike where faults are not: a detail that reads like a subject.
+    /// Two faults can have the same text if a detail reads like a subject.
     #[test]
     fn faults_with_one_text_have_two_keys() {
         let subject = Subject::Pci("b".to_owned());

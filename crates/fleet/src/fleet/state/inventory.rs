@@ -1,4 +1,4 @@
-//! What a node is made of.
+//! Inventory of a node.
 
 use std::sync::Arc;
 
@@ -7,25 +7,24 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::event::{GpuInventory, NodeInventory};
 use crate::health::GpuUuid;
 
-/// GPUs that a node has lost and that are remembered at most.
+/// Most missing GPUs to remember per node.
 const MISSING_GPUS_MAX: usize = 32;
 
-/// What a node reported last, and what it had before.
+/// The last reported inventory, and the GPUs that are missing from it.
 ///
-/// Not expressible: missing GPUs of a node that never reported an inventory.
+/// Cannot represent: missing GPUs of a node that never reported an inventory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// What it reported last.
     #[serde(alias = "makeup")]
     pub reported: Arc<NodeInventory>,
-    /// GPUs that it had and has no more, in this boot or with an open finding. One that fell off
-    /// the bus is in no list, and it is the very one that people look for.
+    /// GPUs that disappeared, in this boot or with an open finding. A GPU that fell off the bus is
+    /// in no inventory, yet it is the one that operators look for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_gpus: Vec<GpuInventory>,
 }
 
 impl Inventory {
-    /// The inventory after another report. `is_in_finding` says whether an open finding names a
+    /// The inventory after another report. `is_in_finding` tells whether an open finding names a
     /// GPU.
     pub(super) fn after(
         before: Option<&Self>,
@@ -45,7 +44,7 @@ impl Inventory {
         Self { reported: Arc::new(reported.clone()), missing_gpus: missing }
     }
 
-    /// A GPU that it has or had.
+    /// A present or missing GPU.
     pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuInventory> {
         let listed = self.reported.gpus.as_ref();
         listed.into_iter().flatten().chain(&self.missing_gpus).find(|it| it.uuid == *uuid)

@@ -1,4 +1,5 @@
-//! States of formats 1 and 2, in which a node was one list of fields. A log may begin with one.
+//! Decodes states of formats 1 and 2, in which a node was a flat list of fields. A log may start
+//! with one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -41,7 +42,7 @@ struct StateV2 {
     wakes: BTreeSet<(Timestamp, NodeId)>,
 }
 
-/// A node as it was. What decided nothing is left out: `tried`, whose keys were texts.
+/// A node of format 2. `tried`, whose keys were texts, is not read.
 #[derive(Deserialize)]
 struct NodeV2 {
     place: Location,
@@ -100,7 +101,7 @@ struct NodeV2 {
     wake: Option<Timestamp>,
 }
 
-/// The texts of `faults` say which faults a repair was meant for, and are not read.
+/// `faults`, which held texts, is not read.
 #[derive(Deserialize)]
 struct PendingV2 {
     order: Order,
@@ -185,8 +186,8 @@ impl From<NodeV2> for Node {
     fn from(node: NodeV2) -> Self {
         let (phase, liveness) = (node.phase(), node.liveness());
         let (scheduling, verification) = (node.scheduling(), node.verification());
-        // Where what failed last was not kept, its count is not either: what fails still does so
-        // again before it waits for a person.
+        // Without the last failure its count is dropped as well: a failing order then fails again
+        // before it waits for an operator.
         let failures = node.failed.zip(node.failed_order).zip(NonZeroU32::new(node.failures));
         let failures = failures.map(|(((at, why), order), count)| FailureStreak {
             order,
@@ -253,8 +254,9 @@ impl From<StateV2> for FleetState {
 }
 
 impl Node {
-    /// Adds what states of format 1 lack. They do not say which nodes have been in service; every node that is not joining is taken as one
-    /// that was, because a node too many in the count keeps a healthy node in service, and one too few takes it out.
+    /// Adds fields that format 1 lacks. It does not record which nodes have been in service, so
+    /// every node that is not joining counts as one that was. Overcounting keeps a healthy node in
+    /// service; undercounting would take one out.
     fn upgrade_from_v1(&mut self) {
         if self.phase() != NodePhase::Joining {
             self.first_in_service_at.get_or_insert(self.phase.since());
@@ -263,12 +265,11 @@ impl Node {
 }
 
 impl FleetState {
-    /// Reads a state of format 2.
     pub fn from_v2(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice::<StateV2>(bytes).map(Into::into)
     }
 
-    /// Reads a state of format 1: adds what it lacks, and counts domains again by today's rules.
+    /// Decodes a state of format 1: adds missing fields, and recounts domains by the current rules.
     pub fn from_v1(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut value: serde_json::Value = serde_json::from_slice(bytes)?;
         reason::upgrade_state(&mut value);

@@ -1,4 +1,4 @@
-//! Whether a node's agent is there.
+//! Liveness of a node's agent.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -7,38 +7,35 @@ use super::timers::{add_seconds, whole_seconds};
 
 /// Whether heartbeats arrive, and whether the agent may connect at all.
 ///
-/// Not expressible: seconds that count towards no heartbeat timeout while heartbeats arrive.
-/// Every other combination happens: a certificate is revoked before or after heartbeats are lost.
+/// Cannot represent: uncounted seconds while heartbeats arrive. Every other combination occurs: a
+/// certificate is revoked before or after heartbeats are lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Liveness {
-    /// Heartbeats arrive.
     #[default]
     Connected,
-    /// They do not.
     HeartbeatLost(HeartbeatLoss),
-    /// All its certificates are revoked: it may not connect, and its state is not known.
+    /// All its certificates are revoked: it may not connect, and its state is unknown.
     CertificateRevoked {
         at: Timestamp,
-        /// Since when heartbeats are lost; none until the session's end is noticed.
+        /// `None` until the end of the session is detected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         heartbeat_lost: Option<HeartbeatLoss>,
     },
 }
 
-/// No heartbeat arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatLoss {
-    /// When the last one arrived.
+    /// When the last heartbeat arrived.
     pub since: Timestamp,
-    /// Seconds since then that count towards no heartbeat timeout: the controller did not run, or
-    /// the clock was stepped.
+    /// Seconds since then that do not count towards the heartbeat timeout: the controller did not
+    /// run, or the clock was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub uncounted_s: u32,
 }
 
 impl Liveness {
-    /// The loss of heartbeats, while it lasts.
+    /// `None` while heartbeats arrive.
     pub fn heartbeat_loss(&self) -> Option<&HeartbeatLoss> {
         match self {
             Self::Connected => None,
@@ -55,12 +52,12 @@ impl Liveness {
         }
     }
 
-    /// When the last heartbeat arrived, while none arrives.
+    /// When the last heartbeat arrived. `None` while heartbeats arrive.
     pub fn heartbeat_lost_since(&self) -> Option<Timestamp> {
         self.heartbeat_loss().map(|it| it.since)
     }
 
-    /// When its certificates were revoked, for as long as it has no other.
+    /// When its certificates were revoked. `None` while it has a valid one.
     pub fn certificate_revoked_at(&self) -> Option<Timestamp> {
         match self {
             Self::CertificateRevoked { at, .. } => Some(*at),
@@ -85,20 +82,20 @@ impl Liveness {
         *self = Self::Connected;
     }
 
-    /// When the heartbeat timeout ends; none while heartbeats arrive.
+    /// When the heartbeat timeout expires. `None` while heartbeats arrive.
     pub(super) fn deadline(&self, timeout_s: u32) -> Option<Timestamp> {
         let loss = self.heartbeat_loss()?;
         Some(add_seconds(loss.since, timeout_s.saturating_add(loss.uncounted_s)))
     }
 
-    /// Gives a heartbeat timeout that runs so much more time.
+    /// Extends a running heartbeat timeout.
     pub(super) fn extend_timeout(&mut self, by_s: u32) {
         if let Some(loss) = self.heartbeat_loss_mut() {
             loss.uncounted_s = loss.uncounted_s.saturating_add(by_s);
         }
     }
 
-    /// After the clock was set back by `back`: nothing lies in the future.
+    /// Adjusts to a clock set back by `back`: no time lies in the future.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         if let Self::CertificateRevoked { at, .. } = self {
             *at = (*at).min(now);

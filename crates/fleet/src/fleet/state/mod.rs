@@ -1,4 +1,5 @@
-//! What is so: a fold over the log. The same entries give the same state, byte for byte.
+//! Fleet state: a fold over the log. Deterministic: the same entries give the same state, byte for
+//! byte.
 
 mod fault;
 mod inventory;
@@ -44,61 +45,55 @@ pub use symptom::Symptom;
 pub(crate) use timers::add_seconds;
 pub use verification::{FailedVerification, Verification, VerificationResult};
 
-/// The fleet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetState {
-    /// The last entry that is in it.
+    /// `seq` of the last applied entry.
     pub seq: u64,
-    /// When that was written.
+    /// Time of that entry.
     pub at: Timestamp,
-    /// The policy in force.
     pub policy: Policy,
-    /// Nodes that are not retired. Shared, so that a copy of the state costs little: whoever keeps it does not hold the one who decides up.
+    /// Nodes that are not retired. `Arc`, so that a clone for a snapshot is cheap and does not
+    /// block the controller.
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
-    /// The last generation of retired nodes: one that comes back goes on counting.
+    /// Last generation of retired nodes. A node that enrols again continues from it.
     pub retired: BTreeMap<NodeId, u64>,
-    /// Members of each domain, and how many of them are out of service.
     #[serde(alias = "tallies")]
     pub domain_counts: BTreeMap<Domain, DomainCounts>,
-    /// Where nothing may be changed.
+    /// Domains in which nothing may be changed.
     pub freezes: BTreeMap<Domain, Freeze>,
-    /// Nodes that show the same in one domain, with the time of it.
+    /// Nodes that show a symptom, by domain, and since when.
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
-    /// What is to blame for several nodes.
     #[serde(alias = "blamed")]
     pub domain_faults: BTreeMap<Domain, DomainFault>,
-    /// The last change of who may speak that is in it.
+    /// Number of the last applied access change.
     #[serde(default)]
     pub access: u64,
-    /// When a node must be looked at again, though nothing happens to it.
+    /// When to evaluate a node again even if no event concerns it.
     #[serde(alias = "wakes")]
     pub deadlines: BTreeSet<(Timestamp, NodeId)>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainCounts {
-    /// Nodes in the domain.
     pub members: u32,
-    /// Of these not in service: quarantined, in repair, verifying or held.
+    /// Members that are quarantined, repairing, verifying or held.
     pub out: u32,
 }
 
-/// Nothing may be changed.
+/// No order may change nodes of the domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freeze {
     pub until: Timestamp,
-    /// When it was asked for; none in a state that an older version wrote.
+    /// When it was requested. `None` in states of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Who wants it.
     pub by: Actor,
     pub reason: String,
 }
 
-/// Several nodes have one cause.
+/// Several nodes of a domain share one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainFault {
-    /// What they have in common.
     pub symptom: Symptom,
     pub nodes: Vec<NodeId>,
     pub since: Timestamp,
@@ -107,9 +102,10 @@ pub struct DomainFault {
 }
 
 impl FleetState {
-    /// Takes an entry in, and gives the nodes that a decision has to look at.
+    /// Applies an entry, and returns the nodes to decide on.
     ///
-    /// An entry about a node that nobody knows changes nothing: it was retired while the entry was on its way.
+    /// An entry about an unknown node changes nothing: the node was retired while the entry was in
+    /// flight.
     pub fn apply(&mut self, entry: &Entry) -> BTreeSet<NodeId> {
         self.seq = entry.seq;
         self.at = self.at.max(entry.at);
@@ -130,7 +126,7 @@ impl FleetState {
                 return BTreeSet::from([node.clone()]);
             }
             Event::ClockStepped { from, to } => {
-                // Follows the clock back, too: no other entry does.
+                // Follows a clock that was set back; no other entry does.
                 self.at = entry.at;
                 self.step_timers(*from, *to);
                 return self.reevaluate_all();
@@ -176,7 +172,7 @@ impl FleetState {
         entry.event.node().cloned().into_iter().collect()
     }
 
-    /// Every node is to be looked at, and again when the policy of now says so.
+    /// Recomputes all deadlines under the current policy, and returns every node.
     fn reevaluate_all(&mut self) -> BTreeSet<NodeId> {
         for (id, node) in &mut self.nodes {
             let wake = node.next_deadline_at(&self.policy);
@@ -192,20 +188,20 @@ impl FleetState {
         self.nodes.keys().cloned().collect()
     }
 
-    /// The nodes of a domain.
     fn members(&self, domain: &Domain) -> BTreeSet<NodeId> {
         let members = self.nodes.iter().filter(|(_, it)| it.location.domains().contains(domain));
         members.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Nodes whose time has come.
+    /// Nodes whose deadline has passed.
     fn due(&self) -> BTreeSet<NodeId> {
         let due = self.deadlines.iter().take_while(|(at, _)| *at <= self.at);
         due.map(|(_, node)| node.clone()).collect()
     }
 
     fn enrol(&mut self, id: &NodeId, place: &Location, entry: &Entry) {
-        // A node that enrols again while it is in the fleet is the same node. After it was retired its name may be another owner's.
+        // A node that enrols again without being retired is the same node. After retirement the
+        // name may belong to another owner.
         let first_seq = self.nodes.get(id).map_or(entry.seq, |it| it.first_seq);
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();
@@ -225,7 +221,7 @@ impl FleetState {
         }
     }
 
-    /// Changes a node, and keeps what is counted over nodes in step with it.
+    /// Changes a node, and updates domain counts, symptoms and deadlines with it.
     fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut Node)) {
         let Some(mut node) = self.nodes.remove(id) else { return };
         self.count(&node, -1);

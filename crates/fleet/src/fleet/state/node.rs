@@ -1,5 +1,5 @@
-//! One node: what is known of it, and what an event makes of that. Each part is a type of its own
-//! that cannot hold what never happens; here an event is passed on to the parts that it changes.
+//! One node. Each part is a type that cannot represent impossible combinations; this file passes an
+//! event to the parts that it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,48 +26,43 @@ use crate::fleet::policy::Policy;
 use crate::fleet::reason::{OrderFailure, Rationale, Reason, UnblockedBy, bounded};
 use crate::health::FindingKind;
 
-/// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Where it stands, and whose it is.
     #[serde(alias = "place")]
     pub location: Location,
-    /// The entry with which it enrolled, the first time since its name was free: what the log has of that name before is of another node.
+    /// `seq` of its enrolment. Earlier entries with this name concern another node.
     pub first_seq: u64,
     pub phase: PhaseStatus,
-    /// What it is made of; none before its first report.
+    /// `None` before its first report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
-    /// Whether its agent is there.
+    /// Heartbeats and certificates.
     pub liveness: Liveness,
-    /// What its agent reports.
     pub reports: Reports,
-    /// Whether it gets work.
     pub scheduling: Scheduling,
-    /// What people want of it.
     #[serde(default, skip_serializing_if = "Sparse::is_empty")]
     pub requests: Sparse<OperatorRequests>,
     pub orders: Orders,
-    /// What its verifications showed.
     pub verification: Verification,
     /// Repairs since it was last in service.
     #[serde(default, skip_serializing_if = "Sparse::is_empty")]
     pub repairs: Sparse<Repairs>,
-    /// When it was first in service; none: never.
+    /// `None` if it never was in service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_in_service_at: Option<Timestamp>,
-    /// When it was quarantined, in the last year.
+    /// Times of its quarantines in the last year.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantines: Vec<Timestamp>,
-    /// What it shows that other nodes of its rack or switch may show too, and since when, by the server's clock.
+    /// Symptoms that other nodes of its failure domains may share, and since when by the server's
+    /// clock.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub symptoms: BTreeMap<Symptom, Timestamp>,
-    /// When it is looked at again.
+    /// When to evaluate it again.
     #[serde(default, alias = "wake", skip_serializing_if = "Option::is_none")]
     pub next_deadline: Option<Timestamp>,
 }
 
-/// A person who holds a node.
+/// A hold by an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub by: Actor,
@@ -75,13 +70,12 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// That it holds the node.
     pub(in crate::fleet) fn as_reason(&self) -> Reason {
         Reason::OperatorHold { by: self.by.clone(), reason: bounded(&self.reason) }
     }
 }
 
-/// What a person wants done.
+/// An operator-requested order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestedOrder {
     #[serde(alias = "what")]
@@ -89,19 +83,19 @@ pub struct RequestedOrder {
     pub by: Actor,
 }
 
-/// What came of something that a person wanted done.
+/// The result of an operator-requested order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestedOrderResult {
     #[serde(alias = "what")]
     pub order: OrderKind,
-    /// The generation of the order; none in a state that an older server wrote.
+    /// `None` in states of earlier servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
     pub at: Timestamp,
-    /// What the node answered in the end; refused, without a text, where it was withdrawn.
+    /// The final status; refused with an empty reason if the controller cancelled it.
     #[serde(alias = "answer")]
     pub status: OrderStatus,
-    /// Why the controller withdrew it, where it did.
+    /// Why the controller cancelled it, if it did.
     #[serde(default, alias = "withdrawn", skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<Reason>,
 }
@@ -128,12 +122,11 @@ impl Node {
         }
     }
 
-    /// How it stands.
     pub fn phase(&self) -> NodePhase {
         self.phase.phase()
     }
 
-    /// What it is made of; none before its first report.
+    /// `None` before its first report.
     pub fn reported_inventory(&self) -> Option<&std::sync::Arc<NodeInventory>> {
         self.inventory.as_ref().map(|it| &it.reported)
     }
@@ -142,14 +135,14 @@ impl Node {
         !matches!(self.phase(), NodePhase::InService | NodePhase::Suspect | NodePhase::Joining)
     }
 
-    /// Whether it counts towards disruption budgets: it was in service, or it was quarantined while it joined, which takes it away from
-    /// whatever ran there before it was managed. A node that is out for another reason before its first service does not count: otherwise a
-    /// joining node could use up the budget of others by claiming an external cordon and by failing its verification afterwards.
+    /// Whether it counts towards disruption budgets. It does if it was in service before, or if it
+    /// was quarantined while joining, which takes away whatever ran there before Farrier managed
+    /// it. Other nodes that never were in service do not count: otherwise a joining node could use
+    /// up the budget of others by claiming an external cordon and then failing its verification.
     pub(in crate::fleet) fn is_out_of_service(&self) -> bool {
         self.is_out() && (self.first_in_service_at.is_some() || !self.quarantines.is_empty())
     }
 
-    /// Whether a repair waits for a person to let it go on.
     pub fn waits_for_approval(&self) -> bool {
         !self.repairs.is_approved()
             && self.phase.deferred().is_some_and(|why| why.unblocked_by.is_approvable())
@@ -167,7 +160,8 @@ impl Node {
             }
             Event::HeartbeatRestored { .. } => {
                 self.liveness.restore();
-                // What could not be done because nobody was there is no failure of the node.
+                // Orders that failed because the node was not connected are no failures of the
+                // node.
                 self.orders.end_failures();
             }
             Event::FindingsReported { record, changes, .. } => {
@@ -201,7 +195,7 @@ impl Node {
 
     fn seen(&mut self, inventory: &NodeInventory) {
         if self.reported_inventory().is_some_and(|before| before.boot != inventory.boot) {
-            // What was verified in another boot is not in this one, and what failed may pass now.
+            // Results of an earlier boot are void, and a failed verification may pass now.
             self.verification.discard_results();
             self.verification.dismiss_failure();
         }
@@ -222,7 +216,7 @@ impl Node {
                 self.repairs.change_present(Repairs::did_not_help);
                 self.verification.discard_results();
             }
-            // Whoever held it may have changed anything.
+            // Anything may have changed during the hold.
             NodePhase::Verifying if self.phase() == NodePhase::Held => {
                 self.verification.discard_results();
                 self.verification.dismiss_failure();
@@ -240,7 +234,7 @@ impl Node {
 
     pub(in crate::fleet) fn ordered(&mut self, order: &Order) {
         self.phase.defer(None);
-        // Named now: a fault may be over before the repair is answered.
+        // Recorded now, because a fault may clear before the repair is answered.
         let faults = order.kind.is_repair().then(|| self.faults());
         self.orders.issue(order.clone(), faults);
     }
@@ -270,7 +264,8 @@ impl Node {
                 self.phase.verified(*level);
                 self.orders.fail(what, OrderFailure::Reported(reason.clone()), at);
             }
-            // An agent that does not know of repairs goes by what it counted: what it finds against the node is what is left.
+            // An agent without support for this order keeps its counters, so its remaining findings
+            // count.
             (
                 OrderStatus::Failed { .. } | OrderStatus::Refused { .. },
                 OrderKind::AcknowledgeRepair { .. },
@@ -296,12 +291,13 @@ impl Node {
             OrderKind::AcknowledgeRepair { .. } => {
                 self.repairs.change_present(Repairs::acknowledge)
             }
-            // Repairs are noted as attempts; what an operator asked for ends in `finish_requested_order`.
+            // Repairs are recorded as attempts; operator-requested orders end in
+            // `finish_requested_order`.
             other => debug_assert!(other.is_repair() || other.is_operator_requested(), "{other}"),
         }
     }
 
-    /// Whatever came of it, it is not tried again: a person sees it, and asks anew.
+    /// Never retried: the operator sees the result and can request it again.
     fn finish_requested_order(
         &mut self,
         order: Order,
@@ -312,7 +308,7 @@ impl Node {
         if order.kind.changes() {
             self.verification.discard_results();
         }
-        // A test that ran counts as the proof that it is; one that was refused says nothing of the GPUs.
+        // A test that ran counts as a verification. A refused one says nothing about the GPUs.
         match (order.kind.verifies(), status) {
             (Some(level), OrderStatus::Done { evidence }) => {
                 self.verification.pass(level, at, evidence)
@@ -325,8 +321,8 @@ impl Node {
         self.requests.change(|it| it.finish_requested_order(order, status.clone(), cancelled, at));
     }
 
-    /// What was verified before a repair says nothing of the node any longer, and what failed may
-    /// be done now.
+    /// After a repair, earlier verification results are void, and orders that failed may be
+    /// retried.
     fn repaired(&mut self) {
         self.verification.discard_results();
         self.verification.dismiss_failure();
@@ -335,7 +331,7 @@ impl Node {
 
     fn cancel_order(&mut self, generation: u64, reason: &Reason, at: Timestamp) {
         let Some(pending) = self.orders.take(generation) else { return };
-        // What the operator asked for is ordered again.
+        // The operator-requested order is issued again.
         if matches!(reason, Reason::OrderSuperseded { .. }) {
             return;
         }
@@ -372,7 +368,7 @@ impl Node {
         }
     }
 
-    /// When it must be looked at though nothing happens: the earliest of all that waits for time.
+    /// When to evaluate the node again without an event: the earliest of its timers.
     pub(super) fn next_deadline_at(&self, policy: &Policy) -> Option<Timestamp> {
         let (pool, phase) = (policy.for_pool(&self.location.pool), self.phase());
         let lease = self.orders.pending().map(|it| it.order.lease_until);
@@ -382,7 +378,8 @@ impl Node {
         let settled = (phase == NodePhase::Verifying).then(|| self.phase.deadline(pool.settle_s));
         let failures = self.orders.failures();
         let retry = failures.map(|it| add_seconds(it.at, pool.retry_backoff_after(it.count.get())));
-        // Who should be out and may not is looked at again and again: a breaker does not say when there is room.
+        // A deferred quarantine is evaluated at every tick: a disruption budget has no known time
+        // at which it frees up.
         let refused = doubted || phase == NodePhase::Joining;
         let deferred = self.phase.deferred().and_then(|why| {
             why.unblocked_by.changes_at().or(refused.then_some(self.phase.since()))
@@ -392,13 +389,14 @@ impl Node {
 }
 
 impl Node {
-    /// Dated by when the server heard of it: nodes' own clocks may be hours apart.
+    /// Uses the server's time: the clocks of nodes may be hours apart.
     fn note_symptoms(&mut self, at: Timestamp) {
         let faults = self.findings().values().filter(|it| it.kind == FindingKind::Fault);
         let mut shown: BTreeSet<Symptom> =
             faults.filter_map(|it| Symptom::from_code(&it.code)).collect();
         let lost_since = self.liveness.heartbeat_lost_since();
-        // Whoever may not speak is silent for that, and no switch is to blame.
+        // A node with revoked certificates sends no heartbeats for that reason; it indicates no
+        // domain fault.
         if lost_since.is_some() && self.liveness.certificate_revoked_at().is_none() {
             shown.insert(Symptom::HeartbeatLost);
         }

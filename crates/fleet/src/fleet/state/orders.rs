@@ -1,4 +1,4 @@
-//! A node's orders: the one that is pending, and those that failed.
+//! Orders of a node: the pending one, and failures.
 
 use std::num::NonZeroU32;
 
@@ -10,10 +10,10 @@ use super::timers::add_seconds;
 use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::reason::OrderFailure;
 
-/// A node's orders.
+/// Orders of a node.
 ///
-/// Not expressible: a count of failures without a last one, or a last one without what was ordered
-/// then; a pending order above the last generation.
+/// Cannot represent: a failure count without the last failure, a last failure without its order, or
+/// a pending order above the last generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Orders {
     generation: u64,
@@ -23,28 +23,27 @@ pub struct Orders {
     failures: Option<Box<FailureStreak>>,
 }
 
-/// An order on its way.
+/// An order that is not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     pub order: Order,
-    /// Whether the agent has it in its journal.
+    /// Whether the order is in the agent's journal.
     pub accepted: bool,
-    /// The faults that a repair is meant for; none where it is no repair, or of a state before
-    /// format 3.
+    /// The faults that a repair is meant to clear. `None` if it is no repair, or from a state
+    /// before format 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<Vec<FaultKey>>,
 }
 
-/// Orders that failed since one was done.
+/// Orders that failed since the last success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureStreak {
-    /// The last of them.
+    /// The last failed order.
     pub order: OrderKind,
-    /// How many of its kind. Repairs share one count: a reboot that fails after a failed reset is
-    /// one more failed repair. Everything else counts by kind, so that a cordon is not delayed by
-    /// the back-off of failed drains.
+    /// Failures of its kind. Repairs share one count: a reboot that fails after a failed reset is
+    /// one more failed repair. All other orders count by kind, so the back-off of failed drains
+    /// does not delay a cordon.
     pub count: NonZeroU32,
-    /// When the last one failed.
     pub at: Timestamp,
     #[serde(alias = "why")]
     pub reason: OrderFailure,
@@ -65,17 +64,16 @@ impl Orders {
         Self { generation: generation.max(last), pending, failures }
     }
 
-    /// The last order's generation. Only grows.
+    /// Generation of the last order. Only increases.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The order that is not answered yet.
     pub fn pending(&self) -> Option<&Pending> {
         self.pending.as_deref()
     }
 
-    /// Orders that failed since one was done.
+    /// Orders that failed since the last success.
     pub fn failures(&self) -> Option<&FailureStreak> {
         self.failures.as_deref()
     }
@@ -85,8 +83,8 @@ impl Orders {
         self.pending = Some(Box::new(Pending { order, accepted: false, faults }));
     }
 
-    /// The node had orders up to that generation. A lower one is never taken, so what is pending is
-    /// ordered again with a higher one.
+    /// The node has seen this generation and refuses lower ones, so the pending order is issued
+    /// again with a higher one.
     pub(super) fn skip_to(&mut self, generation: u64) {
         if generation > self.generation {
             self.generation = generation;
@@ -101,7 +99,7 @@ impl Orders {
         }
     }
 
-    /// Takes the order of that generation, which is pending no longer.
+    /// Removes the pending order if it has this generation.
     pub(super) fn take(&mut self, generation: u64) -> Option<Pending> {
         self.pending.take_if(|it| it.order.generation == generation).map(|it| *it)
     }
@@ -125,7 +123,7 @@ impl Orders {
         }
     }
 
-    /// After the clock was set back by `back`: a lease lasts no longer than in full.
+    /// Adjusts to a clock set back by `back`: a lease never exceeds its full length.
     pub(super) fn step_back(
         &mut self,
         back: SignedDuration,

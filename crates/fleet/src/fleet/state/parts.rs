@@ -1,4 +1,4 @@
-//! The parts of a node as people find them: a GPU by its number and its address, beside its UUID.
+//! Renders parts of a node for people: a GPU by index and PCI address instead of its UUID.
 
 use super::node::Node;
 use crate::fleet::event::GpuInventory;
@@ -15,20 +15,21 @@ impl Node {
         self.gpu(uuid).and_then(GpuLocation::new)
     }
 
-    /// What a finding is about, as people find it: `GPU 3 at 0000:3b:00.0`; its UUID where no more is known.
+    /// The subject of a finding, such as `GPU 3 at 0000:3b:00.0`, or the UUID if the location is
+    /// unknown.
     pub fn words_of(&self, subject: &Subject) -> String {
         let location = subject.gpu().and_then(|gpu| self.location(gpu));
         subject_text(subject, location.as_ref())
     }
 
-    /// What a finding says, with what and where: `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
+    /// A finding with its subject, such as `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
     pub fn words_of_finding(&self, finding: &Finding) -> String {
         let detail = &finding.detail;
         let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
         format!("{}{detail} on {}", finding.code, self.words_of(&finding.subject))
     }
 
-    /// An order, with its GPU as people find it.
+    /// An order, with the location of its GPU.
     pub fn describe_order(&self, what: &OrderKind) -> String {
         order_text(what, self.location_of_order(what).as_ref())
     }
@@ -40,7 +41,6 @@ impl Node {
         }
     }
 
-    /// What identifies a finding to a person.
     pub(in crate::fleet) fn summary(&self, finding: &Finding) -> FindingSummary {
         let gpu = finding.subject.gpu().and_then(|gpu| self.gpu(gpu));
         FindingSummary::new(finding, gpu)
@@ -48,7 +48,7 @@ impl Node {
 }
 
 impl GpuInventory {
-    /// Where people find it: `GPU 3 at 0000:3b:00.0`; none where nobody told.
+    /// Such as `GPU 3 at 0000:3b:00.0`. `None` if the location is unknown.
     pub fn place_words(&self) -> Option<String> {
         GpuLocation::new(self).map(|it| it.to_string())
     }

@@ -1,4 +1,4 @@
-//! The phase of a node, with what only makes sense in it.
+//! The phase of a node, and the data that exists only in a phase.
 
 use std::fmt;
 
@@ -9,29 +9,27 @@ use super::timers::{add_seconds, whole_seconds};
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::reason::Rationale;
 
-/// Where a node stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodePhase {
-    /// Enrolled, and not proven yet.
+    /// Enrolled, not verified yet.
     Joining,
-    /// It works.
     InService,
-    /// There is a doubt. It works on.
+    /// Takes work; something may be wrong.
     Suspect,
-    /// It gets no new work, and what runs there is waited for.
+    /// Gets no new work; running work drains.
     Quarantined,
-    /// It is being mended, or waits for a person who does.
+    /// Being repaired, or waiting for an operator to do so.
     #[serde(alias = "in-repair")]
     Repairing,
-    /// It is being proven.
+    /// Verification runs before return to service.
     Verifying,
-    /// A person or another tool holds it out of service.
+    /// An operator or another tool keeps it out of service.
     Held,
 }
 
 impl NodePhase {
-    /// Every one, as a node may go through them.
+    /// Every phase, in lifecycle order.
     pub const ALL: [Self; 7] = [
         Self::Joining,
         Self::InService,
@@ -42,7 +40,7 @@ impl NodePhase {
         Self::Held,
     ];
 
-    /// Whether it may have work.
+    /// Whether it may run work.
     pub fn in_service(self) -> bool {
         matches!(self, Self::InService | Self::Suspect)
     }
@@ -70,11 +68,11 @@ impl fmt::Display for NodePhase {
     }
 }
 
-/// A phase, with what only makes sense in it.
+/// A phase, and the data that exists only in it.
 ///
-/// Not expressible: a verification that is requested of a node in service while the node is out.
-/// Out of service a node is verified anyway, and a request that outlived its phase would have a
-/// node verified under work later.
+/// Cannot represent: a requested in-service verification of a node that is out of service. Out of
+/// service a node is verified anyway, and a request that outlived its phase would later run a
+/// verification under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Phase {
@@ -94,18 +92,18 @@ enum Phase {
     Held,
 }
 
-/// A node's phase: since when, why, and what should happen and does not.
+/// A node's phase: since when, why, and what is deferred.
 ///
-/// Not expressible: a reason, a deferral or uncounted seconds of a phase that is over. One change
-/// of phase replaces them all.
+/// Cannot represent: a reason, deferral or uncounted seconds of an earlier phase. A phase change
+/// replaces them all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseStatus {
     phase: Phase,
     since: Timestamp,
     #[serde(alias = "why")]
     rationale: Rationale,
-    /// Seconds since then that count towards no timeout: the controller did not run, or the clock
-    /// was stepped.
+    /// Seconds since then that do not count towards timeouts: the controller did not run, or the
+    /// clock was stepped.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     uncounted_s: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +116,6 @@ impl PhaseStatus {
         Self { phase, since, rationale: why, uncounted_s: 0, deferred: None }
     }
 
-    /// The phase as a label.
     pub fn phase(&self) -> NodePhase {
         match self.phase {
             Phase::Joining => NodePhase::Joining,
@@ -131,22 +128,21 @@ impl PhaseStatus {
         }
     }
 
-    /// When it began.
+    /// When the phase began.
     pub fn since(&self) -> Timestamp {
         self.since
     }
 
-    /// Why the node is in it.
     pub fn rationale(&self) -> &Rationale {
         &self.rationale
     }
 
-    /// Why something is not done that should be.
+    /// Why a due action waits.
     pub fn deferred(&self) -> Option<&Rationale> {
         self.deferred.as_deref()
     }
 
-    /// The verification that is requested though the node is in service.
+    /// The verification that is requested while the node is in service.
     pub fn requested_verification(&self) -> Option<VerificationLevel> {
         match self.phase {
             Phase::InService { requested_verification }
@@ -155,7 +151,7 @@ impl PhaseStatus {
         }
     }
 
-    /// When a timeout of this phase ends.
+    /// When a timeout of this phase expires.
     pub(crate) fn deadline(&self, timeout_s: u32) -> Timestamp {
         add_seconds(self.since, timeout_s.saturating_add(self.uncounted_s))
     }
@@ -169,12 +165,12 @@ impl PhaseStatus {
         self.deferred = why.map(Box::new);
     }
 
-    /// Requests a verification in service; out of service there is nothing to request.
+    /// Requests a verification in service. No effect out of service.
     pub(super) fn request_verification(&mut self, level: VerificationLevel) {
         self.phase = Phase::new(self.phase(), Some(level));
     }
 
-    /// A level was verified: a request of it is done.
+    /// Fulfils a request for this level.
     pub(super) fn verified(&mut self, level: VerificationLevel) {
         let requested = self.requested_verification().filter(|it| *it != level);
         self.phase = Phase::new(self.phase(), requested);
@@ -184,7 +180,7 @@ impl PhaseStatus {
         self.uncounted_s = self.uncounted_s.saturating_add(by_s);
     }
 
-    /// After the clock was set back by `back`.
+    /// Adjusts to a clock set back by `back`.
     pub(super) fn step_back(&mut self, back: SignedDuration, now: Timestamp) {
         self.since = self.since.min(now);
         let passed_s = whole_seconds(now.duration_since(self.since));
@@ -193,7 +189,7 @@ impl PhaseStatus {
 }
 
 impl Phase {
-    /// A request is kept where there can be one.
+    /// Keeps a request only in phases that can have one.
     fn new(phase: NodePhase, requested_verification: Option<VerificationLevel>) -> Self {
         match phase {
             NodePhase::Joining => Self::Joining,

@@ -1,4 +1,4 @@
-//! What the server itself finds of a node: that it reports more than its quota.
+//! The server's own finding about a node: it reports more than its quota.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,11 @@ use super::node::Node;
 use crate::health::finding::ActionBy;
 use crate::health::{Action, Finding, FindingKind, SERVER_FINDING_ID, Severity, Subject};
 
-/// The code of the finding.
 const QUOTA_CODE: &str = "agent.report-quota";
 
 impl Node {
-    /// Every open finding by number, the server's own last. Decisions on the node go by its agent's alone.
+    /// Every open finding by number, the server's own last. Decisions consider only the agent's
+    /// findings.
     pub fn open_findings(&self) -> impl Iterator<Item = Cow<'_, Finding>> {
         self.findings().values().map(Cow::Borrowed).chain(self.quota_finding().map(Cow::Owned))
     }

@@ -1,4 +1,4 @@
-//! What was done to repair a node, since it was last in service.
+//! Repairs of a node since it was last in service.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,40 +8,40 @@ use crate::fleet::order::OrderKind;
 
 /// Repairs of a node since it was last in service.
 ///
-/// Not expressible: a fault that a repair was attempted for without that repair; a repair that
-/// waits for its verification without an attempt; attempts of before a repair by hand that still
-/// count for a fault.
+/// Cannot represent: a fault with an attempted repair but no such attempt, a repair that waits for
+/// its verification without an attempt, or attempts from before a manual repair that still count
+/// for a fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repairs {
-    /// Attempts that did not help: the node was taken out again, or repaired once more.
+    /// Attempts that did not help: the node was taken out of service or repaired again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<RepairAttempt>,
-    /// The last one, until the node is taken out again: its verification shows whether it helped.
+    /// The last attempt, until the node is taken out again. Its verification shows whether it
+    /// helped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unverified: Option<RepairAttempt>,
-    /// Whether an operator approved a repair that waits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     approved: bool,
-    /// What a person repaired, until the agent acknowledges it: it counts what happened before.
+    /// A manual repair that the agent has not acknowledged. Until then the agent counts earlier
+    /// faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pending_ack: Option<String>,
 }
 
-/// One repair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairAttempt {
-    /// By the agent.
+    /// An order.
     Ordered {
         order: OrderKind,
-        /// The faults that it was meant for; none in what a state before format 3 kept, where keys
+        /// The faults that it was meant to clear. `None` from states before format 3, whose keys
         /// were texts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         faults: Option<Vec<FaultKey>>,
     },
-    /// By a person.
+    /// A manual repair.
     ByHand {
-        /// In their words.
+        /// In the operator's words.
         what: String,
     },
 }
@@ -66,40 +66,38 @@ impl Repairs {
         Self { earlier: attempts, unverified, approved, pending_ack }
     }
 
-    /// Every attempt, in sequence.
+    /// Every attempt, oldest first.
     pub fn attempts(&self) -> impl DoubleEndedIterator<Item = &RepairAttempt> {
         self.earlier.iter().chain(&self.unverified)
     }
 
-    /// The last attempt, where the node was not taken out again since.
+    /// The last attempt, unless the node was taken out of service since.
     pub fn unverified(&self) -> Option<&RepairAttempt> {
         self.unverified.as_ref()
     }
 
-    /// Whether an operator approved a repair that waits.
     pub fn is_approved(&self) -> bool {
         self.approved
     }
 
-    /// What a person repaired, until the agent acknowledges it.
+    /// A manual repair that the agent has not acknowledged.
     pub fn pending_ack(&self) -> Option<&str> {
         self.pending_ack.as_deref()
     }
 
-    /// Whether a person repaired it.
     pub(in crate::fleet) fn has_by_hand(&self) -> bool {
         self.attempts().any(|it| matches!(it, RepairAttempt::ByHand { .. }))
     }
 
-    /// How often it was done by order.
+    /// How often the order was executed.
     pub(in crate::fleet) fn times_done(&self, what: &OrderKind) -> usize {
         let is_it = |it: &&RepairAttempt| matches!(it, RepairAttempt::Ordered { order, .. } if order == what);
         self.attempts().filter(is_it).count()
     }
 
-    /// Whether it was attempted for that fault, since a person last repaired the node. An attempt
-    /// whose faults are not known counts for every fault: the same repair is not repeated for the
-    /// reason alone that its keys were lost, and a person is asked instead.
+    /// Whether the order was attempted for this fault since the last manual repair. An attempt with
+    /// unknown faults counts for every fault: a repair is not repeated only because its keys were
+    /// lost, and an operator decides instead.
     pub(in crate::fleet) fn was_attempted(
         &self,
         what: &OrderKind,
@@ -119,7 +117,7 @@ impl Repairs {
                 return true;
             }
         }
-        // After a repair by hand what was done before it is left to people, until another repair is
+        // After a manual repair, earlier repairs are left to operators until another repair is
         // ordered.
         !is_any_noted && self.times_done(what) > 0
     }
@@ -128,24 +126,25 @@ impl Repairs {
         self.approved = true;
     }
 
-    /// A repair was made. An approval was for this one.
+    /// Records an attempt. It uses up the approval.
     pub(super) fn attempt(&mut self, attempt: RepairAttempt) {
         self.earlier.extend(self.unverified.replace(attempt));
         self.approved = false;
     }
 
-    /// A person repaired the node, and its agent has to acknowledge that.
+    /// Records a manual repair, which the agent has to acknowledge.
     pub(super) fn attempt_by_hand(&mut self, what: &str) {
         self.pending_ack = Some(what.to_owned());
         self.attempt(RepairAttempt::ByHand { what: what.to_owned() });
     }
 
-    /// The agent acknowledged it, or never will.
+    /// The agent acknowledged the repair, or never will.
     pub(super) fn acknowledge(&mut self) {
         self.pending_ack = None;
     }
 
-    /// The node was taken out again: the last attempt did not help, or was made before.
+    /// The node was taken out of service again: the last attempt did not help, or preceded the
+    /// fault.
     pub(super) fn did_not_help(&mut self) {
         self.earlier.extend(self.unverified.take());
         self.pending_ack = None;
@@ -191,7 +190,7 @@ mod tests {
         assert!(!repairs.was_attempted(&OrderKind::Reboot, None));
     }
 
-    /// What a state of an earlier format kept: which fault it was for is not known.
+    /// As in states of earlier formats, which do not record the fault.
     #[test]
     fn an_attempt_without_keys_is_not_repeated_for_any_fault() {
         let mut repairs = Repairs::from_parts(vec![reboot_for(None)], true, false, None);

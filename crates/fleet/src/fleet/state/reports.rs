@@ -1,4 +1,4 @@
-//! What a node's agent reports, and how its reports arrive.
+//! Reports of a node's agent, and problems with them.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::health::{Change, Finding};
 
 static NO_FINDINGS: BTreeMap<u64, Finding> = BTreeMap::new();
 
-/// What a node's agent reports.
+/// Reports of a node's agent.
 ///
-/// Not expressible: open findings without the record of the agent's journal that they are from.
+/// Cannot represent: open findings without the journal record that they come from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reports {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,14 +23,14 @@ pub struct Reports {
     trouble: Sparse<ReportTrouble>,
 }
 
-/// An agent's journal of findings, as far as it arrived.
+/// The agent's journal of findings, as far as received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Journal {
     record: Record,
     findings: BTreeMap<u64, Finding>,
 }
 
-/// What is wrong with the reports themselves.
+/// Problems with the reports themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct ReportTrouble {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,18 +54,18 @@ impl Reports {
         over_quota_since: Option<Timestamp>,
         unreadable_since: Option<Timestamp>,
     ) -> Self {
-        // Findings of a journal that is not known are replaced by the agent's next snapshot.
+        // The agent's next snapshot replaces findings of an unknown journal.
         let record = record.or_else(|| (!findings.is_empty()).then(Record::default));
         let journal = record.map(|record| Journal { record, findings });
         Self { journal, trouble: ReportTrouble { over_quota_since, unreadable_since }.into() }
     }
 
-    /// The last record of the agent's journal that arrived.
+    /// The last received record of the agent's journal.
     pub fn record(&self) -> Option<&Record> {
         self.journal.as_ref().map(|it| &it.record)
     }
 
-    /// Whether the record was taken in already.
+    /// Whether the record was applied already.
     pub fn has(&self, record: &Record) -> bool {
         let last = self.record().filter(|it| it.journal == record.journal);
         last.is_some_and(|last| record.number <= last.number)
@@ -75,17 +75,16 @@ impl Reports {
         self.journal.as_ref().map_or(&NO_FINDINGS, |it| &it.findings)
     }
 
-    /// Since when it reports more than its quota.
     pub fn over_quota_since(&self) -> Option<Timestamp> {
         self.trouble.over_quota_since
     }
 
-    /// Since when the server cannot read what it reports of its findings.
+    /// Since when the server cannot decode the node's findings.
     pub fn unreadable_since(&self) -> Option<Timestamp> {
         self.trouble.unreadable_since
     }
 
-    /// Takes a record in, unless it was already.
+    /// Applies a record, unless it was applied before.
     pub(super) fn add(&mut self, record: &Record, changes: &[Change]) {
         if self.has(record) {
             return;
@@ -101,7 +100,7 @@ impl Reports {
         self.journal = Some(Journal { record: record.clone(), findings });
     }
 
-    /// Takes a snapshot in.
+    /// Replaces all open findings.
     pub(super) fn replace(&mut self, record: &Record, open: &[Finding]) {
         let findings = open.iter().map(|it| (it.id, it.clone())).collect();
         self.journal = Some(Journal { record: record.clone(), findings });
@@ -123,7 +122,7 @@ impl Reports {
         self.trouble.change_present(|it| it.unreadable_since = None);
     }
 
-    /// After the clock was set back: nothing lies in the future.
+    /// Adjusts to a clock that was set back: no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         self.trouble.change_present(|it| {
             let times = [&mut it.over_quota_since, &mut it.unreadable_since];
@@ -133,7 +132,7 @@ impl Reports {
 }
 
 impl Node {
-    /// Open findings of its agent, by their number on the node.
+    /// Open findings of its agent, by number.
     pub fn findings(&self) -> &BTreeMap<u64, Finding> {
         self.reports.findings()
     }

@@ -1,4 +1,4 @@
-//! What people want of a node.
+//! Operator requests for a node.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,16 +8,15 @@ use super::sparse::Empty;
 use crate::fleet::order::{Order, OrderStatus};
 use crate::fleet::reason::Reason;
 
-/// What people want of a node. Each of these stands for itself.
+/// Operator requests for a node. The fields are independent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRequests {
-    /// A person who holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// What a person wants done there, once.
+    /// An order that an operator requested, to run once.
     #[serde(default, alias = "errand", skip_serializing_if = "Option::is_none")]
     pub requested_order: Option<RequestedOrder>,
-    /// What came of what a person wanted done, the last of each kind.
+    /// The last result of each kind of operator-requested order.
     #[serde(default, alias = "errands_ended", skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<RequestedOrderResult>,
 }
@@ -31,8 +30,8 @@ impl Empty for OperatorRequests {
 }
 
 impl OperatorRequests {
-    /// Notes what came of an operator-requested order. It is not tried again: a person sees it, and
-    /// requests it again.
+    /// Records the result of an operator-requested order. It is not retried: the operator sees the
+    /// result and can request it again.
     pub(super) fn finish_requested_order(
         &mut self,
         order: Order,
@@ -41,7 +40,7 @@ impl OperatorRequests {
         at: Timestamp,
     ) {
         let Order { kind, generation, .. } = order;
-        // Another may have been requested meanwhile.
+        // Another order may have been requested meanwhile.
         self.requested_order.take_if(|requested_order| requested_order.order == kind);
         self.results.retain(|it| !it.order.same_kind(&kind));
         self.results.push(RequestedOrderResult {
@@ -53,7 +52,7 @@ impl OperatorRequests {
         });
     }
 
-    /// After the clock was set back: nothing lies in the future.
+    /// Adjusts to a clock that was set back: no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         self.results.iter_mut().for_each(|ended| ended.at = ended.at.min(now));
     }

@@ -1,51 +1,44 @@
-//! Whether a node gets work.
+//! Cordon and drain state of a node.
 
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::event::Cordon;
 
-/// Whether the scheduler gives a node work, and whether what ran there is gone.
+/// Whether the scheduler places work on a node, and whether earlier work has ended.
 ///
-/// Not expressible: a drained node without a cordon. Work may have come since, so a drain that is
-/// reported after the cordon went counts for nothing.
+/// Cannot represent: a drained node without a cordon. New work may have started since, so a drain
+/// reported after the cordon was removed does not count.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduling {
-    /// Nothing is known of it.
     #[default]
     Unknown,
-    /// It gets work.
     Schedulable,
-    /// It gets no new work.
     Cordoned {
-        /// Who cordoned it.
         by: CordonOwner,
-        /// Whether the work that was there is gone, since the cordon.
+        /// Whether work from before the cordon has ended.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         drained: bool,
     },
 }
 
-/// Who cordoned a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CordonOwner {
-    /// Farrier.
     Farrier,
     /// Another tool or person. Only they remove it.
     Other(Box<ExternalCordon>),
 }
 
-/// A cordon of another owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExternalCordon {
-    /// Who, as far as the scheduler says.
+    /// The owner, as far as the scheduler reports it.
     pub owner: String,
     pub reason: String,
 }
 
 impl Scheduling {
-    /// As agents report it.
+    /// In the form that agents report.
     pub fn cordon(&self) -> Cordon {
         match self {
             Self::Unknown => Cordon::Unknown,
@@ -57,17 +50,14 @@ impl Scheduling {
         }
     }
 
-    /// Whether it gets no new work.
     pub fn is_cordoned(&self) -> bool {
         matches!(self, Self::Cordoned { .. })
     }
 
-    /// Whether Farrier cordoned it.
     pub fn is_cordoned_by_farrier(&self) -> bool {
         matches!(self, Self::Cordoned { by: CordonOwner::Farrier, .. })
     }
 
-    /// The cordon of another owner.
     pub fn external_cordon(&self) -> Option<&ExternalCordon> {
         match self {
             Self::Cordoned { by: CordonOwner::Other(it), .. } => Some(it),
@@ -75,12 +65,12 @@ impl Scheduling {
         }
     }
 
-    /// Whether no work runs there, and none comes.
+    /// Whether no work runs on the node, and none can start.
     pub fn is_drained(&self) -> bool {
         matches!(self, Self::Cordoned { drained: true, .. })
     }
 
-    /// Takes in what the scheduler says. A cordon that changes its owner stays one.
+    /// Applies the scheduler's state. A cordon that changes owner keeps its drain state.
     pub(super) fn observe(&mut self, cordon: &Cordon) {
         let drained = self.is_drained();
         *self = match cordon {
@@ -95,17 +85,17 @@ impl Scheduling {
         };
     }
 
-    /// An order to cordon was done. What ran there may run on.
+    /// A cordon order succeeded. Work may still run.
     pub(super) fn cordoned(&mut self) {
         *self = Self::Cordoned { by: CordonOwner::Farrier, drained: false };
     }
 
-    /// An order to uncordon was done.
+    /// An uncordon order succeeded.
     pub(super) fn uncordoned(&mut self) {
         *self = Self::Schedulable;
     }
 
-    /// An order to drain was done.
+    /// A drain order succeeded.
     pub(super) fn drained(&mut self) {
         if let Self::Cordoned { drained, .. } = self {
             *drained = true;
@@ -146,7 +136,7 @@ mod tests {
         assert!(!scheduling.is_drained(), "work may have come");
     }
 
-    /// The cordon goes while the drain runs.
+    /// The cordon is removed while the drain runs.
     #[test]
     fn a_drain_without_a_cordon_counts_for_nothing() {
         for cordon in [Cordon::None, Cordon::Unknown] {

@@ -1,19 +1,16 @@
-//! A part of a node that most nodes do not have. While it is empty it costs one pointer.
+//! Storage for a part that most nodes lack. Empty, it costs one pointer.
 
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// A value that has an empty form.
 pub trait Empty: PartialEq + Sized + 'static {
-    /// The empty form.
     const EMPTY: &'static Self;
 
-    /// A new empty value.
     fn empty() -> Self;
 }
 
-/// A value on the heap; nothing is allocated while it is empty.
+/// A boxed value; allocates nothing while it is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Sparse<T>(Option<Box<T>>);
@@ -29,7 +26,7 @@ impl<T: Empty> Sparse<T> {
         self.0.is_none()
     }
 
-    /// Changes the value, and frees it where it is empty afterwards.
+    /// Changes the value, and frees it if it is empty afterwards.
     pub(super) fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         let value = self.0.get_or_insert_with(|| Box::new(T::empty()));
         let result = change(value);
@@ -39,7 +36,7 @@ impl<T: Empty> Sparse<T> {
         result
     }
 
-    /// Changes the value where there is one.
+    /// Changes the value, if there is one.
     pub(super) fn change_present(&mut self, change: impl FnOnce(&mut T)) {
         if !self.is_empty() {
             self.change(change);

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A symptom that nodes of one failure domain can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Symptom {
@@ -16,7 +15,7 @@ pub enum Symptom {
 }
 
 impl Symptom {
-    /// The symptom that a finding with this code counts as.
+    /// The symptom that a finding with this code indicates.
     pub fn from_code(code: &str) -> Option<Self> {
         let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| code.starts_with(prefix));
         if starts(&["nic.", "host.nfs"]) {

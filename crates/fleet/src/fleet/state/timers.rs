@@ -1,5 +1,5 @@
-//! Timers: when a heartbeat timeout, a lease or the timeout of a phase ends. They count time in which the controller ran, so a clock
-//! that is stepped and a server that was paused end none of them.
+//! Timers: heartbeat timeouts, leases and phase timeouts. They count only time in which the
+//! controller ran, so a clock step or a paused server expires none of them.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,7 +9,7 @@ use super::{FleetState, Freeze};
 use crate::fleet::policy::{Policy, PoolPolicy};
 
 impl Node {
-    /// When its heartbeat timeout ends; none while its heartbeats come.
+    /// When its heartbeat timeout expires. `None` while heartbeats arrive.
     pub(crate) fn heartbeat_deadline(&self, pool: &PoolPolicy) -> Option<Timestamp> {
         self.liveness.deadline(pool.heartbeat_timeout_s)
     }
@@ -20,15 +20,15 @@ impl Node {
             || matches!(self.phase(), NodePhase::Suspect | NodePhase::Verifying)
     }
 
-    /// Gives every timer so much more time.
+    /// Extends every timer.
     fn extend_timers(&mut self, by: SignedDuration) {
         self.phase.extend_timeouts(whole_seconds(by));
         self.liveness.extend_timeout(whole_seconds(by));
         self.orders.extend_lease(by);
     }
 
-    /// After the clock was set back by `back`: nothing that has happened lies in the future, timers have as much left as before where that can
-    /// be known, and none runs for longer than in full.
+    /// Adjusts to a clock set back by `back`. No past event lies in the future. Timers keep their
+    /// remaining time where it is known, and none exceeds its full length.
     fn step_back(&mut self, back: SignedDuration, now: Timestamp, policy: &Policy) {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
         self.phase.step_back(back, now);
@@ -42,8 +42,9 @@ impl Node {
         self.orders.step_back(back, now, |what| pool.lease_for(what));
     }
 
-    /// After the controller did not run for `gap`: none of that counts. Where it was long enough for a connection to end, the agent has
-    /// time to connect again. That is given only so often in one silence: a controller that stops again and again still finds a dead node.
+    /// The controller did not run for `gap`, which does not count. If the gap was long enough to
+    /// end connections, the agent gets time to reconnect. The extension is limited per heartbeat
+    /// loss, so a controller that keeps restarting still detects a dead node.
     fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
         let pool = policy.for_pool(&self.location.pool);
         let reconnect_s = pool.heartbeat_timeout_s / 3;
@@ -58,12 +59,11 @@ impl Node {
     }
 }
 
-/// So many seconds after.
 pub(crate) fn add_seconds(at: Timestamp, seconds: u32) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(Timestamp::MAX)
 }
 
-/// Whole seconds, rounded up; none of a negative time.
+/// Whole seconds, rounded up; 0 if negative.
 pub(super) fn whole_seconds(time: SignedDuration) -> u32 {
     if time.is_negative() {
         return 0;
@@ -73,7 +73,7 @@ pub(super) fn whole_seconds(time: SignedDuration) -> u32 {
 }
 
 impl Freeze {
-    /// A freeze never gets shorter by a step: for as long as it was asked for, nothing is changed.
+    /// A clock step never shortens a freeze: it lasts as long as requested.
     fn step(&mut self, from: Timestamp, to: Timestamp) {
         let Some(since) = self.since else { return };
         let moved = if to > from { to.duration_since(from) } else { to.duration_since(since) };
@@ -85,7 +85,7 @@ impl Freeze {
 }
 
 impl FleetState {
-    /// Time in which the controller did not run counts towards nothing.
+    /// Excludes time in which the controller did not run.
     pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
         let (now, gap) = (self.at, self.at.duration_since(last_ran));
         if gap > SignedDuration::ZERO {
@@ -93,7 +93,7 @@ impl FleetState {
         }
     }
 
-    /// Has timers follow a clock that was stepped.
+    /// Adjusts timers to a clock step.
     pub(super) fn step_timers(&mut self, from: Timestamp, to: Timestamp) {
         for freeze in self.freezes.values_mut() {
             freeze.step(from, to);

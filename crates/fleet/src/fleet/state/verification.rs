@@ -1,4 +1,4 @@
-//! What a node's verifications showed.
+//! Verification results of a node.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use super::fault::FaultKey;
 use crate::fleet::order::VerificationLevel;
 use crate::fleet::reason::{Reason, bounded};
 
-/// What a node's verifications showed, in the present boot and since the last repair.
+/// Verification results of a node, in the current boot and since the last repair.
 ///
-/// Not expressible: a level that passed and is required for an earlier failure; a level that failed
-/// and is not required; a failure that nothing was done about on a level that passed since.
+/// Cannot represent: a level that passed and is still required by an earlier failure, a level that
+/// failed and is not required, or an open failure on a level that passed since.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verification {
     #[serde(default, skip_serializing_if = "Level::is_not_run")]
@@ -21,23 +21,20 @@ pub struct Verification {
     v2: Level,
     #[serde(default, skip_serializing_if = "Level::is_not_run")]
     v3: Level,
-    /// The last failure, for as long as nothing was done about it.
+    /// The last failure, until it is dismissed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<Box<FailedVerification>>,
 }
 
-/// One level.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Level {
-    /// Nothing is known.
     #[default]
     NotRun,
-    /// It passed.
     Passed(Box<Evidence>),
-    /// It did not pass. From here on it is required, whatever the pool requires.
+    /// Failed. The level is now required, even if the pool does not require it.
     Failed(Box<Evidence>),
-    /// It did not pass before the last boot or repair, and has not run since.
+    /// Failed before the last boot or repair, and has not run since.
     Required,
 }
 
@@ -47,28 +44,21 @@ struct Evidence {
     evidence: String,
 }
 
-/// The result of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerificationResult<'a> {
-    /// Of which level.
     pub level: VerificationLevel,
     pub at: Timestamp,
-    /// Whether it passed.
     pub passed: bool,
-    /// What was seen.
     pub evidence: &'a str,
 }
 
-/// A verification that did not pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedVerification {
     pub level: VerificationLevel,
-    /// What was seen.
     pub evidence: String,
 }
 
 impl FailedVerification {
-    /// That it did not pass.
     pub(in crate::fleet) fn reason(&self, findings: Vec<u64>) -> Reason {
         let evidence = bounded(&self.evidence);
         Reason::VerificationFailed { level: self.level, evidence, findings }
@@ -102,7 +92,6 @@ impl Verification {
         }
     }
 
-    /// The result of a level, where there is one.
     pub fn result(&self, level: VerificationLevel) -> Option<VerificationResult<'_>> {
         let (passed, Evidence { at, evidence }) = match self.level(level) {
             Level::Passed(it) => (true, &**it),
@@ -117,20 +106,18 @@ impl Verification {
         LEVELS.into_iter().filter_map(|it| self.result(it))
     }
 
-    /// Whether a level passed.
     pub fn has_passed(&self, level: VerificationLevel) -> bool {
         matches!(self.level(level), Level::Passed(_))
     }
 
-    /// Levels that did not pass, and have not passed since: they are required, whatever the pool
-    /// requires.
+    /// Levels that failed and have not passed since. They are required in addition to the pool's.
     pub fn required(&self) -> impl Iterator<Item = VerificationLevel> {
         LEVELS
             .into_iter()
             .filter(|it| matches!(self.level(*it), Level::Failed(_) | Level::Required))
     }
 
-    /// The last failure, for as long as nothing was done about it.
+    /// The last failure, until it is dismissed.
     pub fn failure(&self) -> Option<&FailedVerification> {
         self.failure.as_deref()
     }
@@ -148,7 +135,7 @@ impl Verification {
         self.failure = Some(Box::new(failure));
     }
 
-    /// A level is required until it passes.
+    /// Requires a level until it passes.
     pub(super) fn require(&mut self, level: VerificationLevel) {
         let level = self.level_mut(level);
         if !matches!(level, Level::Failed(_)) {
@@ -156,21 +143,19 @@ impl Verification {
         }
     }
 
-    /// Sets the failure that nothing was done about, on a level that is required for it.
+    /// Records an open failure, on a level that it makes required.
     pub(super) fn set_failure(&mut self, failure: FailedVerification) {
         self.require(failure.level);
         self.failure = Some(Box::new(failure));
     }
 
-    /// Results say nothing any longer: the node booted, was changed or was repaired. What is
-    /// required stays so.
+    /// Discards results after a boot, change or repair. Required levels stay required.
     pub(super) fn discard_results(&mut self) {
         for level in LEVELS {
             self.discard_result(level);
         }
     }
 
-    /// The result of a level says nothing any longer.
     pub(super) fn discard_result(&mut self, level: VerificationLevel) {
         let level = self.level_mut(level);
         *level = match level {
@@ -179,7 +164,7 @@ impl Verification {
         };
     }
 
-    /// Something was done about the failure. Its level stays required.
+    /// Dismisses the failure because it was acted on. Its level stays required.
     pub(super) fn dismiss_failure(&mut self) {
         self.failure = None;
     }
@@ -188,7 +173,7 @@ impl Verification {
         self.failure.take_if(|it| it.level == level);
     }
 
-    /// After the clock was set back: nothing lies in the future.
+    /// Adjusts to a clock that was set back: no time lies in the future.
     pub(super) fn step_back(&mut self, now: Timestamp) {
         for level in LEVELS {
             if let Level::Passed(it) | Level::Failed(it) = self.level_mut(level) {

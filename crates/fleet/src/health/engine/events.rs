@@ -1,4 +1,4 @@
-//! Rules over events of the kernel log: single ones, repeats, and the quiet after them.
+//! Rules over kernel log events: single events, repeats, and clearing after a quiet period.
 
 use farrier_facts::decode::{self, Kind};
 
@@ -9,14 +9,14 @@ use super::ledger::{Key, Verdict};
 use super::repeats::Remembered;
 use super::{Engine, watch};
 
-/// A storm of the same event is kept for repeat rules so often. They merge bursts of a minute or more, so that what is
-/// counted after a restart is what was counted before; `rules` sees to it.
+/// How often repeats of the same event are stored for repeat rules. Those merge bursts of a minute
+/// or more (`rules` enforces it), so counts after a restart match those before.
 const KEEP_EVERY_MS: i64 = 60_000;
-/// Different events whose last keeping is known.
+/// Different events whose last storage time is remembered.
 const KEPT_MAX: usize = 1024;
 
 impl Engine {
-    /// What the kernel log says. The events to keep.
+    /// Applies kernel log events, and returns those to store.
     pub(super) fn events(&mut self, events: &[KernelEvent], now: Moment) -> Vec<Remembered> {
         let mut remembered = Vec::new();
         for seen in events {
@@ -42,7 +42,8 @@ impl Engine {
         }
     }
 
-    /// The GPU that is named, or at the address that the log names; the address where no GPU is known there; else the node.
+    /// The GPU that the event names, or the one at its PCI address; the address if no GPU is known
+    /// there; otherwise the node.
     fn subject_of(&self, seen: &KernelEvent) -> Subject {
         if let Some(gpu) = seen.gpu() {
             return Subject::Gpu(gpu.clone());
@@ -54,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Counts an event for every rule that it concerns. The rules that it completes.
+    /// Counts an event for every matching rule, and returns the rules that it completes.
     pub(super) fn count(&mut self, event: &Remembered, at: Moment) -> Vec<usize> {
         let mut complete = Vec::new();
         for (place, rule) in self.rules.iter().enumerate() {
@@ -109,7 +110,7 @@ impl Engine {
         Some(event)
     }
 
-    /// Clears what has not come again for long enough.
+    /// Clears findings whose event has not recurred within the quiet period.
     pub(super) fn quiet(&mut self, now: Moment) {
         let mut over = Vec::new();
         for (key, open) in self.ledger.iter() {
@@ -118,7 +119,7 @@ impl Engine {
             let Some(pattern) = rule.on.as_ref().filter(|_| !waits) else { continue };
             let since_ms = match watch::waits_for_replacement(rule, open.finding.rule_action) {
                 true if open.is_of_this_boot() => continue,
-                // While the node was off nothing could come.
+                // Nothing could recur while the node was off.
                 true => 0,
                 false => open.last_ms,
             };
@@ -146,7 +147,7 @@ fn evidence_of(seen: &KernelEvent) -> Evidence {
     }
 }
 
-/// What an event means, with the process that it names.
+/// An event's text, with the process that it names.
 fn text_of(event: &decode::Event) -> String {
     let process = match (&event.process, event.pid) {
         (Some(name), Some(pid)) => format!("{name} (pid {pid})"),

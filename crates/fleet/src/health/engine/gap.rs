@@ -1,4 +1,4 @@
-//! Why a rule is not watched now.
+//! Coverage gaps: why a rule is not watched now.
 
 use std::fmt;
 
@@ -6,19 +6,17 @@ use farrier_facts::node::ReadError;
 
 use super::super::signal::Signal;
 
-/// Why nobody knows now whether a rule's condition holds.
+/// Why a rule's condition is unknown now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoverageGap {
-    /// A signal has never been read.
     NeverRead(Signal),
-    /// A signal cannot be read now.
     Unreadable(Signal, ReadError),
-    /// The condition compares peers, and they were not asked.
+    /// The condition compares peers, and they were not read.
     PeersNotAsked,
 }
 
 impl CoverageGap {
-    /// The cause without the signal, which differs from rule to rule.
+    /// The cause without the signal, which differs between rules.
     pub fn cause(&self) -> String {
         match self {
             Self::NeverRead(_) => "never read".to_owned(),

@@ -1,4 +1,5 @@
-//! Parts that were replaced, or taken out, while the node was down: they do not come back to clear their findings.
+//! Clears findings of parts that were replaced or removed while the node was off: their subject
+//! never returns.
 
 use farrier_facts::node::Reading;
 
@@ -7,12 +8,12 @@ use super::super::signal::Signal;
 use super::Engine;
 use super::ledger::Key;
 
-/// What has not been seen for so long after a reboot is no longer in the node. Every collector has
-/// spoken many times by then.
+/// A part not seen for this long after a reboot has left the node. Every collector has reported
+/// many times by then.
 const GONE_AFTER_MS: i64 = 600_000;
 
 impl Engine {
-    /// Findings over values of parts other than GPUs, which no list of parts tells about.
+    /// Value-based findings about parts other than GPUs, for which there is no inventory.
     pub(super) fn may_be_gone(&self) -> Vec<Key> {
         let of_values = |key: &&Key| {
             let is_of_values = self.rules.get(&key.code).is_some_and(|it| !it.when.is_empty());
@@ -30,8 +31,9 @@ impl Engine {
         }
     }
 
-    /// A GPU that is not listed is gone only where all that stand in the node are: one that NVML does not list may
-    /// be the very one. Nobody changes one while the node runs, so that what was seen in this boot stays.
+    /// Clears findings of removed GPUs, but only if NVML lists every GPU in the node: an unlisted
+    /// one may be the faulty one. GPUs are not swapped while the node runs, so findings of this
+    /// boot stay.
     fn notice_gone_gpus(&mut self, now: Moment) {
         let listed = self.table.inventory();
         let is_gone = |subject: &Subject| {
@@ -50,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// Whether NVML opened as many GPUs as stand on the bus, and none is missing there.
+    /// Whether NVML opened every GPU on the bus, and the bus has as many as expected.
     fn lists_every_gpu(&self) -> bool {
         let Some(node) = self.table.find(&Subject::Node) else { return false };
         let value = |signal| match self.table.latest(node, signal) {

@@ -1,4 +1,4 @@
-//! The open findings, and what changed in this turn.
+//! The open findings, and their changes in this turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,16 @@ use super::super::finding::{
 };
 use super::super::observation::{Moment, Subject};
 
-/// More open findings than this are not kept: one node has some hundred subjects, so that more come from
-/// lines that somebody makes up.
+/// Limit of open findings. A node has some hundred subjects, so more come from forged log lines.
 const OPEN_MAX: usize = 4096;
 
-/// What the agent says of itself has room all the same: that findings are dropped is one of them.
+/// Reserve for the agent's own findings: one of them reports dropped findings.
 const AGENT_ROOM: usize = 64;
 
 /// The first observation and the newest of the rest.
 const EVIDENCE_MAX: usize = 8;
 
-/// What tells findings apart.
+/// Identity of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) code: String,
@@ -38,12 +37,12 @@ impl Key {
     }
 }
 
-/// What a rule says about something that it found.
+/// What a rule states about a match.
 #[derive(Debug, Clone)]
 pub(super) struct Verdict {
     pub(super) kind: FindingKind,
     pub(super) severity: Severity,
-    /// Without the configuration, where that says otherwise.
+    /// Severity before a configuration override, if there is one.
     pub(super) own_severity: Option<Severity>,
     pub(super) action: Action,
     pub(super) text: String,
@@ -51,53 +50,52 @@ pub(super) struct Verdict {
     pub(super) clears: String,
 }
 
-/// An open finding with what its clearing needs.
+/// An open finding, with the times that clearing needs.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) finding: Finding,
-    /// When it last happened, on the steady clock: negative where it was not seen in this boot.
+    /// When it last happened, on the steady clock; negative if not in this boot.
     pub(super) last_ms: i64,
-    /// When it was opened, likewise.
+    /// When it opened, likewise.
     opened_ms: i64,
 }
 
 impl Open {
-    /// Whether the node was rebooted while it was open.
+    /// Whether the node rebooted while it was open.
     pub(super) fn outlived_a_reboot(&self) -> bool {
         self.opened_ms < 0
     }
 
-    /// Whether it happened, or was seen to hold, since the node started.
+    /// Whether it happened or held since the node started.
     pub(super) fn is_of_this_boot(&self) -> bool {
         self.last_ms >= 0
     }
 }
 
-/// The recovery that a driver asked for.
+/// The recovery action that the driver asks for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) value: u32,
-    /// When it said so, where it has said nothing since.
+    /// When the driver reported it, if it has not reported since.
     pub(super) silent_since_ms: Option<i64>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// The present boot.
     boot: String,
     open: BTreeMap<Key, Open>,
     next_id: u64,
     opened: BTreeSet<Key>,
     updated: BTreeSet<Key>,
     cleared: Vec<Finding>,
-    /// Something opened or cleared since it was last asked.
+    /// Whether a finding opened or cleared since the last call of `moved`.
     moved: bool,
-    /// Times that something was found and there was no room for it.
+    /// Findings dropped for lack of room.
     dropped: u64,
 }
 
 impl Ledger {
-    /// Goes on with these. `kept_in` is the boot in which they were kept.
+    /// Restores findings. `kept_in` is the boot in which they were saved.
     pub(super) fn restore(
         &mut self,
         findings: Vec<Finding>,
@@ -115,7 +113,7 @@ impl Ledger {
             match in_boot {
                 Some(it) if it.boot == boot => it.steady_ms.max(0),
                 None if kept_in == boot => by_wall(),
-                // Of another boot, whatever a clock that was set meanwhile makes of it.
+                // From another boot, whatever a wall clock change suggests.
                 Some(_) | None => by_wall().min(-1),
             }
         };
@@ -127,8 +125,8 @@ impl Ledger {
         }
     }
 
-    /// The reboot that was asked for was made. Whether it mended anything is not known yet, and nobody should make
-    /// another meanwhile.
+    /// The requested reboot happened. Whether it helped is unknown yet, and no further reboot
+    /// should follow meanwhile.
     pub(super) fn ask_for_no_more_reboots(&mut self) {
         for (key, open) in &mut self.open {
             if open.finding.rule_action == Action::RebootNode {
@@ -151,7 +149,7 @@ impl Ledger {
         self.open.get(key)
     }
 
-    /// Whether something opened or cleared since it was last asked.
+    /// Whether a finding opened or cleared since the last call.
     pub(super) fn moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -160,7 +158,8 @@ impl Ledger {
         self.open.iter()
     }
 
-    /// It was found. `anew` says whether that counts: a value that is still wrong does not happen again.
+    /// Records a match. `anew` tells whether it is a new occurrence: a value that is still wrong is
+    /// none.
     pub(super) fn found(
         &mut self,
         key: Key,
@@ -171,7 +170,7 @@ impl Ledger {
     ) {
         let in_boot = self.in_boot(at);
         if let Some(open) = self.open.get_mut(&key) {
-            // What is seen for the first time in a boot is worth a record: whoever starts anew must know it.
+            // Record the first match in a boot, so that a restarted agent knows about it.
             if !open.is_of_this_boot() {
                 self.updated.insert(key.clone());
             }
@@ -232,7 +231,7 @@ impl Ledger {
         self.open.insert(key, Open { finding, last_ms: at.steady_ms, opened_ms: at.steady_ms });
     }
 
-    /// A moment of the present boot; none where that is not known.
+    /// A time in the current boot. `None` if the boot is unknown.
     fn in_boot(&self, at: Moment) -> Option<InBoot> {
         let is_known = !self.boot.is_empty();
         is_known.then(|| InBoot { boot: self.boot.clone(), steady_ms: at.steady_ms })
@@ -244,14 +243,15 @@ impl Ledger {
         self.updated.remove(key);
         open.finding.cleared = Some(Cleared { at: now.wall, why: why.to_owned() });
         if self.opened.remove(key) {
-            // It came and went within one turn; both are told, in order.
+            // It opened and cleared within one turn. Report both, in order.
             self.cleared.push(Finding { cleared: None, ..open.finding.clone() });
         }
         self.cleared.push(open.finding);
     }
 
-    /// The driver's own recovery action goes before the rule's, for every fault of that GPU; but where it has been silent
-    /// since, it knows nothing of what is graver and came after its word, such as the loss of the GPU.
+    /// Applies the driver's recovery action, which takes precedence over the rule's for every fault
+    /// of that GPU. If the driver has not reported since, it does not override graver faults that
+    /// came later, such as the loss of the GPU.
     pub(super) fn outrank(&mut self, facts: &XidFacts, asked: impl Fn(&Subject) -> Option<Asked>) {
         for (key, open) in &mut self.open {
             let finding = &mut open.finding;
@@ -274,7 +274,7 @@ impl Ledger {
         }
     }
 
-    /// What changed since it was last asked, cleared first, then by id.
+    /// Changes since the last call: cleared ones first, then by ID.
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for finding in std::mem::take(&mut self.cleared) {
@@ -299,7 +299,7 @@ impl Ledger {
     }
 }
 
-/// Whether the words behind it are others than they were.
+/// Whether the text of the evidence changed.
 fn is_news(kept: &[Evidence], new: &[Evidence]) -> bool {
     let words = |evidence: &[Evidence]| {
         evidence.iter().rev().find_map(|it| match it {

@@ -1,8 +1,8 @@
-//! Rules over observations: what opens, changes and clears.
+//! Applies rules to observations, and opens, updates and clears findings.
 //!
 //! ```text
-//! Batch ─ take ─> Table (newest values) ─┬─ values ─┐
-//!           └──> Watch (the past)  ──────┘          ├─> Ledger ─ outrank ─> Changes
+//! Batch ─ take ─> Table (latest values) ─┬─ values ─┐
+//!           └──> Watch (history)  ───────┘          ├─> Ledger ─ outrank ─> Changes
 //!        ─ events ─> Counted (repeats) ─────────────┤
 //!        ─ checks ──────────────────────────────────┘
 //! ```
@@ -41,76 +41,75 @@ use table::Table;
 use told::Told;
 use watch::{Truth, Watch};
 
-/// The rule's code under which a check's item becomes a finding.
+/// Code of the rule for findings of node checks.
 const CHECK: &str = "check";
 
-/// What a journal keeps of an engine.
+/// Engine state that the journal keeps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Saved {
     /// Open findings.
     pub findings: Vec<Finding>,
-    /// The id of the next one.
+    /// ID of the next finding.
     pub next_id: u64,
     /// Events that repeat rules count.
     pub remembered: Vec<Remembered>,
-    /// What the driver last told of recovery.
+    /// Last reported recovery signals of the driver.
     pub told: Vec<LastTold>,
-    /// The boot in which it was kept.
+    /// The boot in which it was saved.
     pub boot: String,
 }
 
-/// What a turn decided.
+/// Result of a turn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
     /// Findings that opened, changed or cleared.
     pub changes: Vec<Change>,
-    /// Events to be kept for repeat rules.
+    /// Events to store for repeat rules.
     pub remembered: Vec<Remembered>,
 }
 
-/// What the rules see and do not see.
+/// Which rules run, and coverage gaps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// By code: how many subjects it watches.
+    /// Number of watched subjects, by code.
     pub watched: BTreeMap<String, usize>,
-    /// Code, subject and the signal that the part does not have.
+    /// Code, subject, and the signal that the part does not have.
     pub unsupported: Vec<(String, Subject, Signal)>,
-    /// By code: how many subjects have too few peers to be compared with.
+    /// Number of subjects with too few peers to compare with, by code.
     pub alone: BTreeMap<String, usize>,
-    /// By code: how many subjects it has not watched for a window yet.
+    /// Number of subjects that are still warming up, by code.
     pub early: BTreeMap<String, usize>,
-    /// Code, subject and why nothing is known of it now.
+    /// Code, subject, and the reason for the coverage gap.
     pub blind: Vec<(String, Subject, CoverageGap)>,
 }
 
-/// The rules at work on a node.
+/// The rule engine of a node.
 #[derive(Debug)]
 pub struct Engine {
     rules: Rules,
-    /// By the signal's number: the rules that look at it, and the clause of which it is the signal; none where it is a
-    /// limit.
+    /// Rules by signal index, each with the clause that measures the signal. `None` if the signal
+    /// is a limit.
     looks: Vec<Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
-    /// What values do not say by themselves, until the next value.
+    /// Details that values lack, kept until the next value.
     notes: BTreeMap<(usize, Signal), String>,
     /// By rule, then by subject.
     watches: Vec<BTreeMap<usize, Watch>>,
     counted: BTreeMap<usize, Counted>,
-    /// When an event was last kept, so that a storm is kept once a minute.
+    /// When an event was last stored: a storm of events is stored once a minute.
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
-    /// What the driver last told of recovery.
+    /// Last reported recovery signals of the driver.
     told: Told,
-    /// When it was last asked whose time to end has come.
+    /// When findings were last checked for clearing.
     ending_ms: Option<i64>,
-    /// What recovered in this turn.
+    /// Recoveries seen in this turn.
     recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
     unseen: Option<(i64, Vec<Key>)>,
 }
 
-/// Something that recovered.
 #[derive(Debug)]
 enum Recovery {
     Driver,
@@ -118,7 +117,6 @@ enum Recovery {
 }
 
 impl Engine {
-    /// Nothing seen yet.
     pub fn new(rules: Rules, facts: XidFacts) -> Self {
         Self {
             looks: looks(&rules),
@@ -137,7 +135,8 @@ impl Engine {
         }
     }
 
-    /// Goes on from what a journal kept. `boot` is the present one: a reboot clears what it mends.
+    /// Continues from saved state. `boot` is the current boot: a reboot clears the findings that it
+    /// repairs.
     pub fn restore(&mut self, saved: Saved, boot: &str, now: Moment) -> Vec<Change> {
         self.ledger.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
         for event in &saved.remembered {
@@ -157,7 +156,7 @@ impl Engine {
         self.ledger.take_changes()
     }
 
-    /// What the batch means.
+    /// Applies a batch.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
         let mut touched = self.take(now, batch);
         touched.extend(self.ending(now));
@@ -171,7 +170,7 @@ impl Engine {
         self.notice_recovery(now);
         let asked = |subject: &Subject| {
             let place = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
-            // What was last told: the driver falls silent when it matters most.
+            // The last reported value: the driver may stop answering when it matters most.
             let (value, at_ms) = self.told.get(place, Signal::GpuRecoveryAction)?;
             let latest = self.table.latest(place, Signal::GpuRecoveryAction);
             let speaks = latest.is_some_and(|reading| reading.value().is_some());
@@ -181,7 +180,7 @@ impl Engine {
         Decision { changes: self.ledger.take_changes(), remembered }
     }
 
-    /// Other rules from now on. Findings of rules that are gone are cleared; what stays the same goes on as it is.
+    /// Replaces the rules. Clears findings of removed rules; unchanged rules keep their state.
     pub fn reconfigure(&mut self, rules: Rules, now: Moment) -> Vec<Change> {
         if rules == self.rules {
             return Vec::new();
@@ -214,44 +213,43 @@ impl Engine {
         self.ledger.iter().map(|(_, open)| &open.finding)
     }
 
-    /// Whether the driver told something of recovery that was not taken yet.
+    /// Whether [`Self::take_told`] would return anything.
     pub fn has_told(&self) -> bool {
         self.told.has_news()
     }
 
-    /// What the driver told of recovery since this was last taken, for the journal.
+    /// Recovery signals of the driver that changed since the last call, for the journal.
     pub fn take_told(&mut self) -> Vec<LastTold> {
         self.told.take_news(&self.table)
     }
 
-    /// Times that something was found and there was no room for another finding.
+    /// Findings dropped because too many were open.
     pub fn dropped(&self) -> u64 {
         self.ledger.dropped()
     }
 
-    /// The GPUs that this boot has shown, before they are counted, and those that left the list in it: what names
-    /// an address finds its GPU.
+    /// Sets the GPUs that were seen in this boot, including those that left the list, so that lines
+    /// naming a PCI address resolve before the first enumeration.
     pub fn know(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
         self.table.set_inventory(left);
         self.table.set_inventory(inventory);
     }
 
-    /// The GPU at a PCI address; where none is listed there, the last that was in this boot.
+    /// The GPU at a PCI address, or else the last one there in this boot.
     pub fn gpu_at(&self, address: &str) -> Option<GpuUuid> {
         self.table.at_address(address).map(|gpu| gpu.uuid.clone())
     }
 
-    /// The GPUs as they were last counted.
+    /// The GPUs of the last enumeration.
     pub fn inventory(&self) -> &[GpuIdentity] {
         self.table.inventory()
     }
 
-    /// The newest values, by subject and signal, sorted.
+    /// The latest values, sorted by subject and signal.
     pub fn latest(&self) -> &Latest {
         self.table.all_latest()
     }
 
-    /// What is seen and what not.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = Coverage::default();
         for (rule, watches) in self.rules.iter().zip(&self.watches) {
@@ -284,7 +282,8 @@ impl Engine {
         coverage
     }
 
-    /// A check of the whole node: what it found wrong is open, what it no longer finds is cleared.
+    /// Applies a check of the whole node: opens its problems, and clears those it no longer
+    /// reports.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
         let (kind, clears) = (rule.kind, "when a check of the node no longer finds it".to_owned());
@@ -302,7 +301,7 @@ impl Engine {
                         Verdict { kind, severity, own_severity, action, text, remedy, clears };
                     free.insert(said);
                 }
-                // Several of one kind are one finding that names them all.
+                // Several problems with the same code become one finding that names them all.
                 Entry::Occupied(mut taken) => {
                     let verdict = taken.get_mut();
                     verdict.severity = verdict.severity.max(severity);
@@ -329,8 +328,8 @@ impl Engine {
         }
     }
 
-    /// A GPU that was reset, or a driver that is loaded anew: what waited for that is over, and what was counted before
-    /// counts no more.
+    /// After a GPU reset or a driver reload, clears the findings that waited for it and restarts
+    /// their windows.
     fn notice_recovery(&mut self, now: Moment) {
         for recovery in std::mem::take(&mut self.recoveries) {
             let (gpu, why) = match recovery {
@@ -383,12 +382,12 @@ impl Engine {
     }
 }
 
-/// `xid.48` for a finding of `Xid 48`; what is no event's code for others.
+/// `xid.48` for a finding of `Xid 48`; not a valid event code for others.
 fn event_of(key: &Key) -> String {
     key.detail.to_ascii_lowercase().replace(' ', ".")
 }
 
-/// A state as the number that it is.
+/// A state signal as an integer.
 fn whole(value: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,

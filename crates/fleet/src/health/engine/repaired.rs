@@ -1,4 +1,4 @@
-//! A person has repaired the node: what only a person can mend is over, and what is counted begins anew.
+//! Manual repairs: clears findings that only a person can repair, and resets counters.
 
 use jiff::Timestamp;
 
@@ -8,15 +8,16 @@ use super::ledger::Key;
 use super::{Engine, watch};
 
 impl Engine {
-    /// What waited for a part until then is over, and what happened until then is not counted any longer. What is still wrong is found anew.
+    /// Clears findings that waited for a part until then, and stops counting earlier events. A
+    /// fault that persists opens again.
     ///
-    /// To be told of the same repair twice changes nothing: what came after it stays.
+    /// Idempotent: applying the same repair twice keeps everything that happened after it.
     pub fn repaired(&mut self, at: Timestamp, what: &str, now: Moment) -> Vec<Change> {
         for key in self.waits_for_a_part(at) {
             if let Some(place) = self.rules.iter().position(|rule| rule.code == key.code)
                 && let Some(subject) = self.table.find(&key.subject)
             {
-                // The window is of the part as it was.
+                // The window belongs to the part before the repair.
                 self.watches[place].remove(&subject);
             }
             self.ledger.clear(&key, &format!("a person has repaired it: {what}"), now);
@@ -32,7 +33,8 @@ impl Engine {
         let open = self.ledger.iter().filter(|(key, open)| {
             let finding = &open.finding;
             self.rules.get(&key.code).is_some_and(|rule| {
-                // An event is over unless it came again; a value is seen to hold all the time, and opens anew if it still does.
+                // An event is over unless it recurred. A value matches all the time, and opens
+                // again if it still does.
                 let last = if rule.on.is_some() { finding.last_seen } else { finding.first_seen };
                 last <= at && watch::waits_for_replacement(rule, finding.rule_action)
             })

@@ -1,4 +1,4 @@
-//! Events that mean something only when they come again.
+//! Counts repeated events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,22 +10,19 @@ use super::super::finding::Severity;
 use super::super::observation::{Moment, Subject};
 use super::super::rule::{EventPattern, Same};
 
-/// An event as the journal keeps it, so that a repeat is known as one after a restart or a reboot.
+/// An event as stored in the journal, so that repeats are recognised after a restart or a reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remembered {
     /// The event's code, such as `xid.79`.
     pub code: String,
-    /// Its kind.
     pub kind: decode::Kind,
-    /// What it was about.
     pub subject: Subject,
-    /// The unit of the GPU that the line named.
+    /// The GPU unit that the line named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     pub severity: Severity,
     pub at: Timestamp,
-    /// In which boot.
     pub boot: String,
 }
 
@@ -37,7 +34,7 @@ impl Remembered {
             && (pattern.same != Same::Unit || self.unit.is_some())
     }
 
-    /// What it counts together with.
+    /// The group that it counts in.
     pub(super) fn group(&self, same: Same) -> (Subject, String) {
         match same {
             Same::Code => (self.subject.clone(), self.code.clone()),
@@ -51,9 +48,9 @@ impl Remembered {
     }
 }
 
-/// Occurrences kept for one group: more than any rule counts to.
+/// Occurrences kept per group: more than any rule counts to.
 const OCCURRENCES_MAX: usize = 64;
-/// Groups kept for one rule: a node has some dozen devices.
+/// Groups kept per rule: a node has some dozen devices.
 const GROUPS_MAX: usize = 512;
 
 #[derive(Debug, Clone)]
@@ -63,14 +60,14 @@ struct Occurrence {
     boot: String,
 }
 
-/// What one rule has counted.
+/// Occurrences that one rule has counted.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     groups: BTreeMap<(Subject, String), VecDeque<Occurrence>>,
 }
 
 impl Counted {
-    /// What happened until then is not counted any longer.
+    /// Drops occurrences up to that time.
     pub(super) fn forget_until(&mut self, until_ms: i64) {
         self.groups.retain(|_, seen| {
             seen.retain(|it| it.at_ms > until_ms);
@@ -78,8 +75,8 @@ impl Counted {
         });
     }
 
-    /// Counts the event. Whether, with it, the pattern is complete and this event is more than the
-    /// continuation of a burst.
+    /// Counts the event. Returns whether it completes the pattern and is more than the continuation
+    /// of a burst.
     pub(super) fn count(&mut self, pattern: &EventPattern, event: &Remembered, at: Moment) -> bool {
         if self.groups.len() >= GROUPS_MAX {
             let oldest = self.groups.iter().min_by_key(|(_, seen)| seen.back().map(|it| it.at_ms));

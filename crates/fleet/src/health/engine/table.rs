@@ -1,4 +1,4 @@
-//! The newest value of every signal, and who the subjects are.
+//! The latest value of every signal, by subject.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,31 +8,30 @@ use farrier_facts::node::Reading;
 use super::super::observation::{GpuIdentity, Subject};
 use super::super::signal::Signal;
 
-/// More subjects than this are not watched: a node of 16 GPUs with 18 links each and 32 ports has some 330.
+/// Limit of watched subjects. A node of 16 GPUs with 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
 
 /// GPUs that left the list in one boot: more than a node has.
 const LEFT_MAX: usize = 32;
 
-/// Values by signal, sorted: a link has a dozen, a GPU some seventy.
+/// Values sorted by signal: a link has a dozen, a GPU some seventy.
 pub type SignalValues = Vec<(Signal, Reading<f64>)>;
 
-/// The newest values, by subject. A copy shares them with its original until one of the two changes, so that whoever
-/// shows them may copy them every second.
+/// The latest values, by subject. Clones share values copy-on-write, so cloning once a second for
+/// display is cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Latest {
     places: Arc<BTreeMap<Arc<Subject>, usize>>,
-    /// By place.
+    /// By subject index.
     values: Vec<Arc<SignalValues>>,
 }
 
 impl Latest {
-    /// Those of a subject.
     pub fn get(&self, subject: &Subject) -> Option<&SignalValues> {
         self.places.get(subject).map(|place| &*self.values[*place])
     }
 
-    /// By subject, sorted.
+    /// Sorted by subject.
     pub fn iter(&self) -> impl Iterator<Item = (&Subject, &SignalValues)> {
         self.places.iter().map(|(subject, place)| (&**subject, &*self.values[*place]))
     }
@@ -50,7 +49,8 @@ impl FromIterator<(Subject, SignalValues)> for Latest {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
-    /// Listed once in this boot and not now, the newest last: a GPU that NVML no longer lists is where most lines are about.
+    /// GPUs listed earlier in this boot and missing now, newest last. Most kernel log lines concern
+    /// a GPU that NVML no longer lists.
     left: Vec<GpuIdentity>,
     subjects: Vec<Arc<Subject>>,
     latest: Latest,
@@ -71,20 +71,20 @@ impl Table {
         &self.inventory
     }
 
-    /// What NVML calls the GPU that the subject is or belongs to.
+    /// NVML's name of the GPU that the subject is or belongs to.
     pub(super) fn model(&self, subject: &Subject) -> Option<&str> {
         let gpu = subject.gpu()?;
         let known = self.inventory.iter().chain(&self.left);
         known.into_iter().find(|it| it.uuid == *gpu).and_then(|it| it.name.as_deref())
     }
 
-    /// The GPU that stands at a PCI address; where none is listed there, the last that was.
+    /// The GPU at a PCI address, or else the last one there in this boot.
     pub(super) fn at_address(&self, address: &str) -> Option<&GpuIdentity> {
         let mut known = self.inventory.iter().chain(self.left.iter().rev());
         known.find(|it| it.stands_at(address))
     }
 
-    /// The number of a subject, given when it is first seen.
+    /// Index of a subject, assigned when it is first seen.
     pub(super) fn place(&mut self, subject: &Subject) -> Option<usize> {
         if let Some(place) = self.find(subject) {
             return Some(place);
@@ -100,7 +100,7 @@ impl Table {
         Some(place)
     }
 
-    /// The number of a subject that was seen before.
+    /// Index of a known subject.
     pub(super) fn find(&self, subject: &Subject) -> Option<usize> {
         self.latest.places.get(subject).copied()
     }

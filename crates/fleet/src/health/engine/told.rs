@@ -1,5 +1,6 @@
-//! What the driver last told of recovery: what comes after is compared with it, also by an agent that was started anew.
-//! Tools refuse to reset a GPU that somebody holds, so that most resets come while the agent is stopped.
+//! Last reported recovery signals of the driver. Later values are compared with them, also after an
+//! agent restart: tools refuse to reset a GPU that is in use, so most resets happen while the agent
+//! is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,28 +10,28 @@ use super::super::observation::Subject;
 use super::super::signal::Signal;
 use super::table::Table;
 
-/// A value that tells of recovery, as the journal keeps it.
+/// A recovery signal, as stored in the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastTold {
     /// The GPU, or the node.
     pub subject: Subject,
-    /// Which signal.
     pub signal: Signal,
-    /// Its last value, without what is behind the point: a counter that was read back must not seem to have fallen.
+    /// Its last value, truncated to an integer, so that a counter restored from the journal never
+    /// appears to have fallen.
     pub value: f64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// The value, and when it was last told.
+    /// The value, and when it was last reported.
     last: BTreeMap<(usize, Signal), (f64, i64)>,
-    /// Those that changed since they were last taken.
+    /// Signals that changed since the last `take_news`.
     news: BTreeSet<(usize, Signal)>,
 }
 
 impl Told {
-    /// Takes a value; the one before it.
+    /// Stores a value, and returns the previous one.
     pub(super) fn insert(
         &mut self,
         place: usize,
@@ -45,7 +46,7 @@ impl Told {
         before
     }
 
-    /// The value, and when it was last told.
+    /// The value, and when it was last reported.
     pub(super) fn get(&self, place: usize, signal: Signal) -> Option<(f64, i64)> {
         self.last.get(&(place, signal)).copied()
     }
@@ -53,7 +54,7 @@ impl Told {
     pub(super) fn restore(&mut self, kept: Vec<LastTold>, table: &mut Table) {
         for LastTold { subject, signal, value } in kept {
             if let Some(place) = table.place(&subject) {
-                // When is not kept: before everything that is known.
+                // The time is not stored: take it as older than everything known.
                 self.last.insert((place, signal), (value, i64::MIN));
             }
         }

@@ -1,4 +1,4 @@
-//! Rules over values: newest ones, rates, trends, peers.
+//! Rules over values: latest ones, rates, trends and peers.
 
 use std::collections::BTreeSet;
 
@@ -13,30 +13,30 @@ use super::ledger::{Key, Open, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
 use super::{Engine, Recovery};
 
-/// Added where a reboot was made and did not help: whoever makes reboots by themselves must not make them for ever.
+/// Added after a reboot that did not help, so that automation does not reboot forever.
 const IN_VAIN: &str =
     "The node was rebooted since, and it is still so: another reboot does not mend it.";
 
-/// How often it is asked whose time to end has come: every open finding is looked at.
+/// How often open findings are checked for clearing. The check visits every open finding.
 const ENDING_EVERY_MS: i64 = 1000;
 
-/// What the clauses of a rule come to for one subject.
+/// Result of a rule's clauses for one subject.
 struct Tried {
     place: usize,
     truth: Truth,
-    /// By clause, where they all hold.
+    /// By clause, if all hold.
     measured: Vec<Measured>,
 }
 
 impl Engine {
-    /// Takes the batch's values. The rules that it touches.
+    /// Stores the batch's values, and returns the rules that depend on them.
     pub(super) fn take(&mut self, now: Moment, batch: &Batch) -> BTreeSet<usize> {
         let mut touched = BTreeSet::new();
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
         }
         let mut derived = BTreeSet::new();
-        // What is said of one subject comes together: its place is looked up once.
+        // Values of one subject arrive together, so its index is looked up once.
         let mut last: Option<(&Subject, usize)> = None;
         for sample in &batch.samples {
             let known = last.filter(|(subject, _)| **subject == sample.subject);
@@ -90,8 +90,8 @@ impl Engine {
         }
     }
 
-    /// A driver that asked for a recovery and no longer does or that was away and is back, and counters that a
-    /// reset takes back to nought.
+    /// Detects a recovery: the driver asked for one and no longer does, the driver was gone and is
+    /// back, or a counter was reset to zero.
     fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>, now: Moment) {
         use Signal::{
             GpuEccCorrected, GpuEccUncorrected, GpuEnergy, GpuRecoveryAction, NodeDriverLoaded,
@@ -99,7 +99,7 @@ impl Engine {
         let tells =
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
         let Some(value) = value.filter(|_| tells.contains(&signal)) else { return };
-        // A reset makes the GPU unreadable for a while: what counts is what was last told.
+        // A reset makes the GPU unreadable for a while, so compare with the last reported value.
         let Some(before) = self.told.insert(place, signal, value, now.steady_ms) else { return };
         let recovered = match signal {
             NodeDriverLoaded => before < 1.0 && value >= 1.0,
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// A signal that follows from others.
+    /// Computes a derived signal.
     fn derive(&self, place: usize, signal: Signal) -> Option<Reading<f64>> {
         let latest = |signal| self.table.latest(place, signal).cloned();
         if signal == Signal::GpuPages {
@@ -130,8 +130,9 @@ impl Engine {
         }
     }
 
-    /// Whether nothing of a GPU can be read that NVML lists. One that is lost, waits for a reset or is left alone
-    /// because a call hangs is told of as that, and where NVML itself is silent nothing is known.
+    /// Whether NVML lists a GPU of which nothing can be read. A GPU that is lost, needs a reset or
+    /// is skipped because a call hangs has its own signal. If NVML itself does not answer, the
+    /// result is unknown.
     fn derive_unreadable(&self, place: usize) -> Option<Reading<f64>> {
         let gpu = self.table.subject(place).gpu()?;
         if !self.table.inventory().iter().any(|it| it.uuid == *gpu) {
@@ -151,7 +152,7 @@ impl Engine {
         Some(Reading::Value(f64::from(u8::from(is_unreadable))))
     }
 
-    /// Asks the rules that were touched.
+    /// Evaluates these rules.
     pub(super) fn evaluate(&mut self, touched: &BTreeSet<usize>, now: Moment) {
         self.mark_open();
         for at in touched {
@@ -162,9 +163,9 @@ impl Engine {
         }
     }
 
-    /// Rules with a finding whose time to end has come: no new value is needed for what has not held for long enough.
-    /// What is measured over a window waits for its next value. Only open findings are looked at: there are few of
-    /// them, and thousands of watches.
+    /// Rules with a finding that may clear by time alone, without a new value. Measures over a
+    /// window wait for their next value. Only open findings are visited: they are few, while there
+    /// are thousands of watches.
     pub(super) fn ending(&mut self, now: Moment) -> BTreeSet<usize> {
         if self.ending_ms.is_some_and(|asked| now.steady_ms - asked < ENDING_EVERY_MS) {
             return BTreeSet::new();
@@ -180,7 +181,7 @@ impl Engine {
         self.ledger.iter().filter_map(due).collect()
     }
 
-    /// The rule over all of its subjects: peers are compared once the rest is known.
+    /// Evaluates a rule over all its subjects. Peers are compared once the other clauses are known.
     fn try_all(&self, at: usize, now: Moment) -> Vec<Tried> {
         let rule = self.rules.at(at);
         let watches = &self.watches[at];
@@ -189,7 +190,7 @@ impl Engine {
         let compares = rule.when.iter().any(|it| matches!(it.limit, Limit::Peers { .. }));
         let has_it = |it: &&mut Tried| !matches!(it.truth, Truth::Unsupported(_));
         if compares && tried.iter_mut().filter(has_it).count() <= PEERS_MIN {
-            // It can never hold here. One that is open, from a time with more of them, is over.
+            // It can never hold here. A finding opened while there were more peers is over.
             for it in tried.iter_mut().filter(has_it) {
                 let is_open = watches.get(&it.place).is_some_and(|watch| watch.is_open);
                 it.truth = if is_open { Truth::HoldsNot } else { Truth::Alone };
@@ -224,14 +225,14 @@ impl Engine {
         tried
     }
 
-    /// All clauses but those about peers.
+    /// Evaluates all clauses except peer comparisons.
     fn try_one(&self, rule: &Rule, place: usize, watch: &Watch, now: Moment) -> Tried {
         let is_open = watch.is_open;
         let latest = |signal| self.table.latest(place, signal);
-        // Only of what may hold: on a healthy node hardly anything does.
+        // Collected only for subjects that may match: on a healthy node hardly any do.
         let mut measured = Vec::new();
-        // A part without the signal is told before a signal that is only not known now, and a clause that
-        // does not hold settles it whatever the others are.
+        // A missing signal takes precedence over one that is unknown now. A clause that does not
+        // hold decides, whatever the others are.
         let mut lacking = None;
         let mut unknown = None;
         let mut fails = false;
@@ -257,7 +258,7 @@ impl Engine {
         }
         let truth =
             lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
-        // A finding from before a restart: its window has not been watched for long enough to say that it is over.
+        // A finding from before a restart: its window is too short yet to clear it.
         let too_soon = truth == Truth::HoldsNot && is_open && watch.is_young(rule, now.steady_ms);
         let truth = if too_soon { Truth::Early } else { watch.judge_unread(truth, now.steady_ms) };
         Tried { place, truth, measured }
@@ -313,8 +314,8 @@ impl Engine {
         }
     }
 
-    /// Tells the watches which findings are open, where that changed: asking for each would cost more than
-    /// judging it.
+    /// Updates the open flag of the watches after changes. Looking it up for each evaluation would
+    /// cost more than the evaluation.
     pub(super) fn mark_open(&mut self) {
         if !self.ledger.moved() {
             return;
@@ -328,7 +329,7 @@ impl Engine {
     }
 }
 
-/// The signals that follow from this one.
+/// Signals derived from this one.
 fn follows(signal: Signal) -> impl Iterator<Item = Signal> {
     let sum = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),
@@ -339,7 +340,7 @@ fn follows(signal: Signal) -> impl Iterator<Item = Signal> {
     sum.into_iter().chain(is_basic.then_some(Signal::GpuUnreadable))
 }
 
-/// What every GPU tells of itself within ten seconds.
+/// Signals that every GPU reports within ten seconds.
 const BASIC: [Signal; 5] = [
     Signal::GpuTemperature,
     Signal::GpuPower,

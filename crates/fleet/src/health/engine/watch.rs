@@ -1,4 +1,4 @@
-//! One rule over one subject: whether its clauses hold, and for how long.
+//! One rule on one subject: whether its clauses hold, and for how long.
 
 use super::super::finding::{Action, Evidence};
 use super::super::observation::{GpuUuid, Moment, Subject};
@@ -9,54 +9,52 @@ use super::gap::CoverageGap;
 use super::words;
 use farrier_facts::node::Reading;
 
-/// Whether something holds.
+/// Whether a condition holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Truth {
     Holds,
     HoldsNot,
-    /// Nobody knows now, and why.
+    /// Unknown now.
     Unknown(CoverageGap),
-    /// Its window has not been watched for long enough yet.
+    /// Warming up: the window is not covered yet.
     Early,
-    /// This signal has never been read.
+    /// The signal has never been read.
     Unread(Signal),
-    /// The part does not have this signal.
+    /// The part does not have the signal.
     Unsupported(Signal),
-    /// There are too few peers to compare with.
+    /// Too few peers to compare with.
     Alone,
 }
 
-/// What a rule remembers of a subject.
+/// State of a rule for a subject.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
-    /// For each clause that looks back.
+    /// By clause; `None` for clauses that do not look back.
     series: Vec<Option<Series>>,
     /// Since when it holds, or does not, without a break.
     since_ms: Option<i64>,
     holding: bool,
     pub(super) truth: Truth,
-    /// Whether its finding is open.
     pub(super) is_open: bool,
-    /// When the first of its signals came.
+    /// When the first of its signals arrived.
     born_ms: i64,
 }
 
-/// A signal that has not come for so long after its companions does not come soon: every tier but the hourly one has
-/// been read several times by then.
+/// A signal that is still missing this long after its companions will not arrive soon: every tier
+/// but the hourly one has been read several times by then.
 const UNREAD_MS: i64 = 300_000;
 
-/// What a turn comes to.
+/// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It has held for long enough.
+    /// It held long enough to open a finding.
     Found,
-    /// It has not held for long enough.
+    /// It has been false long enough to clear the finding.
     Clear,
-    /// Neither.
     Wait,
 }
 
-/// What a clause came to: the measure and what it was held against.
+/// A clause's measure, and the limit it was compared with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub(super) value: f64,
@@ -78,14 +76,14 @@ impl Watch {
         }
     }
 
-    /// Takes a value for one of its clauses.
+    /// Adds a value for one of its clauses.
     pub(super) fn push(&mut self, clause: usize, at_ms: i64, value: f64) {
         if let Some(Some(series)) = self.series.get_mut(clause) {
             series.push(at_ms, value);
         }
     }
 
-    /// Whether a window has not been watched for all of its length.
+    /// Whether a window is not fully covered yet.
     pub(super) fn is_young(&self, rule: &Rule, now_ms: i64) -> bool {
         let reach = |clause: &Clause| i64::from(clause.measure.reach_s()) * 1000;
         let mut series = rule.when.iter().zip(&self.series);
@@ -93,12 +91,12 @@ impl Watch {
             .any(|(clause, it)| it.as_ref().is_some_and(|it| it.covered_ms(now_ms) < reach(clause)))
     }
 
-    /// What was before does not count any more.
+    /// Discards the history.
     pub(super) fn forget(&mut self, rule: &Rule, now_ms: i64) {
         *self = Self::new(rule, self.is_open, now_ms);
     }
 
-    /// A signal that was never read is early at first, and then nobody knows it.
+    /// A signal that was never read counts as warming up at first, and as unknown later.
     pub(super) fn judge_unread(&self, truth: Truth, now_ms: i64) -> Truth {
         match truth {
             Truth::Unread(signal) if now_ms - self.born_ms >= UNREAD_MS => {
@@ -109,7 +107,7 @@ impl Watch {
         }
     }
 
-    /// The measure of a clause, from the newest value or the past.
+    /// The measure of a clause, from the latest value or the history.
     pub(super) fn measure(
         &self,
         place: usize,
@@ -123,13 +121,13 @@ impl Watch {
         }
     }
 
-    /// Whether its finding has not held for long enough to be over.
+    /// Whether its finding may clear by time alone.
     pub(super) fn is_ending(&self, rule: &Rule, now_ms: i64) -> bool {
         let since = self.since_ms.filter(|_| self.is_open && !self.holding);
         since.is_some_and(|since| now_ms - since >= i64::from(rule.clear_for_s) * 1000)
     }
 
-    /// Takes the truth of this turn.
+    /// Applies the result of this turn.
     pub(super) fn step(&mut self, rule: &Rule, truth: Truth, now_ms: i64) -> Step {
         let holds = match &truth {
             Truth::Holds => true,
@@ -139,7 +137,8 @@ impl Watch {
             | Truth::Unread(_)
             | Truth::Unsupported(_)
             | Truth::Alone => {
-                // What is not known neither opens nor clears; a stretch that it interrupts begins anew.
+                // An unknown state neither opens nor clears a finding, and restarts the running
+                // period.
                 self.since_ms = None;
                 self.truth = truth;
                 return Step::Wait;
@@ -161,7 +160,7 @@ impl Watch {
     }
 }
 
-/// A mask as 1 or 0; anything else as it is.
+/// A mask as 1 or 0; any other value unchanged.
 pub(super) fn flag(clause: &Clause, value: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -171,7 +170,7 @@ pub(super) fn flag(clause: &Clause, value: f64) -> f64 {
     clause.bits.map_or(value, |bits| f64::from(u8::from(value as u64 & bits != 0)))
 }
 
-/// A number of the clause's own, or that of another signal. Peers are for the caller to ask.
+/// A constant, or the value of another signal. The caller handles peers.
 pub(super) fn limit_of<'t>(
     clause: &Clause,
     is_open: bool,
@@ -189,7 +188,7 @@ pub(super) fn limit_of<'t>(
     }
 }
 
-/// The newest value, or what its lack means.
+/// The latest value, or the meaning of its absence.
 pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<f64, Truth> {
     match latest {
         Some(Reading::Value(value)) => Ok(*value),
@@ -201,7 +200,6 @@ pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<
     }
 }
 
-/// What stands in the finding.
 pub(super) fn evidence(
     rule: &Rule,
     measured: &[Measured],
@@ -220,16 +218,17 @@ pub(super) fn evidence(
     rule.when.iter().zip(measured).map(of).collect()
 }
 
-/// Whether a finding of this rule stays until the GPU, the driver or the node started anew. An event is over in a
-/// moment, what it asks for is not: quiet does not reset a GPU.
+/// Whether a finding of this rule stays open until the GPU, driver or node restarts. An event is
+/// over at once, but its fault is not: a quiet period does not reset a GPU.
 pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
     let asks = matches!(action, Action::ResetGpu | Action::RebootNode);
     rule.until_recovery || (rule.on.is_some() && asks)
 }
 
-/// Whether a finding of this rule stays at least until the node has been off: quiet does not replace a part. After a
-/// reboot it is over once nothing has come for as long as the rule says, since nobody tells of a card that was re-seated or of a
-/// module that was replaced. Cables and transceivers are changed while the node runs, so that a port's own counters are believed.
+/// Whether a finding of this rule stays open at least until the node was off: a quiet period does
+/// not replace a part. After a reboot it clears after the rule's quiet period, because no signal
+/// reports a re-seated card or a replaced module. Cables and transceivers are changed while the
+/// node runs, so a port's own counters suffice.
 pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
     action == Action::DrainAndReplace
         && !rule.until_recovery
@@ -237,10 +236,10 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
         && (rule.on.is_some() || rule.judges_happenings())
 }
 
-/// The server tells the agent of it.
+/// The server informs the agent by an order.
 const BY_HAND: &str = "a person has it repaired (`farrier fleet repaired`)";
 
-/// What clears findings of a rule, in words, for its reference: of the GPU where it is a rule of GPUs.
+/// What clears findings of a rule, for its reference. Names the GPU for rules about GPUs.
 pub fn what_clears(rule: &Rule) -> String {
     let gpu = Subject::Gpu(GpuUuid(String::new()));
     let subject = if rule.code.starts_with("gpu.") { gpu } else { Subject::Node };
@@ -258,7 +257,7 @@ pub fn what_clears(rule: &Rule) -> String {
     }
 }
 
-/// What would clear a finding of this rule, in words.
+/// What clears a finding of this rule.
 pub(super) fn clears(rule: &Rule, action: Action, subject: &Subject) -> String {
     let is_gpu = subject.gpu().is_some();
     if waits_for_recovery(rule, action) {

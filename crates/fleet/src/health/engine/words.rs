@@ -1,4 +1,4 @@
-//! What a clause saw, and what would end it, as a person would write it.
+//! Renders what a clause observed and what would clear it.
 
 mod flags;
 
@@ -6,7 +6,7 @@ use super::super::rule::{Clause, Comparison, Limit, Measure, Rule};
 use super::super::signal::{Behaviour, Signal};
 use super::watch::Measured;
 
-/// What a clause saw: `the link is down`, `power drawn: 1600 W, above 1500 W`.
+/// What a clause observed: `the link is down`, `power drawn: 1600 W, above 1500 W`.
 pub(super) fn saw(clause: &Clause, measured: Measured) -> String {
     let Measured { value, limit } = measured;
     if is_flag(clause) {
@@ -36,7 +36,8 @@ pub(super) fn clears(rule: &Rule) -> String {
         && let Measure::Increase { over_s } = clause.measure
         && ends_with_none(clause)
     {
-        // The window is the wait: what comes on top is lost in it, unless it is the longer part.
+        // The window is the wait. The clear time on top is negligible unless it is at least a tenth
+        // of it.
         let wait_s =
             if rule.clear_for_s * 10 >= over_s { over_s + rule.clear_for_s } else { over_s };
         return format!("after {} without more {}", duration(wait_s), noun(clause));
@@ -60,7 +61,7 @@ pub(super) fn duration(seconds: u32) -> String {
     }
 }
 
-/// The opposite of a clause, with the word that leads to it.
+/// The negation of a clause, with its conjunction.
 fn end(clause: &Clause) -> String {
     if is_flag(clause) {
         let held = match (clause.comparison, clause.limit) {
@@ -123,7 +124,7 @@ fn bound(clause: &Clause) -> Option<f64> {
     clause.clear.or(if let Limit::Number(limit) = clause.limit { Some(limit) } else { None })
 }
 
-/// Whether it ends only with none of what it measures.
+/// Whether it clears only at zero.
 fn ends_with_none(clause: &Clause) -> bool {
     match clause.comparison {
         Comparison::AtLeast => bound(clause) == Some(1.0),
@@ -132,7 +133,7 @@ fn ends_with_none(clause: &Clause) -> bool {
     }
 }
 
-/// Whether it is a matter of yes or no.
+/// Whether it is a yes-or-no condition.
 fn is_flag(clause: &Clause) -> bool {
     let is_flag = clause.bits.is_some() || clause.signal.behaviour() == Behaviour::Flag;
     is_flag && clause.measure == Measure::Last
@@ -152,7 +153,7 @@ fn growth(each_above: u32) -> String {
     if each_above == 0 { "more".to_owned() } else { format!("more than {each_above} more") }
 }
 
-/// What a clause compares with, also while its finding is open.
+/// The limit of a clause, as it applies while its finding is open.
 fn limit_of(clause: &Clause) -> String {
     let times = |times: f64, of: &str| {
         if (times - 1.0).abs() < f64::EPSILON {
@@ -171,7 +172,6 @@ fn limit_of(clause: &Clause) -> String {
     }
 }
 
-/// What is measured.
 fn noun(clause: &Clause) -> String {
     match (clause.bits, clause.measure, clause.signal) {
         (Some(bits), ..) => format!("clocks held down by {}", reasons(bits)),
@@ -183,7 +183,7 @@ fn noun(clause: &Clause) -> String {
     }
 }
 
-/// A signal's meaning as a part of a sentence.
+/// A signal's meaning as part of a sentence.
 fn short(signal: Signal) -> String {
     let shorter = match signal {
         Signal::GpuBusy => "share of multiprocessors at work",
@@ -231,7 +231,7 @@ fn meaning(signal: Signal) -> String {
     }
 }
 
-/// A value with its unit, and over what time it was made.
+/// A value with its unit and period.
 fn amount(clause: &Clause, value: f64) -> String {
     if let Some(state) = state(clause.signal, value) {
         return state;
@@ -239,7 +239,7 @@ fn amount(clause: &Clause, value: f64) -> String {
     format!("{}{}", number(clause, value), span(clause))
 }
 
-/// What follows the number of a measure.
+/// Text after the number of a measure.
 fn span(clause: &Clause) -> String {
     match clause.measure {
         Measure::Last => String::new(),
@@ -266,7 +266,7 @@ fn is_ratio(signal: Signal) -> bool {
     signal.name().ends_with("_ratio")
 }
 
-/// Whether the measure is a share: of something, or of time.
+/// Whether the measure is a ratio: of an amount, or of time.
 fn is_share(clause: &Clause) -> bool {
     let of_time = match clause.measure {
         Measure::Mean { .. } => {
@@ -312,7 +312,7 @@ fn percent(share: f64) -> String {
     format!("{} %", (share * 1000.0).round() / 10.0)
 }
 
-/// No tail of a binary fraction, and no row of noughts.
+/// Without binary rounding noise and trailing zeros.
 fn plain(value: f64) -> String {
     if value != 0.0 && value.abs() < 0.01 {
         return format!("{value:.1e}");
@@ -333,7 +333,6 @@ const RECOVERY_ACTIONS: &[&str] = &[
 ];
 const FABRIC_STATES: &[&str] = &["unsupported", "not started", "in progress", "completed"];
 
-/// The name of a state.
 fn state(signal: Signal, value: f64) -> Option<String> {
     let names = match signal {
         Signal::GpuRecoveryAction => RECOVERY_ACTIONS,
@@ -345,7 +344,7 @@ fn state(signal: Signal, value: f64) -> Option<String> {
     Some(format!("{name} ({})", plain(value)))
 }
 
-/// NVML's reasons for which clocks are held down (nvml.h, `nvmlClocksEventReason*`).
+/// NVML's throttle reasons (nvml.h, `nvmlClocksEventReason*`).
 fn reasons(bits: u64) -> String {
     let names = [
         (0x4, "the power limit"),
@@ -371,10 +370,10 @@ mod tests {
     use super::super::super::rules::Rules;
     use super::*;
 
-    /// A rule, values with their limits, and what is said.
+    /// A rule, values with their limits, and the expected texts.
     type Case = (&'static str, &'static [(f64, f64)], &'static [&'static str]);
 
-    /// What the clauses of a rule saw, and what clears it.
+    /// What the clauses of a rule observed, and what clears it.
     fn told(code: &str, values: &[(f64, f64)]) -> Vec<String> {
         let rules = Rules::embedded().unwrap();
         let rule = rules.get(code).unwrap();

@@ -1,11 +1,10 @@
-//! How clauses and limits are written in TOML.
+//! TOML form of clauses and limits.
 
 use serde::Deserialize;
 
 use super::super::signal::Signal;
 use super::{Clause, Comparison, Limit, Measure};
 
-/// A clause as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClauseForm {
@@ -39,7 +38,6 @@ enum Stat {
     Growth,
 }
 
-/// Why a clause cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClauseError {
     #[error("`{0}` is missing")]
@@ -98,7 +96,7 @@ impl TryFrom<ClauseForm> for Clause {
     }
 }
 
-/// A limit as it is written: a number, or a table.
+/// A limit in TOML: a number, or a table.
 pub(super) struct LimitForm {
     number: Option<f64>,
     signal: Option<Signal>,

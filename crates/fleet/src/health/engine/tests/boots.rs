@@ -1,4 +1,4 @@
-//! Over restarts of the agent, resets and reboots: what lasts, what ends, and what is counted on.
+//! Agent restarts, resets and reboots: which findings and counts survive.
 
 use super::*;
 
@@ -158,7 +158,7 @@ fn a_reset_while_no_agent_runs_is_noticed_by_the_next() {
         reset.restore(saved.clone(), "a", at(5));
         let changes = reset.observe(at(6), &sample(gpu(1), signal, after)).changes;
         assert!(codes(&changes).contains(&("cleared", "gpu.xid".to_owned())), "{signal}");
-        // What was told in another boot tells nothing of this one.
+        // Values from another boot say nothing about this one.
         let mut rebooted = engine();
         rebooted.restore(saved, "b", at(5));
         rebooted.observe(at(6), &xid(95, "0000:1c:00", at(6), "b"));
@@ -217,8 +217,7 @@ fn a_gpu_that_was_replaced_takes_its_findings_along() {
 
 #[test]
 fn a_gpu_that_is_only_not_listed_keeps_its_findings() {
-    // One stands on the bus and is not opened; one stands there no more;
-    // the bus was not read.
+    // One GPU is on the bus but not opened; one has left the bus; the bus was not read.
     let mut without = inventory();
     without.remove(0);
     let mut replaced = inventory();
@@ -306,7 +305,7 @@ fn a_clock_that_was_set_makes_nothing_a_matter_of_another_boot() {
     first.observe(at(12), &xid(31, "0000:1d:00", at(12), "a"));
     let findings: Vec<Finding> = first.findings().cloned().collect();
     assert_eq!(findings.len(), 3);
-    // It was ten hours behind, and is set; then the agent is started anew.
+    // The clock was ten hours behind and is set; then the agent restarts.
     let set = |seconds: i64| Moment { wall: at(seconds + 36_000).wall, ..at(seconds) };
     let mut second = started(of_boot(findings, "a"), set(20));
     let changes = second.observe(set(21), &lost(1.0)).changes;

@@ -1,4 +1,4 @@
-//! What the kernel log and the driver say.
+//! Events of the kernel log and the driver.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn what_is_graver_than_the_drivers_last_word_and_came_after_it_is_not_outranked(
     second.restore(kept(&mut first), "a", at(5));
     second.observe(at(6), &lost);
     assert_eq!(action(&second, "gpu.lost"), (Action::RebootNode, Rule));
-    // It speaks again, and knows best.
+    // The driver reports again, and takes precedence.
     first.observe(at(3), &sample(gpu(0), Signal::GpuRecoveryAction, 4.0));
     assert_eq!(action(&first, "gpu.lost"), (Action::ResetGpu, Driver));
 }
@@ -161,12 +161,12 @@ fn a_gpu_that_left_the_list_is_still_the_one_at_its_address() {
     let found: Vec<_> = engine.findings().map(|it| (it.subject.clone(), it.count)).collect();
     assert_eq!(found, [(gpu(1), 2)]);
     assert_eq!(engine.gpu_at("0000:1c:00"), Some(left.uuid.clone()));
-    // Where another stands there now it is that one's.
+    // If another GPU is there now, the event belongs to that one.
     let mut other = inventory();
     other[1].uuid = GpuUuid("GPU-new".to_owned());
     engine.observe(at(5), &counted(&other));
     assert_eq!(engine.gpu_at("0000:1c:00.0"), Some(GpuUuid("GPU-new".to_owned())));
-    // An agent that starts anew is told.
+    // A restarted agent is given the GPUs that left.
     let mut second = super::tests::engine();
     second.know(&without, &[left]);
     second.observe(at(6), &line(at(6)));
@@ -195,7 +195,7 @@ fn a_configuration_may_speak_of_one_xid_and_not_of_the_others() {
     ];
     assert_eq!(found[1], expected[1]);
     assert_eq!((found.len(), found[0].0, found[0].2), (2, expected[0].0, None));
-    // One that is passed over from now on takes its finding along; the rule itself may be off as well.
+    // Disabling an event clears its finding; the rule itself may be disabled as well.
     let changes = engine.reconfigure(configured(&[("gpu.xid.95", off.clone())]), at(4));
     assert_eq!(codes(&changes), [("cleared", "gpu.xid".to_owned())]);
     configured(&[("gpu.xid", off), ("gpu.xid.95", less)]);

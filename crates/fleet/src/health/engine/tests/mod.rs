@@ -1,4 +1,4 @@
-//! The engine on batches made by hand.
+//! Tests of the engine on handmade batches.
 
 mod boots;
 mod events;
@@ -76,7 +76,7 @@ fn logged(line: &str, when: Moment, boot: &str) -> Batch {
     Batch { inventory: Some(inventory()), kernel, ..Batch::default() }
 }
 
-/// NVLink's fatal error that the bits of its registers make a matter of hardware.
+/// A fatal NVLink error whose register bits point to hardware.
 fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
     let mut batch = xid(74, "0000:1c:00", when, boot);
     for seen in &mut batch.kernel {
@@ -85,12 +85,12 @@ fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
     batch
 }
 
-/// What a journal has of findings, from that boot.
+/// Saved findings of a boot.
 fn of_boot(findings: Vec<Finding>, boot: &str) -> Saved {
     Saved { findings, boot: boot.to_owned(), ..Saved::default() }
 }
 
-/// What a journal would keep of it.
+/// The state that the journal would keep.
 fn kept(engine: &mut Engine) -> Saved {
     Saved {
         findings: engine.findings().cloned().collect(),
@@ -100,7 +100,7 @@ fn kept(engine: &mut Engine) -> Saved {
     }
 }
 
-/// What a second boot begins with: GPUs 0 and 1 have rows that failed and fell off the bus twice.
+/// Initial state of a second boot: GPUs 0 and 1 have failed row remaps and fell off the bus twice.
 fn saved_with_two_ill() -> Saved {
     let mut first = engine();
     let mut remembered = Vec::new();
@@ -118,7 +118,7 @@ fn saved_with_two_ill() -> Saved {
     Saved { findings, next_id: 9, remembered, boot: "a".to_owned(), ..Saved::default() }
 }
 
-/// A moment of a boot that began some hours after the first.
+/// A time in a boot that began some hours after the first.
 fn of_second_boot(seconds: i64) -> Moment {
     Moment { steady_ms: seconds * 1000, wall: at(20_000 + seconds).wall }
 }
@@ -136,7 +136,7 @@ fn counted(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
     Batch { inventory: Some(inventory), samples, ..Batch::default() }
 }
 
-/// An engine that goes on in boot `a`.
+/// An engine that continues in boot `a`.
 fn started(saved: Saved, now: Moment) -> Engine {
     let mut engine = engine();
     engine.restore(saved, "a", now);

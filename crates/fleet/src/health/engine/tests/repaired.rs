@@ -1,4 +1,4 @@
-//! A person's repair: what waited for a part is over, and what is counted begins anew.
+//! Manual repairs: clear findings that waited for a part, and reset counters.
 
 use super::*;
 
@@ -28,13 +28,13 @@ fn a_loss_after_a_repair_is_the_first() {
     let why = cleared.iter().find(|it| it.code == "gpu.bus-loss-repeated").unwrap();
     assert_eq!(why.cleared.as_ref().unwrap().why, "a person has repaired it: a new riser");
     assert!(!is_repeated(&engine));
-    // What a reset or a reboot mends is not a person's to clear.
+    // A manual repair does not clear findings that a reset or a reboot repairs.
     assert!(engine.findings().any(|it| it.code == "gpu.xid"));
     lost(&mut engine, 1300);
     assert!(!is_repeated(&engine), "the first since the repair");
     lost(&mut engine, 1900);
     assert!(is_repeated(&engine), "the second");
-    // Told of the same repair again, as after a restart: what came since stays.
+    // The same repair again, as after a restart: later findings stay.
     assert_eq!(engine.repaired(at(700).wall, "a new riser", at(2000)), []);
     assert!(is_repeated(&engine));
 }

@@ -1,4 +1,4 @@
-//! Values of signals: thresholds, windows, peers, and what cannot be read.
+//! Values of signals: thresholds, windows, peers, and unreadable signals.
 
 use super::*;
 
@@ -214,7 +214,7 @@ fn a_link_that_is_down_is_not_also_slow() {
 
 #[test]
 fn every_signal_that_tells_of_trouble_is_watched() {
-    // Counters and flags that no rule looks at, and why.
+    // Counters and flags that no rule uses, and why.
     let excused = [
         (Signal::GpuEnergy, "work, not trouble"),
         (

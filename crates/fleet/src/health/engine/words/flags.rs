@@ -1,8 +1,8 @@
-//! Flags in words, both ways.
+//! Texts of flags, for 0 and 1.
 
 use super::super::super::signal::Signal;
 
-/// The flag, what 0 says and what 1 says.
+/// The flag, its text for 0, and its text for 1.
 const WORDS: [(Signal, &str, &str); 25] = [
     (Signal::GpuLost, "NVML finds the GPU", "NVML says that the GPU fell off the bus"),
     (
@@ -91,12 +91,11 @@ const WORDS: [(Signal, &str, &str); 25] = [
     ),
 ];
 
-/// What a flag says.
 pub(super) fn state(signal: Signal, is_set: bool) -> String {
     if let Some((_, off, on)) = WORDS.iter().find(|(known, ..)| *known == signal) {
         return (if is_set { *on } else { *off }).to_owned();
     }
-    // Every flag is in the table, as the test below holds.
+    // Unreachable: the test below checks that every flag is in the table.
     format!("`{signal}` is {}", u8::from(is_set))
 }
 
