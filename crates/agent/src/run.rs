@@ -369,7 +369,7 @@ fn listen(
     Ok(Some(listener))
 }
 
-/// Unlikely: `config::read` has already validated each rule.
+/// Maps rule errors to a configuration error. `config::read` has already validated each rule.
 fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
     let problems = errors.into_iter().map(|err| config::Problem {
         line: 0,
