@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_secs(15);
 /// accepts work.
 const EVERY_WHILE_THEIRS: Duration = Duration::from_secs(2);
 
-/// Rung when an order status changes.
+/// Signals that an order status changed.
 #[derive(Debug, Clone)]
 pub struct Wake(SyncSender<()>);
 
