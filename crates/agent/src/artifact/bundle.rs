@@ -79,15 +79,10 @@ pub enum SourceError {
     #[error("the node that is watched is not this machine")]
     NotThisMachine,
     #[error("`{program}` did not end within {} s", after.as_secs())]
-    TimedOut {
-        program: String,
-        after: Duration,
-    },
+    TimedOut { program: String, after: Duration },
     /// Killed at the end of the order's lease.
     #[error("`{program}` was ended: the lease of the order has ended")]
-    LeaseEnded {
-        program: String,
-    },
+    LeaseEnded { program: String },
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
         program: String,
@@ -110,9 +105,7 @@ pub enum SourceError {
     #[error("it is not complete: {0}")]
     Incomplete(Box<SourceError>),
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
-    BundleFull {
-        limit_bytes: u64,
-    },
+    BundleFull { limit_bytes: u64 },
 }
 
 impl SourceError {

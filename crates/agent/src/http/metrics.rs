@@ -195,7 +195,7 @@ fn server(uplink: &ConnectionStatus, text: &mut Text) {
     }
 }
 
-/// Maximum process owners per GPU. A GPU has few; more are processes of one owner.
+/// Maximum pairs of GPU and process owner: bounds the labels. A GPU has few owners.
 const HOLDERS_MAX: usize = 64;
 
 fn holders(state: &State, text: &mut Text) {

@@ -1,7 +1,7 @@
 //! `/metrics`, `/healthz` and an index, over HTTP/1.1.
 //!
 //! ```text
-//! TcpListener ─ guard (connections, bytes of a request, time) ─> axum ─> Published snapshot ─> text
+//! TcpListener ─ guard (connections, request bytes, time) ─> axum ─> Published snapshot ─> text
 //! ```
 //!
 //! A request reads the newest snapshot and never waits for the health monitor. An old snapshot

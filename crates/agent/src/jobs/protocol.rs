@@ -40,7 +40,9 @@ pub(super) const FRAMEWORKS: [&str; 4] = ["jax", "keras", "tensorflow", "torch"]
 pub enum Request {
     /// Must come first; only `status` works without it.
     Hello(Hello),
-    StepBegin { step: u64 },
+    StepBegin {
+        step: u64,
+    },
     StepEnd {
         step: u64,
         /// Duration. Defaults to the time since `step_begin` arrived.
@@ -54,7 +56,9 @@ pub enum Request {
         loss: Option<f64>,
     },
     /// The current phase: `compile`, `train`, `evaluate`, `checkpoint`, ...
-    Phase { name: String },
+    Phase {
+        name: String,
+    },
     /// The client ran out of GPU memory.
     Oom {
         /// Size of the failed allocation.
@@ -66,7 +70,9 @@ pub enum Request {
         #[serde(default)]
         step: Option<u64>,
     },
-    CheckpointFailed { message: String },
+    CheckpointFailed {
+        message: String,
+    },
     /// Requests the node's status. The response is what `farrier status --output json` prints.
     Status,
 }

@@ -27,10 +27,7 @@ pub enum SocketError {
     InUse { path: PathBuf },
     /// The configured group does not exist.
     #[error("there is no group `{group}` for the socket `{}`", path.display())]
-    NoGroup {
-        path: PathBuf,
-        group: String,
-    },
+    NoGroup { path: PathBuf, group: String },
 }
 
 /// Opens the socket. Replaces a stale one that no process answers on.

@@ -1,8 +1,8 @@
 //! The journal: decisions are on disk before they are reported.
 //!
 //! ```text
-//! Decision ─ note ─> waiting records ─ flush ─> write ─ fsync ─> durable Fold ─> published state, sink
-//!                        │ disk full: they wait (bounded: the oldest are merged), retried each second
+//! Decision ─ note ─> waiting records ─ flush ─> write ─ fsync ─> durable Fold ─> Published, sink
+//!                        │ disk full: they wait (bounded by merging), with a retry each second
 //! open ─ fold of all segments ─> Fold ─> Engine::restore, kernel log cursor
 //! ```
 //!

@@ -24,7 +24,7 @@ pub(crate) fn is_readable(version: u32) -> bool {
 pub struct Record {
     /// [`VERSION`].
     pub v: u32,
-    /// Increases from 1. A gap means damage, or merged records after a full disk.
+    /// Increases from 1. A gap means damage, or records merged while writes failed.
     pub seq: u64,
     /// When it was written.
     pub at: Timestamp,

@@ -80,7 +80,7 @@ impl HealthMonitor {
                 continue;
             };
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-            // A GPU that left the list keeps its identity.
+            // A GPU that left the list has no address or index here, but keeps its UUID.
             let identity = inventory.iter().find(|it| it.uuid == gpu);
             let pci = identity.and_then(|it| it.pci.as_deref());
             let xid = NvmlXid { code, gpu, index: identity.map(|it| it.index) };

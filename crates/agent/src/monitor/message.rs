@@ -181,7 +181,9 @@ pub enum NvmlUnavailable {
 pub enum CollectorMessage {
     Report(Report),
     /// NVML does not answer for some or all GPUs. Reports may still arrive for the others.
-    NvmlBlind { why: NvmlUnavailable },
+    NvmlBlind {
+        why: NvmlUnavailable,
+    },
     /// NVML answers for all GPUs again.
     NvmlBack,
     Kernel(KernelLog),

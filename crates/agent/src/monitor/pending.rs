@@ -13,7 +13,8 @@ use farrier_fleet::health::Remembered;
 const WAIT_MS: i64 = 1000;
 
 /// How often a moved kernel log cursor is written when there are no findings. Without this, an
-/// agent that restarts on a healthy node with a busy log would lose track of the lines it has read.
+/// agent that restarts on a healthy node with a busy log would report lines as lost that it had
+/// already read.
 const PLACE_MS: i64 = 300_000;
 
 #[derive(Debug, Default)]

@@ -53,9 +53,7 @@ pub(super) enum JournalRecord {
         enrolment: String,
     },
     /// The server has persisted the status.
-    Acknowledged {
-        generation: u64,
-    },
+    Acknowledged { generation: u64 },
 }
 
 /// A change that must not be made twice, or whose success shows only against the state before it.
@@ -68,7 +66,9 @@ pub(super) enum Effect {
     },
     Uncordon,
     /// Requeues a job on another node.
-    Requeue { job: String },
+    Requeue {
+        job: String,
+    },
     ResetGpu {
         gpu: GpuUuid,
         /// What required the reset. If it is gone afterwards, the reset happened.
@@ -76,7 +76,9 @@ pub(super) enum Effect {
     },
     /// The line holds the boot id before the reboot.
     Reboot,
-    Tune { profile: String },
+    Tune {
+        profile: String,
+    },
     RestartService {
         unit: String,
         /// Identifies the run before the restart.

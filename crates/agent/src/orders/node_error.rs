@@ -54,17 +54,13 @@ pub enum InspectorError {
     NvmlSilent(Box<NvmlReading>),
     /// NVML does not list this GPU.
     #[error("NVML does not list {gpu}")]
-    GpuNotListed {
-        gpu: GpuUuid,
-    },
+    GpuNotListed { gpu: GpuUuid },
     /// The agent in this process has not published a status yet.
     #[error("the agent has only just started")]
     AgentStarting,
     /// No agent listens at the socket.
     #[error("no agent answers at `{}`", socket.display())]
-    NoAgent {
-        socket: PathBuf,
-    },
+    NoAgent { socket: PathBuf },
     /// The agent could not be asked for its status.
     #[error("{}", Chain(&**.0))]
     Status(Box<dyn Error + Send + Sync>),
@@ -76,7 +72,5 @@ pub enum InspectorError {
     ProcessesOutdated,
     /// NVML does not list the processes of a GPU.
     #[error("who holds GPU {index} is not known")]
-    ProcessesUnknown {
-        index: u32,
-    },
+    ProcessesUnknown { index: u32 },
 }

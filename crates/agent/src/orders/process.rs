@@ -28,34 +28,21 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     #[error("`{program}` did not start: {err}")]
-    DidNotStart {
-        program: String,
-        err: io::Error,
-    },
+    DidNotStart { program: String, err: io::Error },
     /// It exited, but its status is unavailable.
     #[error("`{program}` has no exit status: {err}")]
-    NoStatus {
-        program: String,
-        err: io::Error,
-    },
+    NoStatus { program: String, err: io::Error },
     /// It missed its deadline.
     #[error("`{program}` has not ended after {} s and was killed", .after.as_secs())]
-    Late {
-        program: String,
-        after: Duration,
-    },
+    Late { program: String, after: Duration },
     /// Killed because the order is no longer wanted.
     #[error("`{program}` was ended: nobody wants it any longer")]
-    Unwanted {
-        program: String,
-    },
+    Unwanted { program: String },
     /// The output is incomplete. Missing output must not count as empty.
     #[error(
         "the output of `{program}` is not complete: a process that it started still has it open, or it is longer than {OUTPUT_BYTES_MAX} bytes"
     )]
-    Incomplete {
-        program: String,
-    },
+    Incomplete { program: String },
     /// It exited with an error.
     #[error("`{program}` failed ({how}): {said}")]
     Failed {

@@ -63,11 +63,7 @@ pub enum SchedulerError {
     },
     /// The cordon file of a node without a scheduler is unusable.
     #[error("failed to {action} the mark `{}`: {err}", path.display())]
-    Mark {
-        action: MarkAction,
-        path: PathBuf,
-        err: io::Error,
-    },
+    Mark { action: MarkAction, path: PathBuf, err: io::Error },
     /// The cordon state could not be determined.
     #[error("whether the node takes new work is not known")]
     CordonUnknown,

@@ -31,9 +31,7 @@ pub enum TuneError {
     },
     /// The report is from another version of farrier.
     #[error("the report of `farrier tune` has version {found}")]
-    ReportVersion {
-        found: u32,
-    },
+    ReportVersion { found: u32 },
     /// The report does not parse.
     #[error("the report of `farrier tune` does not read: {0}")]
     ReportUnreadable(serde_json::Error),

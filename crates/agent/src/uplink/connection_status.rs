@@ -14,7 +14,9 @@ pub enum Link {
     Alone,
     /// The first attempt is in progress.
     Connecting,
-    Connected { since: Timestamp },
+    Connected {
+        since: Timestamp,
+    },
     /// The journal keeps findings until the connection is back.
     NotConnected {
         /// Since the connection was lost, or since the first failed attempt.

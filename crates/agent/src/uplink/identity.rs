@@ -1,7 +1,7 @@
 //! The node's key and certificate, in one file that is replaced atomically.
 //!
 //! ```text
-//! node.pem   issued, not-before and not-after, in seconds / the key / the certificate     mode 0600
+//! node.pem   issued, not-before and not-after, in seconds / the key / the certificate    mode 0600
 //! ca.pem     the CA certificate
 //! ```
 

@@ -1,9 +1,9 @@
 //! Sends journal records to the server, once and in order, and receives orders.
 //!
 //! ```text
-//! Published ── durable record ──> Follower (reads the journal's files) ─ Changes ─> stream ─> server
-//!                                    ^ resumes after the acknowledged record   Order <─┘ └─> Ack
-//! OrderHandler <─ offer ─ Session <─────────────────────────────────────────────┘
+//! Published ── durable record ──> Follower (reads journal files) ─ Changes ─> stream ─> server
+//!                                 ^ resumes after the acknowledged record Order <─┘ └─> Ack
+//! OrderHandler <─ offer ─ Session <────────────────────────────────────────────┘
 //! ```
 //!
 //! It runs on its own thread and runtime, reads files and never calls the health monitor. An

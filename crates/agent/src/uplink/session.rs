@@ -327,7 +327,7 @@ impl Session {
                 generation,
                 accepted,
             })) => {
-                // An acknowledgement of `Accepted` does not count if the order has ended meanwhile.
+                // Ignore an acknowledgement of `Accepted`: the order may have ended meanwhile.
                 if !accepted {
                     stream.answers.remove(&generation);
                     self.parts.desk.acknowledged(generation);

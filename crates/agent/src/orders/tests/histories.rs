@@ -12,7 +12,11 @@ use crate::failpoint::Point;
 enum Act {
     /// The server sends an order. The agent crashes at the n-th pass of this failpoint, if it gets
     /// there.
-    Order { kind: usize, point: usize, times: u32 },
+    Order {
+        kind: usize,
+        point: usize,
+        times: u32,
+    },
     /// The server resends the last order.
     Again,
     /// The server acknowledges every status.
