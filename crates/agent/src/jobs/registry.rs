@@ -18,8 +18,8 @@ use crate::monitor::Held;
 
 /// Maximum connections.
 pub const CLIENTS_MAX: usize = 1024;
-/// Maximum connections of one non-root user. The rest stays free for others and for `farrier
-/// status`.
+/// Maximum connections of one non-root user. The rest stays free for others and for
+/// `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
 /// Connections reserved, in both limits, for clients without a hello, such as `farrier status`.
 const WITHOUT_HELLO: usize = 16;

@@ -118,8 +118,8 @@ impl Scheduler for Slurm {
     }
 }
 
-/// Parses `scontrol show node`: several fields per line, and one line for the reason: `
-/// Reason=text [user@2026-11-15T12:00:00]`.
+/// Parses `scontrol show node`: several fields per line, and one line for the reason:
+/// `   Reason=text [user@2026-11-15T12:00:00]`.
 fn seen(text: &str) -> Option<Seen> {
     let state = text.split_whitespace().find_map(|word| word.strip_prefix("State="))?;
     let reason = text.lines().find_map(|line| line.trim_start().strip_prefix("Reason="));
