@@ -256,8 +256,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             state_dir: DEFAULT_STATE_DIR.into(),
-            // 9400 is dcgm-exporter's own port; many charts use 9401 for its remote engine's
-            // neighbour.
+            // 9400 is dcgm-exporter's own port, and many charts use 9401 next to it.
             listen: Listen::At(SocketAddr::from(([127, 0, 0, 1], 9402))),
             root: "/".into(),
             nvml: None,

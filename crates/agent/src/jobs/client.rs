@@ -16,7 +16,7 @@ const GPUS_MAX: usize = 16;
 const UUID_CHARS_MAX: usize = 128;
 /// `5f2a1c7e-...` without the prefix.
 const BARE_UUID_CHARS: usize = 36;
-/// `CUDA_VISIBLE_DEVICES` accepts a UUID prefix. Require a minimum length of one.
+/// `CUDA_VISIBLE_DEVICES` accepts a UUID prefix. A shorter prefix than this is ambiguous.
 const BEGINNING_CHARS_MIN: usize = "GPU-".len() + 4;
 
 #[derive(Debug)]

@@ -41,8 +41,8 @@ fn holder(lock: &File) -> Option<u32> {
 }
 
 /// Finds the only line of this inode, such as
-/// `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF`. Does not compare the device: btrfs reports
-/// different ones for files and locks.
+/// `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF`. Does not compare the device: btrfs
+/// reports different ones for files and locks.
 fn holder_of(inode: u64, locks: &str) -> Option<u32> {
     let mut holders = locks.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,9 +1,9 @@
 //! The health monitor's loop: one thread takes collector messages, runs the rule engine, writes the
-//! journal, and publishes only what is on disk.
+//! journal, and only then publishes.
 //!
 //! ```text
 //! channel ─ drain ─> Batch ─ Engine::observe ─> changes ─ pending (≤ 1/s) ─> Journal ─ fsync ─┐
-//!    ^ bounded: the kernel buffers the overflow                         sink <─ Published <──┘
+//!    ^ bounded: the kernel buffers the overflow                          sink <─ Published <──┘
 //! ```
 
 mod intake;

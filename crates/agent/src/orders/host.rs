@@ -2,8 +2,8 @@
 //! process that uses a GPU.
 //!
 //! `cordon.json` in the state directory:
-//! `{"owner":"farrier","reason":"farrier: ...","since":"2026-11-15T12:00:00Z"}`. To keep the node out
-//! of service, write one with another owner. Farrier never removes it.
+//! `{"owner":"farrier","reason":"farrier: ...","since":"2026-11-15T12:00:00Z"}`. To keep the node
+//! out of service, write one with another owner. Farrier never removes it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};

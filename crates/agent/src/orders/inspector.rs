@@ -230,7 +230,8 @@ fn counted(
     proof: &mut Proof,
 ) {
     let Some(nvml) = reading.answered() else {
-        // The check reports this too, but must not pass if it does not.
+        // The check reports this too. Report it here as well, so that the verification cannot
+        // pass if the check does not.
         proof.unknown.extend(reading.failure_reason());
         return;
     };

@@ -3,7 +3,7 @@
 //! ```text
 //! Published ── durable record ──> Follower (reads journal files) ─ Changes ─> stream ─> server
 //!                                 ^ resumes after the acknowledged record Order <─┘ └─> Ack
-//! OrderHandler <─ offer ─ Session <────────────────────────────────────────────┘
+//! OrderHandler <─ offer ─ Session <─────────────────────────────────────────┘
 //! ```
 //!
 //! It runs on its own thread and runtime, reads files and never calls the health monitor. An
