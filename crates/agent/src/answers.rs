@@ -1,4 +1,5 @@
-//! The answer to `farrier status`: made once for each snapshot, and anew when what is outside of it changes.
+//! Serves `farrier status`. The response is cached per snapshot, and rebuilt when the server or
+//! order state changes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,31 +15,29 @@ use crate::state::{Published, State};
 use crate::status::{OrdersStatus, ServerStatus, Status};
 use crate::uplink::{ConnectionStatus, Link, Uplink};
 
-/// What the brain does not know: the server, and what it ordered.
+/// State that the health monitor does not have: the server and its orders.
 #[derive(Debug, Clone, PartialEq)]
 struct Outside {
     server: ServerStatus,
     orders: OrdersStatus,
 }
 
-/// Where to look for that.
+/// Sources of that state.
 pub(crate) struct StatusCache {
     url: Option<String>,
     uplink: Option<(watch::Receiver<ConnectionStatus>, watch::Receiver<Option<u64>>)>,
     orders: Orders,
 }
 
-/// Who carries out orders.
 enum Orders {
-    /// No orders are carried out.
     Off,
     OrderExecutor(OrderExecutor),
-    /// They should be, and why they are not.
+    /// Enabled, but failed to start.
     Failed(String),
 }
 
 impl StatusCache {
-    /// `desk`: none: no orders are carried out; an error: why they are not though they should be.
+    /// `desk` is `None` if orders are disabled, and an error if they failed to start.
     pub(crate) fn new(
         config: &Config,
         uplink: Option<&Uplink>,
@@ -55,7 +54,7 @@ impl StatusCache {
         }
     }
 
-    /// Nobody is waited for: where a desk is busy with its disk, what was last seen of it holds.
+    /// Never blocks: while the executor is busy with its disk, its last known state is reused.
     fn look(&self, last: Option<&OrdersStatus>) -> Outside {
         let server = match &self.uplink {
             Some((sight, acked)) => {
@@ -89,7 +88,7 @@ impl StatusCache {
     }
 }
 
-/// The answer, and what it was made of. One that is not renewed is made anew each second.
+/// The cached response and its inputs. A stale snapshot is rendered again each second.
 pub(crate) struct StatusLine {
     published: Published,
     board: Arc<JobRegistry>,

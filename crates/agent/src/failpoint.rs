@@ -1,49 +1,49 @@
-//! Named points between an observation and its sinks, and between an order and its answer, at which a test lets the process
-//! die.
+//! Failpoints: named points between an observation and its sinks, and between an order and its
+//! status, at which a test crashes the process.
 //!
-//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time, `observed:kernel` when it is
-//! reached with an event of the kernel log in hand. `written:hang` stands still there, as a write to a disk that does not
-//! answer does, and `written:2:panic` ends only the thread. The variable is read once, when the agent starts; where it is not
-//! set a point costs one comparison.
+//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time,
+//! `observed:kernel` when it is reached with a kernel log event in the batch. `written:hang` blocks
+//! there, like a write to a hung disk, and `written:2:panic` ends only the thread. The agent reads
+//! the variable once, at startup. Without it a failpoint costs one comparison.
 
 use std::cell::Cell;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// Collectors' messages are taken, nothing is decided.
+    /// Messages received, nothing decided.
     Observed,
     /// The engine has decided, nothing is written.
     Decided,
-    /// Half of a record is in the file.
+    /// Half of a record is written.
     HalfWritten,
-    /// The record is in the file and not on disk.
+    /// The record is written, but not synced.
     Written,
     /// The record is on disk.
     Synced,
-    /// The new state can be seen.
+    /// The new snapshot is published.
     Published,
     /// The changes are in the sink.
     Sunk,
-    /// An order was offered, and nothing is written of it.
+    /// An order was submitted, nothing is written.
     OrderOffered,
-    /// Half of a line of the journal of orders is in the file.
+    /// Half of an order journal line is written.
     OrderHalfWritten,
-    /// A line of it is in the file and not on disk.
+    /// An order journal line is written, but not synced.
     OrderWritten,
-    /// A line of it is on disk.
+    /// An order journal line is on disk.
     OrderSynced,
-    /// That something is about to be changed for an order is on disk, and it is not changed.
+    /// The start of a change is on disk, the change is not made.
     OrderBegun,
-    /// It is changed, and that is not on disk.
+    /// The change is made, its outcome is not on disk.
     OrderActed,
-    /// That it is changed is on disk.
+    /// The outcome of the change is on disk.
     OrderEnded,
-    /// The answer is on disk, and nobody is told.
+    /// The status is on disk, but not reported.
     OrderAnswered,
 }
 
 impl Point {
-    /// Those between an observation and its sinks, in order.
+    /// Points between an observation and its sinks, in order.
     pub const ALL: [Self; 7] = [
         Self::Observed,
         Self::Decided,
@@ -54,7 +54,7 @@ impl Point {
         Self::Sunk,
     ];
 
-    /// Those between an order and its answer, in order.
+    /// Points between an order and its status, in order.
     pub const OF_ORDERS: [Self; 8] = [
         Self::OrderOffered,
         Self::OrderHalfWritten,
@@ -66,7 +66,7 @@ impl Point {
         Self::OrderAnswered,
     ];
 
-    /// Its name in the variable.
+    /// The name in `FARRIER_CRASH_AT`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Observed => "observed",
@@ -88,7 +88,6 @@ impl Point {
     }
 }
 
-/// What happens at the point.
 #[derive(Debug, Clone, Copy, Default)]
 enum Way {
     #[default]
@@ -97,7 +96,7 @@ enum Way {
     Panic,
 }
 
-/// Whether, where, when and how to die.
+/// Whether, where, when and how to crash.
 #[derive(Debug, Default)]
 pub struct Failpoint {
     at: Option<(Point, Cell<u32>)>,
@@ -106,7 +105,7 @@ pub struct Failpoint {
 }
 
 impl Failpoint {
-    /// As `FARRIER_CRASH_AT` says.
+    /// Parses `FARRIER_CRASH_AT`.
     pub fn from_environment() -> Self {
         std::env::var("FARRIER_CRASH_AT").map_or_else(|_| Self::default(), |text| Self::of(&text))
     }
@@ -128,7 +127,7 @@ impl Failpoint {
         Self { at: point.map(|point| (point, Cell::new(times))), only_kernel, way }
     }
 
-    /// Whether this is the moment.
+    /// Whether to crash at this pass.
     pub(crate) fn is_due(&self, point: Point) -> bool {
         let Some((wanted, left)) = &self.at else { return false };
         if *wanted != point {
@@ -138,14 +137,14 @@ impl Failpoint {
         left.get() == 0
     }
 
-    /// The same, of a turn with events of the kernel log or without.
+    /// Like `reach`, for a batch with or without kernel log events.
     pub(crate) fn reach_with(&self, point: Point, has_kernel: bool) {
         if has_kernel || !self.only_kernel {
             self.reach(point);
         }
     }
 
-    /// Dies, and does not come back.
+    /// Crashes as configured. Never returns.
     pub(crate) fn die(&self) -> ! {
         match self.way {
             Way::Abort => std::process::abort(),
@@ -156,7 +155,7 @@ impl Failpoint {
         }
     }
 
-    /// Dies here if this is the moment.
+    /// Crashes here if this pass is due.
     pub(crate) fn reach(&self, point: Point) {
         if self.is_due(point) {
             self.die();

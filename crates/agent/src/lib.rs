@@ -1,17 +1,17 @@
-//! The node daemon: sees what is wrong with the node, keeps it, and tells it.
+//! The node daemon: detects faults, journals them, and reports them.
 //!
 //! ```text
-//! thread nvml     child that asks NVML, under a deadline ─┐
-//! thread kernel   /dev/kmsg ──────────────────────────────┤ bounded channel
-//! thread host     /proc, /sys ────────────────────────────┼─> brain ─ Engine ─> Journal (fsync) ─> Published ─┐
-//! thread check    files of the whole node, judged ────────┘                                        sink file  │
-//! thread uplink   journal ─> server, orders <─ server ────────────────────────────────────────────────────────┤
-//! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <───────────────────────────────────────┘
-//! thread orders   Desk: orders.jsonl, hands, scheduler ──> answers for a server
+//! thread nvml     child process for NVML, with deadline ─┐
+//! thread kernel   /dev/kmsg ─────────────────────────────┤ bounded channel
+//! thread host     /proc, /sys ───────────────────────────┼─> health monitor ─ Engine
+//! thread check    coherence check of the node's files ───┘   ─> Journal (fsync) ─> Published, sink
+//! thread uplink   journal ─> server, orders <─ server
+//! thread orders   OrderExecutor: orders.jsonl, actuator, scheduler ─> order status
+//! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <─ Published
 //! ```
 //!
-//! Entry point: [`run::run`]. Decisions are farrier-fleet's, reads are farrier-hardware's; here is what holds
-//! them together and survives. See `docs/adr/0007-the-agent.md`.
+//! Entry point: [`run::run`]. farrier-fleet decides and farrier-hardware reads. This crate connects
+//! them and adds durability. See `docs/adr/0007-the-agent.md`.
 
 mod answers;
 pub mod artifact;

@@ -1,4 +1,4 @@
-//! Word to systemd: ready, and alive for as long as the brain is.
+//! systemd notifications: readiness, and the watchdog while the health monitor is alive.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -9,11 +9,12 @@ use farrier_hardware::clock;
 
 use crate::state::Published;
 
-/// systemd kills what is silent for its `WatchdogSec`, 60 s in our unit; word goes three times as often.
+/// systemd kills a service that misses `WatchdogSec`, 60 s in our unit. Notify several times as
+/// often.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Says that the agent is ready when the first snapshot is there, and then that it is alive, but only while
-/// the brain makes new ones: a brain that hangs in a write is better started anew.
+/// Sends `READY=1` after the first snapshot, then watchdog pings only while the health monitor
+/// publishes new ones. If it hangs in a write, a restart is better.
 pub(crate) async fn run(published: Published) {
     let mut ready = false;
     loop {
@@ -28,7 +29,7 @@ pub(crate) async fn run(published: Published) {
     }
 }
 
-/// Says something, where systemd listens.
+/// Sends a notification if systemd listens.
 pub(crate) fn say(word: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes().strip_prefix(b"@") {
@@ -36,7 +37,7 @@ pub(crate) fn say(word: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) else { return };
-    // Without a listener there is nobody to tell.
+    // Ignore errors: without a listener there is nothing to do.
     let _ = socket.set_nonblocking(true);
     let _ = socket.send_to_addr(word.as_bytes(), &address);
 }

@@ -1,4 +1,4 @@
-//! Starts the agent, keeps it running, and ends it.
+//! Agent startup, signal handling and shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,43 +39,39 @@ use crate::state::Published;
 use crate::status::Status;
 use crate::uplink::{self, Keep, NoOrders, OrderHandler, Uplink};
 
-/// Messages that may wait for the brain. A record of the kernel log has some hundred bytes, at most eight thousand.
+/// Bound of the health monitor's inbox. A kernel log record is a few hundred bytes, at most 8 kB.
 const INBOX: usize = 1024;
 
-/// How long the brain is given to write what it has when the agent ends.
+/// How long shutdown waits for the health monitor to flush its pending changes.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// Its configuration is wrong.
     #[error("the configuration is wrong")]
     Config(#[from] ConfigError),
-    /// There is nothing to watch.
+    /// The configured root is not a directory.
     #[error("`{}` is not the root of a node's files", .0.display())]
     Root(PathBuf),
-    /// It has no journal.
     #[error("failed to open the journal")]
     Journal(#[from] JournalError),
-    /// It has no socket.
     #[error("there is no socket for jobs")]
     Socket(#[from] SocketError),
-    /// The address is taken, or not ours.
+    /// The address is in use, or does not belong to this host.
     #[error("failed to listen on {address}")]
     Listen {
         address: SocketAddr,
         #[source]
         err: io::Error,
     },
-    /// The system gives no threads, signals or timers.
+    /// The system refused a thread, signal handler or timer.
     #[error("failed to start")]
     Start(#[source] io::Error),
-    /// Its brain has ended and nobody asked it to.
+    /// The health monitor's thread ended without a stop request.
     #[error("the agent's brain has ended: nothing is watched any more")]
     HealthMonitor,
 }
 
-/// What the command line says beside the file; it outranks the file.
+/// Command-line flags that override the configuration file.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// `--root`
@@ -90,29 +86,26 @@ pub struct Overrides {
     pub socket: Option<PathBuf>,
 }
 
-/// How the agent is started.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub config: PathBuf,
-    /// Whether somebody named it, so that it has to be there.
+    /// Whether the path was given explicitly. An explicit file must exist.
     pub config_named: bool,
-    /// What outranks it.
     pub overrides: Overrides,
-    /// The program whose `probe watch` asks NVML.
+    /// The binary whose `probe watch` subcommand calls NVML.
     pub program: PathBuf,
-    /// The facts.
     pub facts: &'static FactSet,
-    /// What changes a node whose root is not this machine's.
+    /// Creates the actuator for a root that is not this machine's own.
     pub hands_elsewhere: ActuatorFactory,
 }
 
 impl Options {
-    /// The configuration in force.
+    /// Reads the configuration file and applies the overrides.
     pub fn load(&self) -> Result<Config, ConfigError> {
         config::read(&self.config, self.config_named).map(|config| self.outranked(config))
     }
 
-    /// The configuration that would be in force, if the node also has what it names.
+    /// Like `load`, and also checks that the paths it names exist on this node.
     pub fn check(&self) -> Result<Config, ConfigError> {
         let Judgement { config, lines, mut problems } =
             config::judge(&self.config, self.config_named)?;
@@ -128,13 +121,13 @@ impl Options {
         let flags: Flags = flags.map(|(key, flag, _)| (key, flag)).collect();
         let config = self.outranked(config);
         let mut around = config::look_around(&config, &lines, &flags);
-        // A key that is wrong in the file stands at its default only until it is mended.
+        // An invalid key falls back to its default here, so a problem with that default is noise.
         around.retain(|found| !problems.iter().any(|wrong| wrong.key == found.key));
         problems.extend(around);
         Judgement { config, lines, problems }.into_config(&self.config)
     }
 
-    /// With what the command line says.
+    /// Applies the command-line overrides.
     fn outranked(&self, mut config: Config) -> Config {
         let Overrides { root, nvml, state_dir, listen, socket } = self.overrides.clone();
         config.root = root.unwrap_or(config.root);
@@ -146,7 +139,7 @@ impl Options {
     }
 }
 
-/// Runs until it is told to stop.
+/// Runs the agent until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> Result<(), AgentError> {
     let config = options.load()?;
     if !config.root.is_dir() {
@@ -196,7 +189,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         crash: Failpoint::from_environment(),
         inventory,
         place,
-        // Where no orders are carried out here another process may carry them out.
+        // If this process executes no orders, another one may, and it writes repair notes to disk.
         repair_watch: hands.is_none().then(|| RepairWatch::new(&config.state_dir)),
         config: config.clone(),
         facts: options.facts,
@@ -205,7 +198,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let brain = std::thread::Builder::new()
         .name("brain".to_owned())
         .spawn(move || {
-            // Goes with the thread, however that ends.
+            // Dropped when the thread ends, by return or by panic.
             let _alive = alive;
             HealthMonitor::new(parts).run(&messages);
         })
@@ -245,7 +238,8 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     ended
 }
 
-/// The name that the server knows the node by: its certificate's; without TLS the host's. None: it has not enrolled.
+/// The node's name on the server: the certificate's, or the host name without TLS. `None` if the
+/// node has not enrolled.
 fn name(config: &Config, hostname: &str) -> Option<NodeId> {
     if config.server.parsed_url()?.is_plain() {
         return hostname.parse().ok();
@@ -254,7 +248,7 @@ fn name(config: &Config, hostname: &str) -> Option<NodeId> {
     keep.check().ok().map(|identity| identity.node)
 }
 
-/// Tells the server, where there is one.
+/// Starts the uplink if a server is configured.
 fn uplink(
     config: &Config,
     node: Option<NodeId>,
@@ -267,7 +261,7 @@ fn uplink(
     let bell = Arc::default();
     let cordon = match &desk {
         Some(desk) => cordon_watch::spawn(desk.clone(), woken, Arc::clone(&bell)),
-        // Nobody looks.
+        // Without an order executor nothing reads the cordon.
         None => Ok(tokio::sync::watch::channel(Cordon::Unknown).1),
     };
     let parts = uplink::Parts {
@@ -287,7 +281,7 @@ fn uplink(
     Uplink::spawn(parts).map(Some).map_err(AgentError::Start)
 }
 
-/// The desk for orders, where they are to be carried out. One that cannot be opened does not keep the node from being watched.
+/// Opens the order executor if orders are enabled. A failure does not stop monitoring.
 fn desk(
     options: &Options,
     surroundings: &CollectorContext,
@@ -315,7 +309,7 @@ fn desk(
     let eyes = NodeInspector::new(config, options.program.clone(), options.facts, Box::new(known));
     let wake = Box::new(move || wake.ring());
     let inbox = surroundings.inbox.clone();
-    // A brain that has ended reads the note when it starts again.
+    // If the health monitor has ended, it reads the note from disk at its next start.
     let repaired = Box::new(move |note| drop(inbox.send(CollectorMessage::Repaired(note))));
     let start = Start { hands, eyes: Arc::new(eyes), hostname, node, outbox, wake, repaired };
     let opened = orders::open(config, start).and_then(|desk| {
@@ -325,8 +319,8 @@ fn desk(
     opened.inspect_err(|err| tracing::error!(err = %Chain(err), "orders are not carried out"))
 }
 
-/// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
-/// is gained by waiting for either.
+/// Asks the health monitor to stop, and waits at most `END_WAIT`. It stops at once unless the disk
+/// hangs. The inbox may then be full as well, so neither the send nor the join may block.
 fn end(inbox: &SyncSender<CollectorMessage>, brain: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
     let mut asked = false;
@@ -336,7 +330,7 @@ fn end(inbox: &SyncSender<CollectorMessage>, brain: &std::thread::JoinHandle<()>
     }
 }
 
-/// Gives the brain a message when its channel has room.
+/// Sends a message to the health monitor, waiting for room in its inbox.
 async fn give(inbox: &SyncSender<CollectorMessage>, mut seen: CollectorMessage) {
     while let Err(TrySendError::Full(back)) = inbox.try_send(seen) {
         seen = back;
@@ -344,7 +338,7 @@ async fn give(inbox: &SyncSender<CollectorMessage>, mut seen: CollectorMessage) 
     }
 }
 
-/// The journal, and word of what was wrong with it.
+/// Opens the journal and logs what recovery had to repair.
 fn open_journal(config: &Config) -> Result<Journal, AgentError> {
     let journal = Journal::open(&config.state_dir, config.retention)?;
     let recovery = journal.recovery();
@@ -368,14 +362,14 @@ fn listen(
     let Listen::At(address) = listen else { return Ok(None) };
     let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
     let listener = listener.map_err(|err| AgentError::Listen { address, err })?;
-    // With port 0 the system chooses; whoever asked for it wants to know.
+    // With port 0 the kernel picks the port, so log the one it chose.
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "metrics are served");
     }
     Ok(Some(listener))
 }
 
-/// The file was checked rule by rule when it was read.
+/// Maps rule errors to a configuration error. `config::read` has already validated each rule.
 fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
     let problems = errors.into_iter().map(|err| config::Problem {
         line: 0,
@@ -386,7 +380,7 @@ fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
     AgentError::Config(ConfigError::Content { path: PathBuf::new(), problems: problems.collect() })
 }
 
-/// Waits for signals: ends by SIGTERM and SIGINT, reads the configuration again by SIGHUP.
+/// Waits for signals. SIGTERM and SIGINT stop the agent; SIGHUP reloads the configuration.
 async fn signals(
     options: &Options,
     mut config: Config,
@@ -428,7 +422,7 @@ async fn signals(
                 CollectorMessage::ConfigBad(ConfigRejected { path: options.config.clone(), err })
             }
         };
-        // The channel may be full for a moment, and for good where the disk hangs.
+        // The inbox may be full briefly, or for good if the disk hangs. Stay interruptible.
         tokio::select! {
             () = give(&surroundings.inbox, seen) => (),
             _ = terminate.recv() => return Ok(()),
@@ -437,7 +431,7 @@ async fn signals(
     }
 }
 
-/// The node that is watched.
+/// Host name, boot id and boot time of the monitored node.
 fn place(config: &Config) -> Place {
     let root = Root::unrecorded(&config.root);
     let word = |path: &str| match root.trimmed(path) {
@@ -451,24 +445,24 @@ fn place(config: &Config) -> Place {
     let hostname = word("/proc/sys/kernel/hostname")
         .or_else(|| word("/etc/hostname"))
         .unwrap_or_else(|| "unknown".to_owned());
-    // The kernel's log goes by its own clock, which on another root is not this machine's.
+    // Kernel log timestamps count from the node's boot. On another root that is not this machine's
+    // boot.
     let node_started = started.filter(|_| !config.is_live());
     Place { hostname, boot, node_started }
 }
 
-/// The name of the node that is watched.
+/// The host name of the monitored node.
 pub fn hostname(config: &Config) -> String {
     place(config).hostname
 }
 
-/// When the node started, as `/proc/stat` says.
+/// The node's boot time: `btime` of `/proc/stat`.
 pub(crate) fn boot_time(root: &Root) -> Option<Timestamp> {
     let text = root.text("/proc/stat");
     let line = text.value()?.lines().find_map(|line| line.strip_prefix("btime "))?;
     Timestamp::from_second(line.trim().parse().ok()?).ok()
 }
 
-/// This machine's clocks.
 #[derive(Debug)]
 struct SystemClock;
 

@@ -1,4 +1,5 @@
-//! Which GPUs are not seen, wholly or in part. A reading that failed may hide a fault, whether or not a rule looks at it.
+//! GPUs without complete readings. An unreadable signal may hide a fault, whether or not a rule
+//! uses it.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +9,11 @@ use farrier_fleet::health::{GpuIdentity, GpuUuid, Signal, Subject};
 use crate::monitor::CoverageLoss;
 use crate::state::Values;
 
-/// Signals that are named in one reason; of the others there is a number.
+/// Maximum signals named in one reason; the others are counted.
 const NAMED_MAX: usize = 3;
 
-/// GPUs of which nothing is seen: those that NVML does not open, and those of which it reads nothing. The rules that make
-/// findings of them wait, because a driver opens one GPU after the other; nobody knows of them meanwhile.
+/// GPUs without any reading: NVML does not open them, or reads nothing from them. The rules for
+/// them wait, because a driver opens GPUs one after the other. Until then their state is unknown.
 pub(crate) fn unseen_gpus(values: &Values) -> Vec<CoverageLoss> {
     let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
     let mut whys = Vec::new();
@@ -26,8 +27,8 @@ pub(crate) fn unseen_gpus(values: &Values) -> Vec<CoverageLoss> {
     whys.into_iter().map(|why| CoverageLoss { what: "gpus".to_owned(), why }).collect()
 }
 
-/// Signals of listed GPUs that cannot be read, by GPU. Of one that is lost, waits for a reset or is left alone because a
-/// call hangs a finding says so, and what is not read of it is no news.
+/// Unreadable signals of listed GPUs, by GPU. Skips GPUs that are lost, wait for a reset, or are
+/// avoided because a call hangs: a finding already reports those.
 pub(crate) fn unreadable_signals(
     values: &Values,
 ) -> BTreeMap<&GpuUuid, BTreeMap<Signal, &ReadError>> {
@@ -47,7 +48,7 @@ pub(crate) fn unreadable_signals(
     unreadable
 }
 
-/// The same in words.
+/// Describes the unreadable signals as coverage losses.
 pub(crate) fn unread(values: &Values) -> Vec<CoverageLoss> {
     let unreadable = unreadable_signals(values);
     let listed = values.gpus.iter().filter(|gpu| !is_set(values, gpu, Signal::GpuUnreadable));

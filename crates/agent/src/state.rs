@@ -1,4 +1,4 @@
-//! What the brain shows to everybody else: a snapshot that is replaced as a whole.
+//! The health monitor's published state: an immutable snapshot, replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,63 +17,61 @@ use crate::uplink::Urgent;
 /// A finding, and whether it is on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown {
-    /// The finding.
     pub finding: Finding,
-    /// Whether it would be there after a crash.
+    /// Whether it survives a crash.
     pub durable: bool,
 }
 
-/// What the agent costs.
+/// Resource usage of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Cost {
-    /// Processor time of the agent since it started.
+    /// CPU time of the agent since it started.
     pub cpu_us: u64,
-    /// Processor time of its children.
+    /// CPU time of its child processes.
     pub child_cpu_us: u64,
-    /// Memory of the agent, where it can be read.
+    /// Resident memory of the agent. `None` if unreadable.
     pub rss_bytes: Option<u64>,
-    /// Memory of its children.
+    /// Resident memory of its child processes.
     pub child_rss_bytes: Option<u64>,
 }
 
-/// The journal as status shows it.
+/// State of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalState {
     /// The last record on disk.
     pub seq: u64,
-    /// Bytes on disk.
     pub bytes: u64,
-    /// Records that wait for the disk.
+    /// Records not yet on disk.
     pub waiting: usize,
-    /// Lines that were no records when the agent started.
+    /// Lines skipped at startup because they did not parse.
     pub damaged_lines: u64,
-    /// Bytes of a torn line that were cut then.
+    /// Bytes of a torn line truncated at startup.
     pub torn_bytes: u64,
 }
 
-/// Values of signals: what is large is shared between snapshots.
+/// Signal values. Snapshots share the large parts.
 #[derive(Debug, Clone, Default)]
 pub struct Values {
     pub gpus: Vec<GpuIdentity>,
-    /// Those that were listed once and are not now.
+    /// GPUs that were listed once, but are not now.
     pub gone: Vec<GpuIdentity>,
     /// The newest value of each signal, by subject.
     pub latest: Latest,
-    /// Who holds the GPUs; none: not known.
+    /// GPU processes. `None` if unknown.
     pub processes: Option<Vec<Held>>,
     pub driver: Option<String>,
-    /// Xids so far, by GPU.
+    /// Xid counts by GPU.
     pub xids: BTreeMap<(Option<GpuUuid>, u32), u64>,
     /// The last Xid of each GPU.
     pub last_xid: BTreeMap<GpuUuid, u32>,
 }
 
-/// Xids that are counted apart, per node: labels are bounded.
+/// Maximum distinct Xid counters per node: bounds the metric labels.
 const XIDS_MAX: usize = 512;
 
 impl Values {
-    /// Counts an event that is an Xid; gives it where it is known on which GPU it is. `at` says which stands at an
-    /// address.
+    /// Counts an event if it is an Xid. Returns it if its GPU is known. `at` maps a PCI address to
+    /// a GPU.
     pub(crate) fn count_xid(
         &mut self,
         at: impl Fn(&str) -> Option<GpuUuid>,
@@ -91,53 +89,44 @@ impl Values {
         gpu.map(|gpu| (gpu, xid))
     }
 
-    /// The newest value of a signal.
     pub fn reading(&self, subject: &Subject, signal: Signal) -> Option<&Reading<f64>> {
         let values = self.latest.get(subject)?;
         values.iter().find(|(found, _)| *found == signal).map(|(_, reading)| reading)
     }
 }
 
-/// A snapshot.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// When it was made.
     pub at: Moment,
-    /// The node's name.
     pub hostname: String,
-    /// The boot.
+    /// The kernel's boot id.
     pub boot: String,
     /// When the agent started.
     pub started: Timestamp,
-    /// For how long it has run.
     pub up_ms: i64,
-    /// Open findings.
     pub findings: Vec<Shown>,
     /// Findings opened so far, by code.
     pub opened: BTreeMap<String, u64>,
-    /// Values.
     pub values: Arc<Values>,
-    /// What rules see and do not see.
+    /// Rule coverage.
     pub coverage: Arc<Coverage>,
-    /// Who looks.
     pub collectors: Vec<CollectorState>,
-    /// What is not seen.
+    /// Sources that the agent cannot read.
     pub blind: Vec<CoverageLoss>,
-    /// Items of the node's check that could not be judged; none: it was not checked yet.
+    /// Checks that could not be evaluated. `None` before the first check.
     pub unseen: Option<Arc<Vec<SkippedCheck>>>,
-    /// The journal.
     pub journal: JournalState,
-    /// Records of the kernel log so far.
+    /// Kernel log records so far.
     pub kernel_records: u64,
-    /// What the agent costs.
     pub cost: Cost,
 }
 
-/// A snapshot is made every second; one that is older than this was not.
+/// Snapshots are published every second. An older one means that the health monitor is stuck.
 const AGE_MAX_MS: i64 = 10_000;
 
 impl State {
-    /// That the brain makes no new snapshots, where it makes none: whatever this one says is not so any more.
+    /// Reports a coverage loss if the health monitor publishes no new snapshots: this one is
+    /// outdated.
     pub fn standstill(&self, now_ms: i64) -> Option<CoverageLoss> {
         let age_ms = now_ms - self.at.steady_ms;
         let why = || format!("the agent's brain has stood still for {} s", age_ms / 1000);
@@ -145,27 +134,27 @@ impl State {
     }
 }
 
-/// Where the newest snapshot is. Readers never wait for the brain.
+/// The newest snapshot. Readers never wait for the health monitor.
 #[derive(Debug, Clone, Default)]
 pub struct Published {
     current: Arc<RwLock<Option<Arc<State>>>>,
-    /// The last record on disk, for whoever follows the journal.
+    /// The last record on disk, for readers of the journal.
     durable: Arc<watch::Sender<u64>>,
     urgent: Arc<watch::Sender<Urgent>>,
 }
 
 impl Published {
-    /// The newest; none before the first.
+    /// The newest snapshot. `None` before the first.
     pub fn get(&self) -> Option<Arc<State>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The last record on disk, and word whenever there is another.
+    /// Subscribes to the number of the last record on disk.
     pub fn durable(&self) -> watch::Receiver<u64> {
         self.durable.subscribe()
     }
 
-    /// The newest urgent finding on disk, and word whenever there is another.
+    /// Subscribes to the newest urgent finding on disk.
     pub fn urgent(&self) -> watch::Receiver<Urgent> {
         self.urgent.subscribe()
     }

@@ -1,4 +1,5 @@
-//! The state of a node as `farrier status` tells it: a versioned document, made from a snapshot or a journal.
+//! The status document of a node, as `farrier status` prints it. Versioned; built from a snapshot
+//! or a journal.
 
 mod group;
 mod server;
@@ -22,25 +23,24 @@ use group::Known;
 pub use group::{DoFirst, Group};
 pub use server::{OrderInHand, OrdersStatus, ServerStatus};
 
-/// The version of the document. What is added later does not change it: readers pass over what they do not know.
+/// Version of the document. Added fields do not change it: readers ignore unknown ones.
 pub const VERSION: u32 = 1;
 
-/// What a node comes to.
+/// Overall health of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Everything is seen, and no fault is open.
+    /// Full coverage, and no open fault.
     Healthy,
-    /// A fault is open; work goes on.
+    /// A fault is open, but work continues.
     Degraded,
-    /// A fault is open that needs care before new work, or at once.
+    /// A fault is open that needs attention before new work, or at once.
     Faulty,
-    /// No fault is known, and not everything is seen.
+    /// No open fault, but incomplete coverage.
     Unknown,
 }
 
 impl Verdict {
-    /// In a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -52,7 +52,7 @@ impl Verdict {
 
     pub const ALL: [Self; 4] = [Self::Healthy, Self::Degraded, Self::Faulty, Self::Unknown];
 
-    /// What a running agent's node comes to, where this is not seen.
+    /// The verdict for a running agent with these coverage losses.
     pub(crate) fn now(state: &State, not_seen: &[CoverageLoss]) -> Self {
         let findings = state.findings.iter().map(|shown| &shown.finding);
         Self::of(findings, not_seen.is_empty() && sees_all(state))
@@ -69,144 +69,125 @@ impl Verdict {
     }
 }
 
-/// The document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`VERSION`].
     pub v: u32,
-    /// The node's name; none where only a journal was read.
+    /// `None` if only a journal was read.
     pub node: Option<String>,
-    /// When this was so.
+    /// When this state was current.
     pub at: Option<Timestamp>,
-    /// What it comes to.
     pub verdict: Verdict,
-    /// The agent; none: it does not run, and this is what its journal says.
+    /// `None` if no agent is running: the document then comes from its journal.
     pub agent: Option<AgentStatus>,
-    /// The driver that is loaded, where it is known.
+    /// Version of the loaded driver. `None` if unknown.
     pub driver: Option<String>,
-    /// Whether one is loaded; none: not known.
+    /// Whether a driver is loaded. `None` if unknown.
     #[serde(default)]
     pub driver_loaded: Option<bool>,
     pub gpus: Vec<GpuStatus>,
     /// Open findings, worst first.
     pub findings: Vec<FindingStatus>,
-    /// The faults among them by part, and what to do first about each; the worst first.
+    /// Faults by component, each with the first action; worst first.
     #[serde(default)]
     pub groups: Vec<Group>,
-    /// What is not seen, and why.
+    /// Coverage losses, with reasons.
     pub not_seen: Vec<CoverageLoss>,
-    /// Items of the node's check that could not be judged; none: it was not checked yet.
+    /// Checks that could not be evaluated. `None` before the first check.
     pub not_checked: Option<Vec<SkippedCheck>>,
-    /// Signals that no part of this node has though a rule asks for them: the signal and of how many parts.
+    /// Signals that a rule needs but no component of this node has, with the number of components.
     pub not_supported: BTreeMap<String, usize>,
-    /// Rules of which nothing is known now: the rule, on how many parts, and why on one of them.
+    /// Rules that cannot run now: on how many components, and why.
     pub rules_blind: BTreeMap<String, RuleBlind>,
-    /// Rules that have not watched for a whole window yet: the rule, and on how many parts.
+    /// Rules without a full window of data yet, with the number of components.
     pub rules_early: BTreeMap<String, usize>,
-    /// Who looks.
     pub collectors: Vec<CollectorState>,
-    /// Jobs.
     pub jobs: Vec<JobState>,
-    /// The journal.
     pub journal: JournalStatus,
-    /// The fleet's server; none: nobody knows, as no agent answers.
+    /// `None` if no agent answers.
     #[serde(default)]
     pub server: Option<ServerStatus>,
-    /// Its orders; none: nobody knows, as no agent answers.
+    /// `None` if no agent answers.
     #[serde(default)]
     pub orders: Option<OrdersStatus>,
 }
 
-/// A rule that sees nothing.
+/// A rule that cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleBlind {
-    /// On how many subjects.
+    /// Number of subjects.
     pub parts: usize,
-    /// On which parts, as people call them, by cause.
+    /// Components by cause, under the names that operators use.
     #[serde(default)]
     pub causes: BTreeMap<String, BTreeSet<String>>,
-    /// Why, on one of them.
+    /// The reason for one of them.
     pub why: String,
 }
 
-/// The agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentStatus {
-    /// Its version.
     pub version: String,
-    /// Its process.
     pub pid: u32,
-    /// When it started.
     pub started: Timestamp,
-    /// Processor time since then, with its children.
+    /// CPU time since then, including its child processes.
     pub cpu_s: f64,
-    /// The same as a share of one core.
+    /// CPU time as a share of one core.
     pub cpu_ratio: f64,
-    /// Memory of the agent and its children; none where it cannot be read.
+    /// Resident memory of the agent and its child processes. `None` if unreadable.
     pub rss_bytes: Option<u64>,
 }
 
-/// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GpuStatus {
-    /// Who it is.
     pub identity: GpuIdentity,
-    /// Degrees.
     pub temperature_c: Reading<f64>,
-    /// Watts.
     pub power_w: Reading<f64>,
-    /// Watts.
     pub power_limit_w: Reading<f64>,
-    /// Share of time.
     pub utilisation_ratio: Reading<f64>,
-    /// Bytes.
     pub memory_used_bytes: Reading<f64>,
-    /// Bytes.
     pub memory_total_bytes: Reading<f64>,
-    /// Who holds it; none: not known.
+    /// GPU processes. `None` if unknown.
     pub processes: Option<Vec<Held>>,
-    /// The worst of its faults.
+    /// Highest severity of its faults.
     pub worst: Option<Severity>,
-    /// Everything that is watched of it, by the signal's name.
+    /// All monitored signals, by name.
     #[serde(default)]
     pub readings: BTreeMap<String, Reading<f64>>,
-    /// Links of NVLink that are up.
+    /// NVLink links that are up.
     #[serde(default)]
     pub links_up: u32,
-    /// Links of NVLink that are not, though something is at their other end.
+    /// NVLink links that are down although a device is connected.
     #[serde(default)]
     pub links_down: u32,
-    /// What those that are up carry in each direction; none where one of them does not tell.
+    /// Total bandwidth per direction of the links that are up. `None` if one of them does not
+    /// report it.
     #[serde(default)]
     pub links_bytes_per_s: Option<f64>,
 }
 
-/// A finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FindingStatus {
-    /// Whether it would be there after a crash.
+    /// Whether it survives a crash.
     pub durable: bool,
-    /// The finding.
     pub finding: Finding,
 }
 
-/// The journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
     /// The last record on disk.
     pub seq: u64,
-    /// Bytes on disk; none where it was only read.
+    /// `None` if it was only read.
     pub bytes: Option<u64>,
-    /// Records that wait for the disk.
+    /// Records not yet on disk.
     pub waiting: usize,
-    /// Lines that were no records.
+    /// Lines that did not parse.
     pub damaged_lines: u64,
     /// Bytes of a torn last line.
     pub torn_bytes: u64,
 }
 
 impl Status {
-    /// The state of a running agent, as it is now: a snapshot that nobody renews hides whatever came after it.
+    /// The state of a running agent at `now_ms`. A stale snapshot is reported as a coverage loss.
     pub fn of(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
         let unseen = not_seen(state, now_ms);
         let mut findings: Vec<FindingStatus> = state
@@ -250,7 +231,7 @@ impl Status {
         }
     }
 
-    /// What a journal says while no agent runs, of the GPUs that were last counted.
+    /// The state that a journal holds while no agent runs, with the GPUs as last enumerated.
     pub fn of_journal(fold: &Fold, recovery: &Recovery, inventory: &Inventory) -> Self {
         let values = Values { gpus: inventory.gpus().to_vec(), ..Values::default() };
         let known = Known { listed: inventory.gpus(), gone: inventory.gone() };
@@ -292,16 +273,17 @@ impl Status {
     }
 }
 
-/// Whether nothing that could be wrong is hidden. No blindness is tolerated: which of them hides a fault cannot be known,
-/// and the status names each, so that a rule nobody can feed on this node is turned off by name and not passed over.
+/// Whether coverage is complete. No gap is tolerated: which one hides a fault cannot be known. The
+/// status names each, so that a rule without data on this node is disabled by name rather than
+/// ignored.
 fn sees_all(state: &State) -> bool {
-    // What has not been looked at yet is not seen either.
+    // A collector that has not reported yet is a gap too.
     let looked = state.collectors.iter().all(|collector| collector.age_s.is_some());
     let checked = state.unseen.as_ref().is_some_and(|unseen| unseen.is_empty());
     looked && checked && state.coverage.blind.is_empty()
 }
 
-/// What is not seen now.
+/// The current coverage losses.
 pub(crate) fn not_seen(state: &State, now_ms: i64) -> Vec<CoverageLoss> {
     let unread = sight::unread(&state.values);
     state.blind.iter().cloned().chain(state.standstill(now_ms)).chain(unread).collect()
@@ -350,7 +332,7 @@ fn gpu(
     let own = findings.iter().map(|it| &it.finding).filter(|finding| {
         finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
     });
-    // Of a GPU that does not answer nobody lists them.
+    // A GPU that does not answer has no process list.
     let processes = values.processes.as_ref().filter(|_| is_listed).map(|all| {
         let held = all.iter().filter(|held| held.gpu == identity.uuid);
         held.cloned().collect()
@@ -377,7 +359,7 @@ fn own_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<
     own.map(|(signal, reading)| (signal.to_string(), reading.clone())).collect()
 }
 
-/// How many are up, how many are not, and what those that are up carry in each direction.
+/// Links up, links down, and the bandwidth per direction of those that are up.
 fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
     let (mut up, mut down, mut bytes_per_s) = (0, 0, Some(0.0));
     for subject in values.latest.iter().map(|(subject, _)| subject) {
@@ -401,7 +383,8 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
     for (_, subject, signal) in &state.coverage.unsupported {
         parts.entry(*signal).or_default().insert(subject);
     }
-    // An adapter of another maker lacks what its neighbour counts: that is no lack of the node.
+    // An adapter of another vendor may lack a counter that its neighbour has. That is no gap of the
+    // node.
     let latest = state.values.latest.iter();
     let known: BTreeSet<Signal> = latest
         .flat_map(|(_, values)| values.iter())

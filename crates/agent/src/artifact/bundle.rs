@@ -1,7 +1,7 @@
-//! A `.tar.gz` of files about a node, with a manifest of what is in it and what is not.
+//! A `.tar.gz` of files about a node, with a manifest of what is included and what is missing.
 //!
-//! Each file is redacted, bounded and hashed. What cannot be gathered is named in the manifest with the
-//! reason: a file that is missing must not read as an empty one.
+//! Each file is redacted, bounded and hashed. The manifest lists what could not be collected, with
+//! the reason: a missing file must not look like an empty one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,117 +19,96 @@ use sha2::{Digest, Sha256};
 
 use super::redact;
 
-/// The manifest's name in the bundle, below its folder.
+/// File name of the manifest, below the bundle's directory.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The version of the manifest.
+/// Version of the manifest.
 const VERSION: u32 = 1;
 
-/// So much of a bundle is unpacked to find its manifest: more than any that an agent makes.
+/// How much of a bundle to decompress in search of the manifest: more than any agent writes.
 const READ_BYTES_MAX: u64 = 64 << 20;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 
-/// What is in a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The version of this form.
+    /// Version of the format.
     pub v: u32,
     pub node: String,
-    /// When gathering began, by the node's clock.
+    /// When collection started, by the node's clock.
     pub at: Timestamp,
-    /// When the node booted, from which the kernel log counts; none where that cannot be read.
+    /// Boot time of the node, from which kernel log timestamps count. `None` if unreadable.
     #[serde(default)]
     pub booted_at: Option<Timestamp>,
     /// The agent's version.
     pub agent: String,
-    /// Files that are in it.
     pub files: Vec<FileEntry>,
-    /// What was looked for and is not in it.
+    /// Files that could not be collected.
     pub missing: Vec<Gap>,
 }
 
-/// A file of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its name below the bundle's folder.
+    /// Name below the bundle's directory.
     pub name: String,
     pub bytes: u64,
-    /// SHA-256 of it, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
-    /// Bytes at its beginning that were left out because of a limit.
+    /// Bytes dropped from its beginning because of a limit.
     pub dropped_bytes: u64,
-    /// Secrets that were removed.
+    /// Number of secrets removed.
     pub redactions: u64,
 }
 
-/// Something that is not in a bundle.
+/// A file that is missing or incomplete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// The file that it would have been.
+    /// Name of the file.
     pub name: String,
     /// A stable code.
     pub code: String,
-    /// Why, as a sentence.
+    /// The reason as a sentence.
     pub text: String,
 }
 
-/// Why something could not be gathered.
+/// Why a source could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The program is not on this node.
     #[error("`{program}` is not installed")]
     NotInstalled { program: String },
-    /// The files of the node are not those of this machine.
+    /// The node's files are not this machine's.
     #[error("the node that is watched is not this machine")]
     NotThisMachine,
-    /// It took too long.
     #[error("`{program}` did not end within {} s", after.as_secs())]
-    TimedOut {
-        program: String,
-        /// The deadline.
-        after: Duration,
-    },
-    /// It was ended with the lease of its order.
+    TimedOut { program: String, after: Duration },
+    /// Killed at the end of the order's lease.
     #[error("`{program}` was ended: the lease of the order has ended")]
-    LeaseEnded {
-        /// Which.
-        program: String,
-    },
-    /// The program failed.
+    LeaseEnded { program: String },
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
         program: String,
-        /// Its exit status.
         status: String,
-        /// The end of what it printed to stderr.
+        /// The end of its stderr.
         stderr: String,
     },
-    /// Too little of the disk is free.
+    /// Too little disk space is free.
     #[error("the disk of `{}` has {free_bytes} bytes free, and {reserve_bytes} are needed", path.display())]
     LowSpace {
-        /// A folder on that disk.
+        /// A directory on that disk.
         path: PathBuf,
-        /// What is free.
         free_bytes: u64,
-        /// What has to be free.
+        /// The required free space.
         reserve_bytes: u64,
     },
-    /// A file cannot be read.
     #[error("failed to read `{}`: {err}", path.display())]
     Read { path: PathBuf, err: io::Error },
-    /// What is in the bundle is not all of it.
+    /// The bundle has only a part of it.
     #[error("it is not complete: {0}")]
     Incomplete(Box<SourceError>),
-    /// The bundle has reached its limit.
     #[error("the bundle has reached its limit of {limit_bytes} bytes")]
-    BundleFull {
-        /// The limit.
-        limit_bytes: u64,
-    },
+    BundleFull { limit_bytes: u64 },
 }
 
 impl SourceError {
-    /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotInstalled { .. } => "not-installed",
@@ -145,33 +124,30 @@ impl SourceError {
     }
 }
 
-/// Why there is no bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It cannot be written.
     #[error("failed to write `{}`: {err}", path.display())]
     Write { path: PathBuf, err: io::Error },
 }
 
-/// Why a manifest cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is no `.tar.gz`, or a damaged one.
+    /// Not a `.tar.gz`, or damaged.
     #[error("it is not a whole .tar.gz")]
     Archive(#[from] io::Error),
-    /// There is none.
+    /// The archive has no manifest.
     #[error("it has no {MANIFEST}")]
     Missing,
-    /// It does not read.
+    /// It does not parse.
     #[error("its {MANIFEST} cannot be read")]
     Form(#[from] serde_json::Error),
-    /// It is of a newer version.
+    /// It has a newer version.
     #[error("its {MANIFEST} has version {0}, and this program reads {VERSION}")]
     Version(u32),
 }
 
 impl Manifest {
-    /// Reads the manifest of a bundle from anywhere: it may be damaged, or larger than memory.
+    /// Reads the manifest of an untrusted bundle: it may be damaged, or larger than memory.
     pub fn read(bundle: impl Read) -> Result<Self, ManifestError> {
         let content = GzDecoder::new(bundle).take(READ_BYTES_MAX);
         let mut archive = tar::Archive::new(content);
@@ -194,13 +170,13 @@ impl Manifest {
     }
 }
 
-/// What a source gave.
+/// Output of a source.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes before them that the source left out because of a limit.
+    /// Bytes before these that the source dropped because of a limit.
     pub(crate) dropped_bytes: u64,
-    /// Why there may be more than this, where something went wrong after it.
+    /// The error after which output may be missing.
     pub(crate) cut_off_by: Option<SourceError>,
 }
 
@@ -210,7 +186,7 @@ impl From<Vec<u8>> for Content {
     }
 }
 
-/// A bundle that is being written.
+/// A bundle being written.
 pub(crate) struct Bundle {
     path: PathBuf,
     folder: String,
@@ -230,8 +206,8 @@ pub(crate) struct Finished {
 }
 
 impl Bundle {
-    /// Begins one at `path`, beside which it is written until it is whole. `limit_bytes` is for what is
-    /// in it, before compression.
+    /// Starts a bundle for `path`. It is written to a temporary file beside it. `limit_bytes`
+    /// applies before compression.
     pub(crate) fn create(
         path: &Path,
         node: &str,
@@ -269,8 +245,8 @@ impl Bundle {
         })
     }
 
-    /// Adds what a source gave, without secrets: the last `keep_bytes` of it. Nothing is added to one
-    /// that is no longer wanted.
+    /// Adds the redacted output of a source, up to its last `keep_bytes`. Adds nothing once the
+    /// bundle is no longer wanted.
     pub(crate) fn add(
         &mut self,
         name: &str,
@@ -289,7 +265,7 @@ impl Bundle {
                 return Ok(());
             }
         };
-        // Before it is cut: a secret of which only the end is left could not be recognised.
+        // Redact before truncating: a secret without its beginning would not be recognised.
         let Some((whole, redactions)) = redact(&content.bytes, wanted) else { return Ok(()) };
         let text = last(&whole, keep_bytes.min(self.left_bytes));
         let dropped_bytes = content.dropped_bytes + (whole.len() - text.len()) as u64;
@@ -301,16 +277,16 @@ impl Bundle {
             dropped_bytes,
             redactions,
         });
-        // What is there of it is better than nothing, and says so.
+        // Keep the partial output, and record that it is incomplete.
         if let Some(err) = content.cut_off_by {
             self.add_gap(name, &SourceError::Incomplete(Box::new(err)));
         }
         self.append(name, text)
     }
 
-    /// Notes that something is not there, or not whole.
+    /// Records that a file is missing or incomplete.
     pub(crate) fn add_gap(&mut self, name: &str, err: &SourceError) {
-        // What a program printed may have secrets too.
+        // A program's output may contain secrets too.
         let (text, _) = redact(err.to_string().as_bytes(), &|| true).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let code = err.code().to_owned();
@@ -327,7 +303,7 @@ impl Bundle {
         added.map_err(|err| BundleError::Write { path: self.path.clone(), err })
     }
 
-    /// Ends it with the manifest, and puts it in its place when it is on disk.
+    /// Writes the manifest, syncs, and renames the bundle into place.
     pub(crate) fn finish(mut self) -> Result<Finished, BundleError> {
         let text = serde_json::to_vec_pretty(&self.manifest).unwrap_or_default();
         self.append(MANIFEST, &text)?;
@@ -340,14 +316,14 @@ impl Bundle {
         Finished::read(&path).map_err(failed)
     }
 
-    /// Ends one that is not wanted.
+    /// Deletes an unfinished bundle.
     pub(crate) fn discard(self) {
         let _ = fs::remove_file(part_path(&self.path));
     }
 }
 
 impl Finished {
-    /// One that is on disk.
+    /// Reads an existing bundle.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 64 << 10]);
@@ -362,24 +338,24 @@ impl Finished {
         Ok(Self { path: path.to_owned(), bytes, sha256: hash.finalize().into() })
     }
 
-    /// Its hash in hexadecimal.
+    /// The hash in hexadecimal.
     pub(crate) fn hex(&self) -> String {
         hex(&self.sha256)
     }
 }
 
-/// A folder for this user only: what lies there may have secrets until it is redacted.
+/// Creates a directory for this user only: files in it may contain secrets until redacted.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
 }
 
-/// Where it is written until it is whole.
+/// The temporary path.
 fn part_path(path: &Path) -> PathBuf {
     path.with_extension("part")
 }
 
-/// The last bytes, from the beginning of a line where one begins there.
+/// The last bytes, starting at a line boundary if there is one.
 fn last(content: &[u8], keep_bytes: u64) -> &[u8] {
     let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
     if content.len() <= keep {

@@ -1,10 +1,13 @@
-//! Files that an order asks for: gathered on this node, kept small, and sent to the server.
+//! Artifacts: files that an order asks for, collected on this node, bounded, and uploaded to the
+//! server.
 //!
 //! ```text
-//! executor ─ Bundle (redact, bound, hash) ─> state_dir/artifacts/<order>.tar.gz ─ Outbox ─> uplink ─ SendArtifact ─> server
+//! executor ─ Bundle (redact, bound, hash) ─> state_dir/artifacts/<order>.tar.gz
+//!     ─ Outbox ─> uplink ─ SendArtifact ─> server
 //! ```
 //!
-//! Entry points: [`Bundle::create`], [`Outbox::send`]. Bundles are deleted when their order has ended.
+//! Entry points: [`Bundle::create`], [`Outbox::send`]. Bundles are deleted when their order has
+//! ended.
 
 mod bundle;
 mod outbox;
@@ -17,15 +20,15 @@ pub use bundle::{BundleError, FileEntry, Gap, MANIFEST, Manifest, ManifestError,
 pub use outbox::{Outbox, SendError, Sending};
 pub(crate) use redact::redact;
 
-/// Below the agent's state folder.
+/// Directory below the agent's state directory.
 const FOLDER: &str = "artifacts";
 
-/// Where the artifact of an order is kept until its order has ended.
+/// Path of an order's artifact.
 pub(crate) fn path_of(state_dir: &Path, generation: u64) -> PathBuf {
     state_dir.join(FOLDER).join(format!("{generation}.tar.gz"))
 }
 
-/// Deletes what is there but for the bundle of this order: also what a program has left half written.
+/// Deletes everything except the bundle of this order, including partial files of programs.
 pub(crate) fn clear(state_dir: &Path, except: Option<u64>) {
     let kept = except.map(|generation| path_of(state_dir, generation));
     for entry in std::fs::read_dir(state_dir.join(FOLDER)).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Hands a file from the thread that carries out orders to the stream that reaches the server.
+//! Passes a file from the order executor's thread to the uplink.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,70 +9,64 @@ use tokio::sync::mpsc;
 
 use super::Finished;
 
-/// How often a wait asks whether the order is still wanted.
+/// Polling interval for whether the order is still wanted.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Why a file did not reach the server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There is no session, or it ended while the file was sent. Another may follow.
+    /// There is no session, or it ended during the upload. Another may follow.
     #[error("the session with the server ended")]
     Disconnected,
-    /// The server cannot take it now.
+    /// The server is temporarily unable to accept it.
     #[error("the server cannot take it now: {0}")]
     Busy(String),
-    /// The server refuses it.
     #[error("the server refused it: {0}")]
     Refused(String),
-    /// The file cannot be read.
     #[error("failed to read `{}`: {why}", path.display())]
     Read { path: PathBuf, why: String },
-    /// The order is not wanted any longer.
     #[error("the order is not wanted any longer")]
     Unwanted,
 }
 
 impl SendError {
-    /// Whether another attempt may succeed.
+    /// Whether a retry may succeed.
     pub(crate) fn is_temporary(&self) -> bool {
         matches!(self, Self::Disconnected | Self::Busy(_))
     }
 }
 
-/// A file on its way to the server.
+/// A file to upload.
 #[derive(Debug)]
 pub struct Sending {
-    /// Of the order that asks for it.
+    /// Generation of its order.
     pub generation: u64,
-    /// Where it is.
     pub path: PathBuf,
     pub bytes: u64,
-    /// SHA-256 of it.
     pub sha256: [u8; 32],
     done: Sender<Result<(), SendError>>,
 }
 
 impl Sending {
-    /// Tells the executor how it ended. One that is dropped without this counts as disconnected.
+    /// Reports the result to the executor. Dropping it without a result counts as disconnected.
     pub fn end(self, result: Result<(), SendError>) {
         let _ = self.done.send(result);
     }
 }
 
-/// The executor's end of the way to the server.
+/// The executor's end of the channel to the uplink.
 #[derive(Debug)]
 pub struct Outbox {
     to: Mutex<mpsc::Sender<Sending>>,
 }
 
 impl Outbox {
-    /// One, and the uplink's end of it. One file waits at a time: there is one order at a time.
+    /// Creates both ends. The channel holds one file, because one order runs at a time.
     pub fn new() -> (Self, mpsc::Receiver<Sending>) {
         let (to, sendings) = mpsc::channel(1);
         (Self { to: Mutex::new(to) }, sendings)
     }
 
-    /// Sends a file and waits until the server has it on disk, or for as long as it is wanted.
+    /// Sends a file and waits until the server has persisted it, or until it is no longer wanted.
     pub(crate) fn send(
         &self,
         generation: u64,
@@ -83,7 +77,7 @@ impl Outbox {
         let Finished { path, bytes, sha256 } = file.clone();
         let sending = Sending { generation, path, bytes, sha256, done };
         let to = self.to.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        // A file of an attempt before this one may still wait for a session.
+        // A file of an earlier attempt may still be waiting for a session.
         to.try_send(sending).map_err(|_| SendError::Disconnected)?;
         loop {
             match ended.recv_timeout(LOOK) {
@@ -104,7 +98,7 @@ mod tests {
         Finished { path: "/nowhere".into(), bytes: 7, sha256: [1; 32] }
     }
 
-    /// Sends on a thread while `uplink` does what the other side does.
+    /// Sends on another thread while `uplink` plays the other side.
     fn sent(
         wanted: &(dyn Fn() -> bool + Sync),
         uplink: impl FnOnce(mpsc::Receiver<Sending>),

@@ -1,4 +1,5 @@
-//! The whole node's coherence (V0), all the time: an upgrade is found before the reboot that breaks the node.
+//! Continuous coherence check (V0) of the whole node: finds a bad upgrade before the reboot that
+//! would break the node.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,23 +16,26 @@ use super::drift::Drift;
 use super::{CollectorContext, Known};
 use crate::monitor::{Collector, CollectorMessage, SkippedCheck};
 
-/// A look that costs less than this is made every minute; a dearer one every ten, and when packages change.
+/// A check cheaper than this runs every minute. A costlier one runs every ten, and when packages
+/// change.
 const CHEAP_US: u64 = 20_000;
 const OFTEN: Duration = Collector::CHECK_PERIOD;
 const SELDOM: Duration = Duration::from_secs(600);
-/// How often it is looked whether another driver is loaded, or none: the check before that is of no use then.
+/// How often to test whether the driver was loaded, unloaded or replaced. Each invalidates the last
+/// check.
 const DRIVER: Duration = Duration::from_secs(5);
 
-/// What the check is told of NVML. The agent watches what NVML says itself, with a child that is always there.
+/// The check gets no NVML reading: the agent monitors NVML itself, with a child that is always
+/// there.
 const NVML: &str = "the agent watches NVML apart from this";
 
-/// Items that say what NVML would, or whether the driver is loaded.
+/// Checks that depend on NVML, or on whether the driver is loaded.
 const OF_NVML: [&str; 4] = ["nvml-silent", "settings-unknown", "gpu-count", "module-not-loaded"];
 
-/// Files that change when packages do.
+/// Paths whose modification time changes with package changes.
 const PACKAGES: [&str; 3] = ["var/lib/dpkg/status", "var/lib/rpm", "lib/modules"];
 
-/// What works now and is of two versions, or will be after the next boot or load: found before it bites.
+/// Version mismatches that are harmless now, or that take effect at the next boot or module load.
 pub(crate) const COHERENCE: [&str; 12] = [
     "module-on-disk-differs",
     "module-on-disk-missing",
@@ -91,7 +95,7 @@ pub(super) fn run(surroundings: &CollectorContext, _known: &Known) {
     }
 }
 
-/// Judges the node whose files are below `root`, by its files alone.
+/// Checks the node whose files are below `root`, from its files alone.
 pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>) {
     let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
@@ -111,7 +115,8 @@ pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<SkippedCheck>)
     (items, unseen)
 }
 
-/// Jobs bring their own Python; what NVML would say, and whether the driver is loaded, is watched by rules of its own.
+/// Skips Python and framework checks, since jobs bring their own. Separate rules watch NVML and the
+/// driver module.
 fn is_ours(item: &Item) -> bool {
     let framework = ["framework-", "python-", "cuda-"];
     !framework.iter().any(|prefix| item.code.starts_with(prefix)) && !OF_NVML.contains(&item.code)
@@ -134,7 +139,6 @@ fn check_item(item: Item) -> CheckItem {
     }
 }
 
-/// Today, in UTC.
 pub(crate) fn today() -> Date {
     jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date()
 }

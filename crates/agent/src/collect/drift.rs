@@ -1,4 +1,4 @@
-//! Whether the node is still as the profile wants it that it was given (`farrier tune apply`, or the server's order).
+//! Detects drift from the applied profile (`farrier tune apply`, or an order from the server).
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,17 +13,17 @@ use farrier_hardware::tune::{AppliedProfile, NodeSettingActuator, STATE_DIR};
 use super::CollectorContext;
 use crate::monitor::SkippedCheck;
 
-/// What has drifted.
+/// Code for settings that have drifted.
 pub(crate) const DRIFT: &str = "tune-drift";
-/// What was set and does not count yet.
+/// Code for settings that were applied but are not in effect yet.
 const WAITS: &str = "tune-waits";
 
-/// A look asks NVML in a child of its own, so that it is not made often.
+/// Each check starts a child process for NVML, so it does not run often.
 const PERIOD: Duration = Duration::from_secs(600);
-/// So many settings are named.
+/// Maximum settings named in a finding.
 const NAMED_MAX: usize = 4;
 
-/// What the last look saw.
+/// State of the last check.
 pub(super) struct Drift {
     root: PathBuf,
     nvml: Option<PathBuf>,
@@ -50,7 +50,7 @@ impl Drift {
         }
     }
 
-    /// Looks where it is time to, or another profile was applied; whether something else is seen than before.
+    /// Checks if due, or if another profile was applied. Returns whether the result changed.
     pub(super) fn look_if_due(&mut self) -> bool {
         let folder = self.root.join(STATE_DIR.trim_start_matches('/'));
         let stamp = AppliedProfile::modified_at(&folder);
@@ -86,7 +86,7 @@ impl Drift {
 }
 
 impl Drift {
-    /// What `farrier tune` is told where another node than this one is watched.
+    /// Flags for `farrier tune` when the monitored node is not this machine.
     fn flags(&self) -> String {
         let mut words = String::new();
         if !self.is_live {
@@ -116,7 +116,7 @@ fn judged(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<Ski
             severity: Severity::Warning,
             action: Action::Investigate,
             text: format!("not as the profile `{profile}` wants it: {}", listed(&drifted, said)),
-            // Without a name both mean the profile that was applied, also where it is a person's own.
+            // Without a name, both commands use the applied profile, including a custom one.
             remedy: Some(format!(
                 "`farrier tune verify{node}` tells all of it, `farrier tune apply{node}` sets it again"
             )),
@@ -179,7 +179,7 @@ mod tests {
         assert!(unseen.is_empty());
         assert!(items[0].text.contains("gpu.ecc of GPU 0 is off and not on"), "{}", items[0].text);
         let remedy = items[0].remedy.as_deref().unwrap();
-        // A person's own profile has no name that farrier knows.
+        // Farrier knows no name for a custom profile.
         assert!(!remedy.contains("ours"), "{remedy}");
         assert!(remedy.contains("`farrier tune apply --root /srv/node` sets it again"), "{remedy}");
     }

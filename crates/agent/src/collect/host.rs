@@ -1,4 +1,4 @@
-//! The host's files, tier by tier.
+//! Collector for host files, by tier.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{CollectorContext, Known};
 use crate::config::duration;
 use crate::monitor::{Collector, CollectorMessage, Report};
 
-/// The version of the module that is loaded.
+/// Version of the loaded kernel module.
 const DRIVER: &str = "/sys/module/nvidia/version";
 
 pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
@@ -30,7 +30,8 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
         (Tier::Slow, Collector::HostSlow, duration(config.tiers.slow_s)),
         (Tier::Rare, Collector::HostRare, Tier::Rare.period()),
     ];
-    // The GPUs are looked for on the bus by their addresses; a hanging NVML does not keep the host from being seen.
+    // The PCI scan needs the GPUs' addresses from NVML. Wait briefly: a hung NVML must not stop
+    // host monitoring.
     known.wait_settled(Duration::from_secs(2));
     let start = Instant::now();
     let mut due = tiers.map(|_| start);
@@ -47,7 +48,7 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
             if *tier == Tier::Medium {
                 kept.keep(reader.baseline());
             }
-            // The kernel names the driver also while NVML says nothing.
+            // The kernel reports the driver version even while NVML does not answer.
             let driver = (*tier == Tier::Medium).then(|| files.trimmed(DRIVER).value().cloned());
             let driver = driver.flatten();
             let report =
@@ -55,7 +56,7 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
             if surroundings.inbox.send(CollectorMessage::Report(report)).is_err() {
                 return;
             }
-            // Late once is not late for ever: missed turns are not made up for.
+            // Do not make up for missed periods.
             *due = (*due + *period).max(now);
         }
         let next = due.iter().min().copied().unwrap_or(start);

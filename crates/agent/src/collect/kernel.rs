@@ -1,4 +1,4 @@
-//! The kernel log.
+//! Collector for the kernel log.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -11,14 +11,14 @@ use farrier_hardware::nvml::watch;
 use super::{CollectorContext, Known};
 use crate::monitor::{Collector, CollectorMessage};
 
-/// How much later than at its deadline NVML may be said to hang.
+/// Margin after NVML's deadline in which the agent detects a hang.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a stop may go unnoticed.
+/// How long a stop request may go unnoticed.
 const STOP_SEEN: Duration = Duration::from_millis(500);
 
-/// Lines name GPUs by their address. They wait in the kernel until it is known which GPU stands there: until NVML has said
-/// it, or is known not to answer. Where this boot has shown its GPUs before there is nothing to wait for.
+/// Log lines name GPUs by PCI address. Leave them in the kernel's buffer until NVML has listed the
+/// GPUs, or is known not to answer. If this boot's GPUs are already known, do not wait.
 fn gpus_wait(known: &[GpuIdentity]) -> Duration {
     if known.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
 }
@@ -42,7 +42,8 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
         pulse();
     }
     kmsg::run_with_pulse(&settings, &stop.flag, &pulse, &mut |said| {
-        // Blocks while the brain is behind: the kernel keeps what is not read, and says what it lost.
+        // Blocks while the health monitor is behind: the kernel buffers unread records and reports
+        // lost ones.
         if surroundings.inbox.send(CollectorMessage::Kernel(said)).is_err() {
             stop.now();
         }
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Reads a log of one line; what it says, and the end.
+    /// Reads a log of one line, then ends. Returns the messages.
     fn reads(
         gpus: Vec<GpuIdentity>,
         known: &Arc<Known>,
@@ -93,7 +94,7 @@ mod tests {
     fn lines_wait_until_the_gpus_are_known_or_known_not_to_be() {
         let known = Arc::new(Known::default());
         let (surroundings, said) = reads(Vec::new(), &known);
-        // It says that it is there, and no more.
+        // Only a heartbeat.
         let patience = Duration::from_secs(300);
         assert!(matches!(
             said.recv_timeout(patience),

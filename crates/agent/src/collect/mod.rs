@@ -1,4 +1,4 @@
-//! Those who look: one thread each, so that one that waits makes no other wait.
+//! Collectors: one thread each, so that a blocked one does not delay the others.
 
 pub mod check;
 mod drift;
@@ -20,24 +20,24 @@ use farrier_hardware::nvml::watch::ProbePause;
 use crate::config::Config;
 use crate::monitor::{Collector, CollectorMessage};
 
-/// Word that it is time to end, which wakes those who wait.
+/// A stop request that wakes waiting threads.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
-    /// For those who look at it between two reads.
+    /// For threads that poll between two reads.
     pub flag: AtomicBool,
     lock: Mutex<()>,
     wake: Condvar,
 }
 
 impl Stop {
-    /// It is time.
+    /// Requests the stop.
     pub(crate) fn now(&self) {
         self.flag.store(true, Ordering::Relaxed);
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.wake.notify_all();
     }
 
-    /// Waits for so long; true: it is time to end.
+    /// Sleeps. Returns true if a stop was requested.
     fn wait(&self, time: Duration) -> bool {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let still = |(): &mut ()| !self.flag.load(Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Stop {
     }
 }
 
-/// What NVML's collector tells the others.
+/// What the NVML collector shares with the others.
 #[derive(Debug, Default)]
 struct Known {
     inner: Mutex<SharedInventory>,
@@ -71,7 +71,7 @@ impl Known {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until NVML has answered or is known not to; whether that is so.
+    /// Waits until NVML has answered or is known not to. Returns whether that happened in time.
     fn wait_settled(&self, time: Duration) -> bool {
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(guard, time, |known| !known.settled);
@@ -79,24 +79,20 @@ impl Known {
     }
 }
 
-/// What collectors need.
 #[derive(Clone)]
 pub(crate) struct CollectorContext {
-    /// Where what they see goes.
     pub inbox: SyncSender<CollectorMessage>,
-    /// When to end.
     pub stop: Arc<Stop>,
-    /// The configuration at the start.
+    /// The configuration at startup.
     pub config: Config,
-    /// The program that asks NVML: this one.
+    /// The binary that calls NVML: this one.
     pub program: PathBuf,
-    /// The facts that the node is judged by.
     pub facts: &'static FactSet,
-    /// The GPUs that this boot has shown before.
+    /// GPUs seen earlier in this boot.
     pub gpus: Vec<GpuIdentity>,
-    /// Where to go on in the kernel log.
+    /// Kernel log record to resume after.
     pub kernel_after: Option<u64>,
-    /// For those who want NVML left alone for a while.
+    /// Lets other threads pause the NVML probe.
     pub hold: Arc<ProbePause>,
 }
 
@@ -105,13 +101,13 @@ const NVML: [Collector; 4] =
 const HOST: [Collector; 4] =
     [Collector::HostFast, Collector::HostMedium, Collector::HostSlow, Collector::HostRare];
 
-/// Starts them all.
+/// Starts all collectors.
 pub(crate) fn spawn(surroundings: &CollectorContext) -> std::io::Result<()> {
     let known = Arc::new(Known::default());
     let start = |name: &str, of: &'static [Collector], run: Run| -> std::io::Result<()> {
         let (surroundings, known) = (surroundings.clone(), Arc::clone(&known));
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-        // Nobody waits for them: one that hangs in a read must not keep the agent from ending.
+        // The threads are never joined: one that hangs in a read must not block shutdown.
         thread.spawn(move || {
             let _ends = ExitGuard { surroundings: &surroundings, of };
             run(&surroundings, &known);
@@ -126,7 +122,7 @@ pub(crate) fn spawn(surroundings: &CollectorContext) -> std::io::Result<()> {
 
 type Run = fn(&CollectorContext, &Known);
 
-/// Says that a thread has ended before it was told to, also where it panicked.
+/// Reports a thread that ended without a stop request, even by panic.
 struct ExitGuard<'s> {
     surroundings: &'s CollectorContext,
     of: &'static [Collector],
@@ -140,10 +136,10 @@ impl Drop for ExitGuard<'_> {
     }
 }
 
-/// Nothing here recurses deeply; the check reads the largest files, on the heap.
+/// No deep recursion here. The check reads the largest files, onto the heap.
 const STACK_BYTES: usize = 512 << 10;
 
-/// The memory of a process that is in use, as `/proc/PID/status` has it.
+/// Resident memory of a process: `VmRSS` of `/proc/PID/status`.
 pub(crate) fn rss_bytes(path: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,4 +1,4 @@
-//! NVML, through the child that may hang in its stead.
+//! Collector for NVML. Calls run in a child process, so that a hang does not block the agent.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -50,7 +50,7 @@ pub(super) fn run(surroundings: &CollectorContext, known: &Known) {
         if surroundings.inbox.send(translate(said, known, &mut holders)).is_err() {
             surroundings.stop.now();
         }
-        // Only now: what is sent after this finds the GPUs known.
+        // Set only after the inventory is stored, so that the other collectors find the GPUs.
         if settled {
             known.change(|known| known.settled = true);
         }
@@ -82,7 +82,7 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
         let pids = processes.iter().map(|process| process.pid).collect();
         known.change(|known| known.pids = pids);
     }
-    // The parent speaks of a child that does not answer in the form of a report, too.
+    // The parent also uses a report to say that its child does not answer.
     let silent = |signal, reading: &Reading<f64>| {
         signal == Signal::NodeNvmlAnswers && *reading == Reading::Value(0.0)
     };
@@ -105,8 +105,9 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
     }
 }
 
-/// Who holds what, read once for each process: to whom it belongs does not change while it lives, and a look at a process
-/// whose threads are stuck in the driver may hang. Numbers are given again; together with the start they are not.
+/// Process owners, read once per process. An owner does not change while the process lives, and
+/// reading a process whose threads are stuck in the driver may hang. PIDs are reused, so the start
+/// time is part of the key.
 struct Holders {
     root: Root,
     known: BTreeMap<u32, (Option<u64>, Owner)>,
@@ -159,7 +160,7 @@ fn owner(root: &Root, pid: u32) -> Owner {
     Owner { command: holder.command.or(holder.name), kind: kind.map(str::to_owned), name }
 }
 
-/// Memory of the children that this thread started; none where the kernel does not list them.
+/// Resident memory of the children of this thread. `None` if the kernel does not list them.
 fn children_rss_bytes() -> Option<u64> {
     let pids = std::fs::read_to_string("/proc/thread-self/children").ok()?;
     let each = pids.split_whitespace().filter_map(|pid| rss_bytes(&format!("/proc/{pid}/status")));

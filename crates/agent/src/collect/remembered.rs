@@ -1,4 +1,4 @@
-//! What the node was seen to have, kept for the next start of the agent and of the node.
+//! The hardware baseline, persisted across restarts of the agent and of the node.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use farrier_hardware::host::HardwareBaseline;
 use serde::{Deserialize, Serialize};
 
-/// The version of the file's form.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ struct Form {
     hardware: HardwareBaseline,
 }
 
-/// The file, and what stands in it.
+/// The file and its content.
 #[derive(Debug)]
 pub(super) struct Kept {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Reads what was kept. Without it only what is seen from now on is missed when it goes.
+    /// Reads the file. Without it, the baseline starts with what is present now.
     pub(super) fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("hardware.json");
         let kept = match read(&path) {
@@ -43,7 +43,7 @@ impl Kept {
         &self.kept
     }
 
-    /// Keeps what is new.
+    /// Stores the baseline if it changed.
     pub(super) fn keep(&mut self, seen: HardwareBaseline) {
         if self.kept == seen {
             return;
@@ -68,7 +68,7 @@ fn write(path: &Path, hardware: &HardwareBaseline) -> io::Result<()> {
     let part = path.with_extension("part");
     let mut file = File::create(&part)?;
     file.write_all(&serde_json::to_vec(&form)?)?;
-    // After a power cut the old or the new one should be there, whole.
+    // After a power failure, either the old or the new file must be there in full.
     file.sync_all()?;
     fs::rename(&part, path)
 }

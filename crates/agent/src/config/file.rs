@@ -1,4 +1,4 @@
-//! Reads the file.
+//! Reads the configuration file.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,32 +10,29 @@ use toml::de::DeTable;
 use super::section::{Judged, Problem, Section, near};
 use super::{Config, LISTEN, Lines, Orders, SchedulerChoice, Tiers};
 
-/// A configuration of hand-written rules for every code is far below this.
+/// Sanity limit: overrides for every rule take far less.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A fault that lasts for a day without being told is never told.
+/// Maximum `for_s`: a fault that must last longer than a day would never be reported.
 const FOR_S_MAX: u32 = 86_400;
 
-/// Why there is no configuration.
+/// Why the configuration is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("failed to read `{}`", path.display())]
     Unreadable {
         path: PathBuf,
         #[source]
         err: std::io::Error,
     },
-    /// It is too large to be one.
     #[error("`{}` is larger than 1 MiB", path.display())]
     TooLarge { path: PathBuf },
-    /// Its content is wrong.
     #[error("`{}` has {}", path.display(), counted(problems.len()))]
     Content { path: PathBuf, problems: Vec<Problem> },
 }
 
 impl ConfigError {
-    /// All that is wrong, a line each.
+    /// All problems, one line each.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Content { problems, .. } => problems.iter().map(ToString::to_string).collect(),
@@ -44,7 +41,7 @@ impl ConfigError {
         }
     }
 
-    /// The first that is wrong, and how much more, for those who have room for one line.
+    /// The first problem and the number of others, for single-line output.
     pub fn first(&self) -> String {
         let Self::Content { problems, path } = self else {
             return crate::monitor::Chain(self).to_string();
@@ -62,12 +59,12 @@ fn counted(problems: usize) -> String {
     format!("{problems} {}", if problems == 1 { "problem" } else { "problems" })
 }
 
-/// Reads a configuration. A file that is not there is an empty one unless somebody named it.
+/// Reads a configuration. A missing file counts as empty unless it was named explicitly.
 pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
     judge(path, named)?.into_config(path)
 }
 
-/// Reads a configuration as far as it is right, with the default where a key is wrong; and what is wrong with it.
+/// Reads a configuration leniently: invalid keys get their default. Also returns the problems.
 pub fn read_as_far_as_it_goes(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
     match judge(path, named) {
         Ok(judgement) => {
@@ -78,19 +75,18 @@ pub fn read_as_far_as_it_goes(path: &Path, named: bool) -> (Config, Option<Confi
     }
 }
 
-/// A file as far as it could be read.
+/// A parsed file and its problems.
 #[derive(Debug, Default)]
 pub(crate) struct Judgement {
-    /// What is in force, with the default where a key is wrong.
+    /// Invalid keys have their default.
     pub(crate) config: Config,
-    /// Where each good key of the file stands.
+    /// Line of each valid key.
     pub(crate) lines: Lines,
-    /// Everything that is wrong.
     pub(crate) problems: Vec<Problem>,
 }
 
 impl Judgement {
-    /// The configuration, if nothing is wrong; otherwise all that is, from top to bottom.
+    /// The configuration if there are no problems; otherwise all problems, in file order.
     pub(crate) fn into_config(self, path: &Path) -> Result<Config, ConfigError> {
         let Self { config, mut problems, .. } = self;
         if problems.is_empty() {
@@ -101,7 +97,7 @@ impl Judgement {
     }
 }
 
-/// Reads a file, right or wrong.
+/// Parses a file, valid or not.
 pub(crate) fn judge(path: &Path, named: bool) -> Result<Judgement, ConfigError> {
     let unreadable = |err| ConfigError::Unreadable { path: path.to_owned(), err };
     let size = match std::fs::metadata(path) {
@@ -118,14 +114,14 @@ pub(crate) fn judge(path: &Path, named: bool) -> Result<Judgement, ConfigError> 
     Ok(from_text(&text))
 }
 
-/// What a text says, and everything that is wrong with it.
+/// Parses a text and collects all problems.
 pub(super) fn from_text(text: &str) -> Judgement {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut judged = Judged { text, problems: Vec::new(), lines: Lines::new() };
     let config = from_table(table.into_inner(), &mut judged);
     for err in &errors {
         let line = judged.line(err.span().map_or(0, |span| span.start));
-        // What was made of a line that is no TOML is not what somebody meant.
+        // Drop problems from a line with a TOML syntax error: its parsed value is meaningless.
         judged.problems.retain(|problem| problem.line != line || problem.key.is_empty());
         if judged.problems.iter().any(|problem| problem.line == line) {
             continue;
@@ -202,7 +198,6 @@ fn tables(top: &mut Section<'_, '_>, config: &mut Config) {
     });
 }
 
-/// What the server may order.
 fn orders(it: &mut Section<'_, '_>, orders: &mut Orders) {
     it.flag("enabled", &mut orders.enabled);
     let words = [SchedulerChoice::Auto, SchedulerChoice::Host, SchedulerChoice::Slurm];
@@ -216,7 +211,8 @@ fn orders(it: &mut Section<'_, '_>, orders: &mut Orders) {
     let node = |text: &str| is_name(text).then(|| Some(text.to_owned()));
     it.parsed("slurm_node", "a node's name in Slurm", &mut orders.slurm_node, node);
     it.texts("services", &mut orders.services);
-    // The words of a unit's name (systemd.unit(5)); a template's instance has `@`, and `\` stands for what is escaped.
+    // Valid characters of a unit name (systemd.unit(5)): `@` marks a template instance, `\` an
+    // escape.
     let is_unit = |unit: &String| {
         let is_good = |letter: char| letter.is_ascii_alphanumeric() || "._-@:\\".contains(letter);
         unit.len() <= 255
@@ -239,7 +235,7 @@ fn orders(it: &mut Section<'_, '_>, orders: &mut Orders) {
     it.integer("settle_s", &(0..=3600), &mut orders.settle_s);
 }
 
-/// Changes to rules. A code that does not exist and keys that are wrong are told side by side.
+/// Rule overrides. Reports unknown codes and invalid keys together.
 fn rules(top: &mut Section<'_, '_>, config: &mut Config) {
     let embedded = Rules::embedded();
     top.entries("rules", |code, line, it| {
@@ -401,7 +397,7 @@ mod tests {
         ];
         assert_eq!(said.len(), parts.len(), "{said:#?}");
         assert!(said.iter().zip(parts).all(|(said, part)| said.starts_with(part)), "{said:#?}");
-        // The commonest slip of all has its own words, and one line is said to be wrong once.
+        // The most common mistake has its own message, and a line is reported once.
         let problems = of("[rules.gpu.xid]\nenabled = false\n").unwrap_err();
         assert_eq!(problems[0].expected, "expected the code in quotes: `rules.\"gpu.xid\"`");
         assert_eq!(problems.len(), 1, "{problems:?}");
@@ -413,7 +409,7 @@ mod tests {
         let guide = include_str!("../../../../docs/agent.md");
         let block =
             guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-        // What has no default stands there as a comment, and must be good as well.
+        // Keys without a default are in comments, and must be valid too.
         let all: Vec<&str> =
             block.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect();
         assert_eq!(of(block).unwrap(), Config::default());

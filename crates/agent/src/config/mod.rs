@@ -1,11 +1,11 @@
 //! The configuration: one TOML file in which every key is optional.
 //!
 //! ```text
-//! text ─ toml ─> Section (takes keys one by one, keeps every problem) ─> Config, or all that is wrong with it
-//!                                     `--check-config`: look_around ─> what the node does not have, does not allow
+//! text ─ toml ─> Section (takes keys one by one, collects problems) ─> Config, or all problems
+//!                     `--check-config`: look_around ─> what the node lacks or forbids
 //! ```
 //!
-//! The file is judged whole: somebody who repairs it should not have to run the agent once for each mistake.
+//! Parsing reports all problems at once, so that fixing a file does not take one run per mistake.
 
 mod file;
 mod section;
@@ -25,64 +25,55 @@ pub(crate) use file::{Judgement, judge};
 pub use section::Problem;
 pub(crate) use surroundings::{Flags, group_id, look_around};
 
-/// The line in the file of each key that stands there.
+/// Line number of each key in the file.
 pub(crate) type Lines = BTreeMap<String, usize>;
 
-/// Where the file is unless a flag says otherwise.
+/// Default path of the configuration file.
 pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
 
-/// Where jobs and `farrier status` find the agent unless the configuration says otherwise.
+/// Default path of the socket for jobs and `farrier status`.
 pub const DEFAULT_SOCKET: &str = "/run/farrier/agent.sock";
 
-/// Where the journal is unless the configuration says otherwise.
+/// Default directory of the journal.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/farrier";
 
-/// Where the node's key and certificate are unless the configuration says otherwise.
+/// Default directory of the node's key and certificate.
 pub const DEFAULT_IDENTITY: &str = "/var/lib/farrier/identity";
 
-/// Everything that can be set. The defaults are those of a node that nobody has configured.
+/// All settings. The defaults suit an unconfigured node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
-    /// Where the journal is.
+    /// Directory of the journal.
     pub state_dir: PathBuf,
-    /// Where `/metrics` and `/healthz` are served; none: nowhere.
+    /// Address of `/metrics` and `/healthz`.
     pub listen: Listen,
-    /// The root of the node's files.
+    /// Root of the node's files.
     pub root: PathBuf,
-    /// The NVML library; none: the one that the loader finds.
+    /// The NVML library. `None` for the one that the dynamic linker finds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvml: Option<PathBuf>,
-    /// GPUs that play CUDA's part, of a node that is simulated; none: those of the machine.
+    /// Simulated GPUs in place of CUDA, for a simulated node. `None` for the machine's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda: Option<PathBuf>,
-    /// The socket for jobs and for `farrier status`.
+    /// The socket for jobs and `farrier status`.
     pub socket: Socket,
-    /// The child that asks NVML.
     pub probe: Probe,
-    /// How often the host is looked at.
+    /// Periods of the host collector.
     pub tiers: Tiers,
-    /// What the node ought to have.
     pub expect: Expect,
-    /// How much history is kept.
     pub retention: Retention,
-    /// A file for shippers.
     pub sink: Sink,
-    /// What `/metrics` shows.
     pub metrics: Metrics,
-    /// The fleet's server.
     pub server: Server,
-    /// What the server may order.
     pub orders: Orders,
-    /// Changes to the rules, by their code.
+    /// Rule overrides, by code.
     pub rules: BTreeMap<String, RuleOverride>,
 }
 
-/// An address, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
     /// Nothing is served over TCP.
     Off,
-    /// Here.
     At(SocketAddr),
 }
 
@@ -111,78 +102,76 @@ impl std::str::FromStr for Listen {
 #[error("{LISTEN}")]
 pub struct ListenError;
 
-/// What `listen` takes.
+/// What `listen` accepts.
 pub(crate) const LISTEN: &str = "an address and a port such as 127.0.0.1:9402, or `off`";
 
 /// The socket for jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Socket {
     pub path: PathBuf,
-    /// Who may open it.
+    /// Its file mode.
     #[serde(serialize_with = "octal")]
     pub mode: u32,
-    /// The group that it is given to.
+    /// Its group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }
 
-/// The child that asks NVML.
+/// The child process that calls NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Probe {
-    /// How long a call may take before it counts as stuck.
+    /// Call timeout: a longer call counts as stuck.
     pub deadline_s: f64,
-    /// How long a GPU is left alone about which a call did not return.
+    /// How long to avoid a GPU after a call about it hung.
     pub avoid_s: f64,
 }
 
-/// How often the host is looked at. NVML's own tiers go by what its calls cost and are not set here.
+/// Periods of the host collector. NVML tiers follow the measured cost of their calls, and are not
+/// configurable.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Tiers {
-    /// The state of network ports.
+    /// Network port state.
     pub fast_s: f64,
-    /// Counters, the bus, mounts, the driver's module.
+    /// Counters, PCI bus, mounts, driver module.
     pub medium_s: f64,
     /// Threads, memory, clock source.
     pub slow_s: f64,
 }
 
-/// What the node ought to have. None: the most that was ever seen on it at a time.
+/// Expected hardware. `None` for the maximum ever seen on the node at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Expect {
-    /// GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// Active network ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nics: Option<u32>,
-    /// Names of adapters that are left alone.
+    /// Names of adapters to ignore.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics_ignored: Vec<String>,
 }
 
-/// How much history is kept.
+/// How much history to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// For how long.
     pub days: u32,
-    /// In how many bytes at most.
+    /// Maximum size.
     pub bytes: u64,
 }
 
-/// A file for shippers.
+/// A file for log shippers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Sink {
-    /// Every change of a finding, once, as a line of JSON.
+    /// Receives every finding change once, as a JSON line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
 }
 
-/// What `/metrics` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Metrics {
-    /// Also under the names that dcgm-exporter uses.
+    /// Also export dcgm-exporter's names.
     pub dcgm: bool,
-    /// The label `Hostname`; none: the node's own name.
+    /// The label `Hostname`. `None` for the node's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
 }
@@ -190,18 +179,18 @@ pub struct Metrics {
 /// The fleet's server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Server {
-    /// Where it is; none: the agent works alone.
+    /// `None` if the agent works without a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The node's key and certificate.
+    /// Directory of the node's key and certificate.
     pub identity: PathBuf,
-    /// The authority's certificate; none: the one that was kept when the node enrolled.
+    /// The CA certificate. `None` for the one stored at enrolment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
 }
 
 impl Server {
-    /// Where it is, as it was checked when the file was read.
+    /// The URL, already validated when the file was read.
     pub fn parsed_url(&self) -> Option<ServerUrl> {
         self.url.as_deref()?.parse().ok()
     }
@@ -211,34 +200,29 @@ impl Server {
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orders {
-    /// Whether orders are carried out at all.
+    /// Whether to execute orders at all.
     pub enabled: bool,
-    /// Who gives work to the node.
     pub scheduler: SchedulerChoice,
-    /// The node's name in Slurm; none: the host's, up to the first dot.
+    /// The node's name in Slurm. `None` for the host name up to the first dot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_node: Option<String>,
-    /// Units that may be started anew.
+    /// Units that may be restarted.
     pub services: Vec<String>,
-    /// GPUs may be reset.
     pub allow_reset: bool,
-    /// The node may be rebooted.
     pub allow_reboot: bool,
-    /// Its settings may be changed.
     pub allow_tune: bool,
-    /// How long findings may take to clear before a proof counts as failed.
+    /// How long findings may take to clear before a verification counts as failed.
     pub settle_s: u32,
 }
 
-/// Who gives work to the node.
+/// The scheduler of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedulerChoice {
-    /// Slurm where it knows the node, and nobody otherwise.
+    /// Slurm if it knows the node, otherwise `Host`.
     Auto,
-    /// Nobody: a file says that the node is to be left alone.
+    /// No scheduler: a file holds the cordon.
     Host,
-    /// Slurm.
     Slurm,
 }
 
@@ -262,7 +246,7 @@ impl Default for Orders {
             allow_reset: true,
             allow_reboot: true,
             allow_tune: true,
-            // As long as the server gives findings to clear after a repair.
+            // As long as the server allows for findings to clear after a repair.
             settle_s: 180,
         }
     }
@@ -272,7 +256,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             state_dir: DEFAULT_STATE_DIR.into(),
-            // 9400 is dcgm-exporter's own port, 9401 its remote engine's neighbour in many charts.
+            // 9400 is dcgm-exporter's own port, and many charts use 9401 next to it.
             listen: Listen::At(SocketAddr::from(([127, 0, 0, 1], 9402))),
             root: "/".into(),
             nvml: None,
@@ -292,12 +276,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The file's text that would give this configuration.
+    /// The TOML text of this configuration.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|err| format!("# cannot be written as TOML: {err}\n"))
     }
 
-    /// Keys that differ from `new` and take effect only when the agent starts again.
+    /// Keys that differ from `new` and take effect only after a restart.
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let mut keys = Vec::new();
         let mut note = |differs: bool, key: &'static str| {
@@ -319,7 +303,7 @@ impl Config {
         keys
     }
 
-    /// The new configuration with what can not change while the agent runs as it was.
+    /// The new configuration, except for keys that cannot change at runtime.
     #[must_use]
     pub fn reloaded(&self, new: &Self) -> Self {
         Self {
@@ -338,13 +322,13 @@ impl Config {
         }
     }
 
-    /// Whether the node that is watched is the machine that the agent runs on.
+    /// Whether the monitored node is this machine.
     pub fn is_live(&self) -> bool {
         self.root == Path::new("/")
     }
 }
 
-/// Seconds of the configuration, which were checked when it was read.
+/// Converts seconds that were validated when the file was read.
 pub(crate) fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
 }

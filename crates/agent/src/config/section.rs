@@ -1,4 +1,4 @@
-//! A table of the file, taken apart key by key. What is left over is unknown.
+//! A table of the file, consumed key by key. Keys left over are unknown.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -8,20 +8,20 @@ use farrier_facts::names::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-/// Of a value that is wrong so much is repeated.
+/// Maximum characters of an invalid value in a message.
 const FOUND_CHARS_MAX: usize = 60;
 
-/// One thing that is wrong with the file.
+/// A problem in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands in the file; nought: not there, but on the command line or nowhere.
+    /// Line number. 0 if it is not in the file, but on the command line or in a default.
     pub line: usize,
-    /// The key with its tables, such as `tiers.fast_s`, or the flag that outranks it, such as `--nvml`; empty where the
-    /// text is no TOML.
+    /// The key with its tables, such as `tiers.fast_s`, or the flag that overrides it, such as
+    /// `--nvml`. Empty for a TOML syntax error.
     pub key: String,
-    /// The value as it stands in the file; empty where the key itself is wrong.
+    /// The value in the file. Empty if the key itself is wrong.
     pub value: String,
-    /// What is wrong with it and what would be right.
+    /// What is wrong, and what is expected.
     pub expected: String,
 }
 
@@ -43,21 +43,21 @@ impl Display for Problem {
     }
 }
 
-/// A file's text and what was wrong with it so far.
+/// The text of a file and its problems so far.
 pub(super) struct Judged<'t> {
     pub(super) text: &'t str,
     pub(super) problems: Vec<Problem>,
-    /// Where the keys stand that were taken and are right.
+    /// Lines of the valid keys.
     pub(super) lines: super::Lines,
 }
 
 impl Judged<'_> {
-    /// The line of a place in the text, counted from one.
+    /// The 1-based line of an offset.
     pub(super) fn line(&self, at: usize) -> usize {
         self.text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1
     }
 
-    /// A value as it stands in the file, on one line and not too long.
+    /// A value from the file, shortened to one line.
     fn found(&self, value: &Spanned<DeValue<'_>>) -> String {
         let text = self.text.get(value.span()).unwrap_or_default();
         let first = text.lines().next().unwrap_or_default().trim();
@@ -68,7 +68,7 @@ impl Judged<'_> {
     }
 }
 
-/// A table whose keys are taken one by one.
+/// A table whose keys are consumed one by one.
 pub(super) struct Section<'p, 't> {
     path: String,
     table: DeTable<'t>,
@@ -83,7 +83,7 @@ impl<'p, 't> Section<'p, 't> {
         Self { path: String::new(), table, known: Vec::new(), judged }
     }
 
-    /// The table under a key; an empty one where there is none.
+    /// Reads the table under a key. A missing one counts as empty.
     pub(super) fn section(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_, 't>)) {
         if let Some(taken) = self.take(key) {
             let path = self.key(key);
@@ -91,7 +91,7 @@ impl<'p, 't> Section<'p, 't> {
         }
     }
 
-    /// The tables under a key, by names that the caller knows.
+    /// Reads the tables under a key, whose names the caller knows.
     pub(super) fn entries(
         &mut self,
         key: &'static str,
@@ -129,7 +129,7 @@ impl<'p, 't> Section<'p, 't> {
         self.parsed(key, "a text in quotes", into, text);
     }
 
-    /// A list of texts.
+    /// Reads a list of strings.
     pub(super) fn texts(&mut self, key: &'static str, into: &mut Vec<String>) {
         self.value(key, "a list of texts in quotes", into, |value| {
             let text = |value: &Spanned<DeValue<'_>>| {
@@ -139,7 +139,7 @@ impl<'p, 't> Section<'p, 't> {
         });
     }
 
-    /// A text that is read further.
+    /// Reads a string and parses it.
     pub(super) fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -150,7 +150,7 @@ impl<'p, 't> Section<'p, 't> {
         self.value(key, expected, into, |value| value.as_str().and_then(parse));
     }
 
-    /// One of several words.
+    /// Reads one of several keywords.
     pub(super) fn word<T: Copy + Display>(
         &mut self,
         key: &'static str,
@@ -227,29 +227,29 @@ impl<'p, 't> Section<'p, 't> {
         });
     }
 
-    /// Adds a problem with the table itself, or with a key of it.
+    /// Adds a problem with the table itself or with one of its keys.
     pub(super) fn problem(&mut self, key: &str, line: usize, expected: impl Display) {
         let key = self.key(key);
         let expected = expected.to_string();
         self.judged.problems.push(Problem { line, key, value: String::new(), expected });
     }
 
-    /// A key that nobody took yet.
+    /// The first key not consumed yet.
     pub(super) fn first_key(&self) -> Option<&str> {
         self.table.keys().next().map(|key| key.get_ref().as_ref())
     }
 
-    /// Says nothing of what is left.
+    /// Ignores the remaining keys.
     pub(super) fn pass_over(&mut self) {
         self.table.clear();
     }
 
-    /// The line of a key that was taken and is right.
+    /// The line of a valid key.
     pub(super) fn line_of(&self, key: &str) -> Option<usize> {
         self.judged.lines.get(&self.key(key)).copied()
     }
 
-    /// Refuses what nobody took.
+    /// Reports the remaining keys as unknown.
     pub(super) fn finish(mut self) {
         for (key, value) in std::mem::take(&mut self.table) {
             let near = near(key.get_ref(), self.known.iter().copied());
@@ -259,7 +259,7 @@ impl<'p, 't> Section<'p, 't> {
             };
             let line = self.judged.line(key.span().start);
             let expected = format!("there is no such key{near}");
-            // Of a whole table its name says enough.
+            // For a whole table, its name is enough.
             match value.get_ref() {
                 DeValue::Table(_) => self.problem(key.get_ref(), line, expected),
                 _ => self.refuse(key.get_ref(), line, &value, expected),
@@ -316,7 +316,7 @@ fn integer(value: &DeValue<'_>) -> Option<i64> {
 }
 
 fn number(value: &DeValue<'_>) -> Option<f64> {
-    // Lossless: no whole number that makes sense here comes near 2^52.
+    // Lossless: no sensible integer here comes near 2^52.
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     let whole = integer(value).map(|number| number as f64);
     whole.or_else(|| value.as_float()?.as_str().parse().ok())

@@ -1,7 +1,8 @@
-//! Whether what is in force is there, be it from the file, the command line or by default: a group, folders that can be
-//! written, an address of this machine.
+//! Checks the effective configuration against the node, whether it comes from the file, the command
+//! line or the defaults: the group exists, directories are writable, the address belongs to this
+//! machine.
 //!
-//! Only for `--check-config`: an agent that runs meets these things one by one, and goes on without some of them.
+//! Only for `--check-config`. A running agent meets these problems one by one, and tolerates some.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,16 +21,15 @@ use crate::orders::journal;
 use crate::orders::task::ALIVE;
 use crate::uplink::Keep;
 
-/// A path of a Unix socket has room for so many bytes and a nought (`sun_path`, unix(7)).
+/// Maximum length of a Unix socket path, without its NUL (`sun_path`, unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Where groups are.
 const GROUPS: &str = "/etc/group";
 
-/// Keys that a flag sets, and the flag.
+/// Keys set by a flag, and the flag.
 pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 
-/// What is wrong with what is in force. `lines` are those of the keys in the file, which flags outrank.
+/// Problems of the effective configuration. `lines` has the keys in the file, which flags override.
 pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
     let socket = &config.socket;
     let shown = |path: &Path| format!("\"{}\"", path.display());
@@ -56,7 +56,7 @@ pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<
     wrong.collect()
 }
 
-/// What the node proves itself with, where there is somebody to prove it to.
+/// Checks the node's identity if a server with TLS is configured.
 fn identity(config: &Config) -> Option<String> {
     let url = config.server.parsed_url().filter(|url| !url.is_plain())?;
     let keep = Keep::new(&config.server.identity, config.server.ca.as_deref());
@@ -78,7 +78,7 @@ fn listen_text(listen: Listen) -> String {
     }
 }
 
-/// A folder that the agent makes where it is not there.
+/// Checks a directory that the agent creates if it is missing.
 fn folder(path: &Path) -> Option<String> {
     let there = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok())?;
     let shown = there.display();
@@ -98,12 +98,13 @@ fn folder(path: &Path) -> Option<String> {
     })
 }
 
-/// Why no file can be made in a folder, by making one for a moment: root may write to `/proc`, and nobody can.
+/// Why no file can be created in a directory, found by creating one: permission bits do not tell,
+/// since even root cannot create files in `/proc`.
 fn takes_no_files(folder: &Path) -> Option<io::Error> {
     let path = folder.join(format!(".farrier-check-{}", std::process::id()));
     match fs::OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(_) => fs::remove_file(&path).err(),
-        // The agent starts on a full disk, and says so.
+        // The agent starts on a full disk, and reports it.
         Err(err) => (!matches!(err.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
             .then_some(err),
     }
@@ -128,7 +129,7 @@ fn cuda(config: &Config) -> Option<String> {
     })
 }
 
-/// Takes the address for a moment. One in use is that of the agent that runs, or somebody else's.
+/// Tries to bind the address. If it is in use, the running agent or another process has it.
 fn listen(config: &Config) -> Option<String> {
     let Listen::At(address) = config.listen else { return None };
     let err = TcpListener::bind(address).err()?;
@@ -149,7 +150,7 @@ fn listen(config: &Config) -> Option<String> {
     }
 }
 
-/// Whether an agent answers there, be it one that this user may not ask.
+/// Whether an agent answers there, even one that this user may not access.
 fn is_served(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -204,7 +205,7 @@ fn sink(path: &Path, state_dir: &Path) -> Option<String> {
     Some(format!("`{shown}` takes no files: {refused}; expected a file on a disk"))
 }
 
-/// Whether the agent has a file of this name in its folder, or will have one.
+/// Whether the path is one of the agent's own files in its state directory.
 fn is_agents_own(path: &Path, state_dir: &Path) -> bool {
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
@@ -217,7 +218,7 @@ fn is_agents_own(path: &Path, state_dir: &Path) -> bool {
     own && whole(parent) == whole(state_dir)
 }
 
-/// The number of a group, from `/etc/group`.
+/// The id of a group, from `/etc/group`.
 pub(crate) fn group_id(name: &str) -> Option<u32> {
     if let Ok(id) = name.parse() {
         return Some(id);
@@ -242,7 +243,7 @@ mod tests {
         let judgement = from_text(text);
         assert!(judgement.problems.is_empty());
         let wrong = look_around(&judgement.config, &judgement.lines, flags);
-        // Whether the usual places are right goes by who runs the tests.
+        // Whether the default paths are usable depends on the user who runs the tests.
         let usual = Config::default();
         let usual = [usual.state_dir, usual.socket.path];
         let is_usual =

@@ -1,9 +1,9 @@
-//! The names, help texts, types and labels of dcgm-exporter's default counters, so that dashboards and alerts
-//! that were made for it go on to work.
+//! Names, help texts, types and labels of dcgm-exporter's default counters, so that existing
+//! dashboards and alerts keep working.
 //!
-//! Source: NVIDIA/dcgm-exporter `etc/default-counters.csv` and its output for an L4 with driver 580. Its
-//! `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` counts bytes since a start that NVML does not tell of, and its vGPU licence
-//! is none that this agent reads: both are left out rather than made up.
+//! Source: NVIDIA/dcgm-exporter `etc/default-counters.csv`, and its output for an L4 with driver
+//! 580. Two counters are left out rather than invented: `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` counts
+//! bytes from a start that NVML does not report, and this agent does not read the vGPU licence.
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, Signal, Subject};
@@ -11,7 +11,7 @@ use farrier_fleet::health::{GpuIdentity, Signal, Subject};
 use super::text::Text;
 use crate::state::State;
 
-/// Name, type, help, where the value comes from, and what it is multiplied with.
+/// Name, type, help, signal, and scale factor.
 const COUNTERS: [(&str, &str, &str, Signal, f64); 23] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", Signal::GpuClockSm, 1.0),
     (
@@ -143,7 +143,7 @@ const COUNTERS: [(&str, &str, &str, Signal, f64); 23] = [
 /// Bytes to MiB.
 const MIB: f64 = 1.0 / 1_048_576.0;
 
-/// What dcgm-exporter says of each GPU, in its own words.
+/// Writes dcgm-exporter's metrics for each GPU.
 pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
     let labels: Vec<Labels> =
         state.values.gpus.iter().map(|gpu| Labels::of(gpu, state, hostname)).collect();
@@ -153,7 +153,7 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
             let subject = Subject::Gpu(gpu.uuid.clone());
             if let Some(Reading::Value(value)) = state.values.reading(&subject, signal) {
                 let value = value * factor;
-                // Whole numbers there are whole numbers here.
+                // dcgm-exporter prints whole numbers here.
                 let value = if factor == MIB { value.round() } else { value };
                 family.value(&labels.pairs(), value);
             }
@@ -162,7 +162,7 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
     let help = "Value of the last XID error encountered.";
     let mut family = text.family("DCGM_FI_DEV_XID_ERRORS", "gauge", help);
     for (gpu, labels) in state.values.gpus.iter().zip(&labels) {
-        // Zero is what it says before the first; not where nobody can tell.
+        // dcgm-exporter reports 0 before the first Xid. Omit it if the kernel log is unreadable.
         let last = state.values.last_xid.get(&gpu.uuid).copied();
         let known =
             last.or_else(|| state.blind.iter().all(|it| it.what != "kernel-log").then_some(0));
@@ -184,8 +184,8 @@ struct Labels {
 
 impl Labels {
     fn of(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
-        // There with eight digits of the domain, here with the kernel's four.
-        // A label that is empty is one that is not there, to Prometheus.
+        // dcgm-exporter uses eight digits for the PCI domain, the kernel four. To Prometheus an
+        // empty label is the same as a missing one.
         let pci = gpu.pci.as_deref().unwrap_or_default().to_ascii_uppercase();
         let pci = if pci.find(':') == Some(4) { format!("0000{pci}") } else { pci };
         Self {

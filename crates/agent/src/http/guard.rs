@@ -1,4 +1,4 @@
-//! Connections that cannot wear the agent out: few, short, and with small requests.
+//! Bounds connections, their duration and the size of requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A node has one or two scrapers; the others wait in the kernel's queue.
+/// A node has one or two scrapers. Further connections wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 64;
-/// A scraper's request has some hundred bytes.
+/// A scrape request has a few hundred bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// A request that has begun ends within this.
+/// Timeout of a request, from its first byte.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Scrapers keep their connection from one scrape to the next, mostly a minute.
+/// Idle timeout. Scrapers keep their connection between scrapes, mostly a minute apart.
 const IDLE_WAIT: Duration = Duration::from_secs(150);
 
-/// A listener that bounds what it hands out.
+/// A listener that limits its connections.
 pub(super) struct Guard {
     listener: TcpListener,
     free: Arc<Semaphore>,
@@ -59,12 +59,12 @@ impl Listener for Guard {
     }
 }
 
-/// A connection with a deadline and a budget for each request.
+/// A connection with a deadline and a byte limit per request.
 pub(super) struct Guarded {
     stream: TcpStream,
     _permit: OwnedSemaphorePermit,
     deadline: Pin<Box<Sleep>>,
-    /// Bytes read since the last answer.
+    /// Bytes read since the last response.
     request_bytes: usize,
 }
 

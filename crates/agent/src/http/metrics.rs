@@ -1,7 +1,8 @@
-//! `/metrics`: every signal under our own name, findings, Xids, jobs, and what the agent costs.
+//! `/metrics`: every signal under farrier's own name, findings, Xids, jobs, and the agent's
+//! resource usage.
 //!
-//! A value that is not known is not there: a zero would be a lie. Labels are bounded by the node's parts, the
-//! rules, and the limits of `jobs` and `brain`.
+//! An unknown value is omitted, because a zero would be wrong. Labels are bounded by the node's
+//! components, the rules, and the limits in `jobs` and `state`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ use crate::state::{Shown, State};
 use crate::status::{Verdict, not_seen};
 use crate::uplink::{ConnectionStatus, Link};
 
-/// The whole page, as it is at `now_ms` on the clock of the snapshot.
+/// Renders the page at `now_ms`, on the clock of the snapshot.
 pub fn render(
     state: &State,
     now_ms: i64,
@@ -72,7 +73,7 @@ fn signals(state: &State, text: &mut Text) {
     }
 }
 
-/// The numbers of the GPUs that are listed, or were: all that has one.
+/// Indices of all GPUs that are or were listed.
 fn indices(state: &State) -> BTreeMap<&GpuUuid, String> {
     let known = state.values.gone.iter().chain(&state.values.gpus);
     known.map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect()
@@ -101,7 +102,7 @@ fn one(
 
 fn findings(state: &State, text: &mut Text) {
     let known = || state.values.gpus.iter().chain(&state.values.gone);
-    // A GPU that nobody ever listed gets no label: somebody may have made it up.
+    // A GPU that was never listed gets no label: a log line may have invented it.
     let gpu_of = |subject: &Subject| match subject {
         Subject::Pci(address) => known().find(|gpu| gpu.stands_at(address)),
         subject => subject.gpu().and_then(|uuid| known().find(|gpu| gpu.uuid == *uuid)),
@@ -135,8 +136,8 @@ fn findings(state: &State, text: &mut Text) {
     }
 }
 
-/// What tells findings of one rule apart, where there are few of it: an Xid's number, an item of the check, a message of
-/// the kernel log. The unit of a GPU that a line names is somebody's text and has no label.
+/// Distinguishes findings of one rule where the values are few: an Xid, a check, a kernel message.
+/// The GPU unit that a line names is free text and gets no label.
 fn reason(finding: &Finding) -> String {
     let detail = finding.detail.as_str();
     let number = |name: &str| {
@@ -148,7 +149,7 @@ fn reason(finding: &Finding) -> String {
     if is_number || is_word { detail.to_owned() } else { String::new() }
 }
 
-/// What the node comes to: who looks only at findings takes a node that nobody sees for a healthy one.
+/// The overall verdict: with findings alone, an unmonitored node looks healthy.
 fn verdict(state: &State, now_ms: i64, text: &mut Text) {
     let verdict = Verdict::now(state, &not_seen(state, now_ms));
     let help = "1 for what the node comes to now; `unknown`: no fault is known, and not everything is seen.";
@@ -181,7 +182,7 @@ fn xids(state: &State, text: &mut Text) {
     }
 }
 
-/// The way to the server. An agent that works alone has none of this.
+/// State of the connection to the server. Omitted if no server is configured.
 fn server(uplink: &ConnectionStatus, text: &mut Text) {
     let help = "1 where the fleet's server is told what is found; 0: it is not, and what is found is kept for it.";
     let is_connected = matches!(uplink.link, Link::Connected { .. });
@@ -194,7 +195,7 @@ fn server(uplink: &ConnectionStatus, text: &mut Text) {
     }
 }
 
-/// Who holds each GPU. A GPU has few holders; more than these are processes of one.
+/// Maximum pairs of GPU and process owner: bounds the labels. A GPU has few owners.
 const HOLDERS_MAX: usize = 64;
 
 fn holders(state: &State, text: &mut Text) {
@@ -219,7 +220,7 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
         |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
             let mut family = text.family(name, kind, help);
             for job in jobs {
-                // Two users may call their jobs the same.
+                // Jobs of two users may share a name.
                 let uid = job.uid.map(|uid| uid.to_string()).unwrap_or_default();
                 if let Some(value) = value(job) {
                     family.value(&[("job", &job.job), ("uid", &uid)], value);
@@ -242,7 +243,7 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
     });
 }
 
-/// Counted when the page is made: a brain that stands still would show the same age for ever.
+/// Computed at render time: with a stuck health monitor the snapshot's own age would never change.
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since a snapshot")]
 fn age(state: &State, now_ms: i64, text: &mut Text) {
     let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;
@@ -291,7 +292,7 @@ fn itself(state: &State, text: &mut Text) {
     family.value(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
 }
 
-/// Counters as Prometheus has them.
+/// Prometheus values are 64-bit floats.
 #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are 64-bit floats")]
 fn lossy(count: u64) -> f64 {
     count as f64

@@ -1,11 +1,11 @@
 //! `/metrics`, `/healthz` and an index, over HTTP/1.1.
 //!
 //! ```text
-//! TcpListener ─ guard (connections, bytes of a request, time) ─> axum ─> Published snapshot ─> text
+//! TcpListener ─ guard (connections, request bytes, time) ─> axum ─> Published snapshot ─> text
 //! ```
 //!
-//! A request reads the newest snapshot and never waits for the brain. A snapshot that is old says that the
-//! brain itself stands still, and that is not healthy.
+//! A request reads the newest snapshot and never waits for the health monitor. An old snapshot
+//! means that the health monitor is stuck, which counts as unhealthy.
 
 mod dcgm;
 mod guard;
@@ -30,20 +30,17 @@ use crate::jobs::JobRegistry;
 use crate::state::Published;
 use crate::uplink::ConnectionStatus;
 
-/// What handlers need.
 #[derive(Debug, Clone)]
 pub struct Pages {
-    /// The newest snapshot.
     pub published: Published,
-    /// Jobs.
     pub board: Arc<JobRegistry>,
-    /// What `/metrics` shows; changes with the configuration.
+    /// Metrics settings. A reload changes them.
     pub metrics: Arc<RwLock<Metrics>>,
-    /// The way to the server; none: the agent works alone.
+    /// `None` if no server is configured.
     pub uplink: Option<watch::Receiver<ConnectionStatus>>,
 }
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 pub async fn run(listener: TcpListener, pages: Pages) {
     let router = Router::new()
         .route("/", get(index))
@@ -83,7 +80,7 @@ async fn healthz(Shared(pages): Shared<Pages>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
-/// Why the agent does not see; empty: it does.
+/// Reasons why coverage is incomplete. Empty if it is complete.
 pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
     let Some(state) = published.get() else {
         return vec!["the agent has only just started".to_owned()];
@@ -91,7 +88,7 @@ pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
     let still = state.standstill(now_ms);
     let mut reasons: Vec<String> =
         state.blind.iter().chain(&still).map(|it| format!("{}: {}", it.what, it.why)).collect();
-    // Until each of the quick ones has looked once nothing is known; where a reason is known it says more.
+    // Nothing is known until every fast collector has reported. A specific reason says more.
     if reasons.is_empty() {
         let early = state.collectors.iter().filter(|it| it.name.ends_with("-fast"));
         let early = early.filter(|it| it.age_s.is_none());

@@ -1,4 +1,4 @@
-//! The pages, read by a strict little parser and by a client that is up to no good.
+//! The pages, checked with a strict parser and a hostile client.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,9 @@ use crate::monitor::{CollectorState, CoverageLoss, Held};
 use crate::state::{Cost, JournalState, Shown, State, Values};
 use crate::uplink::Link;
 
-/// A sample: name, labels, value.
 type Line = (String, BTreeMap<String, String>, f64);
 
-/// Reads the text form as its description has it, and nothing that is not in it.
+/// Parses the text format strictly by its specification.
 fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Line>) {
     let mut types = BTreeMap::new();
     let mut lines = Vec::new();
@@ -181,7 +180,6 @@ fn state() -> State {
     }
 }
 
-/// A way to the server.
 fn uplink(is_connected: bool) -> ConnectionStatus {
     let at = Timestamp::from_second(1_800_000_000).unwrap();
     let lost = Link::NotConnected { since: at, why: "no route".to_owned(), must_enrol: false };
@@ -224,7 +222,7 @@ fn the_page_parses_and_says_what_is_known_and_nothing_else() {
     assert_eq!(value(&lines, "farrier_findings_opened_total"), Some(2.0));
     assert_eq!(value(&lines, "farrier_agent_cpu_seconds_total"), Some(1.5));
     assert_eq!(value(&lines, "farrier_agent_snapshot_age_seconds"), Some(4.0));
-    // What is absent or unreadable is not there at all.
+    // Absent and unreadable values are omitted.
     for name in ["farrier_gpu_power_w", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_MEMORY_TEMP"] {
         assert_eq!(value(&lines, name), None, "{name}");
         assert!(!types.contains_key(name), "{name}");
@@ -371,7 +369,7 @@ fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
     assert_eq!(verdict(&late), "unknown");
 }
 
-/// The words after a mark in a text.
+/// The words that follow a marker in a text.
 fn words_after<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str> {
     let word = |rest: &'t str| {
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
@@ -388,7 +386,7 @@ fn alerts_ask_for_metrics_and_labels_that_are_there() {
     for alert in rules.split("- alert: ").skip(1) {
         let name = alert.lines().next().unwrap();
         let expr = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
-        // What Prometheus itself adds, and what the alert sums away or keeps.
+        // Labels that Prometheus adds, and those that the alert aggregates or keeps.
         let mut labels = BTreeSet::from(["instance", "job"]);
         for metric in words_after(expr, "farrier_").map(|rest| format!("farrier_{rest}")) {
             let found = lines.iter().find(|line| line.0 == metric);
@@ -415,7 +413,7 @@ fn alerts_ask_for_metrics_and_labels_that_are_there() {
 
 async fn get(address: std::net::SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // The server may hang up in the middle of a request that is too large.
+    // The server may close in the middle of an oversized request.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -443,10 +441,10 @@ fn requests_are_answered_and_hostile_ones_are_not() {
         assert!(page.contains("text/plain; version=0.0.4"), "{page}");
         assert!(get(address, &ask("/")).await.contains("/metrics"));
         assert!(get(address, &ask("/nothing")).await.starts_with("HTTP/1.1 404"));
-        // Headers without end.
+        // Endless headers.
         let endless = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(1 << 20));
         assert!(!get(address, &endless).await.contains("200 OK"));
-        // More connections than are served do not keep the others out for good.
+        // Excess connections do not lock others out for good.
         let idle: Vec<TcpStream> = {
             let mut idle = Vec::new();
             for _ in 0..120 {

@@ -1,14 +1,13 @@
-//! Prometheus' text form, version 0.0.4.
+//! Prometheus text format, version 0.0.4.
 
 use std::fmt::Write;
 
-/// Writes families of metrics. A family without values is not written at all.
+/// Writes metric families. Omits a family without values.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     out: String,
 }
 
-/// One family.
 pub(super) struct Family<'t> {
     text: &'t mut Text,
     name: &'t str,
@@ -41,7 +40,7 @@ impl Text {
 }
 
 impl Family<'_> {
-    /// A value with its labels.
+    /// Writes a value with its labels.
     pub(super) fn value(&mut self, labels: &[(&str, &str)], value: f64) {
         let (name, kind) = (self.name, self.kind);
         let out = &mut self.text.out;
@@ -62,7 +61,7 @@ impl Family<'_> {
         if !labels.is_empty() {
             out.push('}');
         }
-        // Rust writes the shortest form that reads back the same, but for three hundred noughts.
+        // Rust prints the shortest form that round-trips, but up to 300 zeros for large numbers.
         let _ = match value.abs() {
             huge if huge >= HUGE && huge.is_finite() => writeln!(out, " {value:e}"),
             _ => writeln!(out, " {value}"),
@@ -70,7 +69,7 @@ impl Family<'_> {
     }
 }
 
-/// Beyond it a number is written with its exponent.
+/// Larger numbers are written with an exponent.
 const HUGE: f64 = 1e21;
 
 fn escape(out: &mut String, text: &str, quotes: bool) {

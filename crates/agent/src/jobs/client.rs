@@ -1,4 +1,4 @@
-//! One client as the board knows it: a rank of a job, and which GPU's fate is its own.
+//! One client in the job registry: a rank of a job, and the GPU it depends on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::job::JobKey;
 use super::message_error::MessageError;
 use super::protocol::Answer;
 
-/// GPUs of one client: the most that a node has.
+/// Maximum GPUs of one client: the most that a node has.
 const GPUS_MAX: usize = 16;
-/// A UUID has forty letters, one of a MIG instance in its older form some twenty more.
+/// A UUID has 40 characters. The older form for a MIG instance has about twenty more.
 const UUID_CHARS_MAX: usize = 128;
-/// `5f2a1c7e-...` without what stands before it.
+/// `5f2a1c7e-...` without the prefix.
 const BARE_UUID_CHARS: usize = 36;
-/// What CUDA takes in `CUDA_VISIBLE_DEVICES` as the beginning of a UUID should be more than nothing.
+/// `CUDA_VISIBLE_DEVICES` accepts a UUID prefix. A shorter prefix than this is ambiguous.
 const BEGINNING_CHARS_MIN: usize = "GPU-".len() + 4;
 
 #[derive(Debug)]
@@ -26,26 +26,25 @@ pub(super) struct Client {
     pub(super) outbox: Sender<Arc<str>>,
     pub(super) job: Option<JobKey>,
     pub(super) rank: u32,
-    /// The GPU that it named.
+    /// The GPU that the client named.
     named: Option<GpuUuid>,
     whose: Whose,
-    /// GPUs on which the driver sees its process.
+    /// GPUs on which the driver lists its process.
     gpus: BTreeSet<GpuUuid>,
-    /// A step, and when it began on the clock that nobody sets.
+    /// The current step, and its start on the steady clock.
     pub(super) began: Option<(u64, i64)>,
     pub(super) told: BTreeSet<u64>,
-    /// It does not know yet that its GPU is not here.
+    /// A pending notice that its GPU is not on this node.
     owed_notice: Option<String>,
 }
 
-/// What the name that it gave is worth.
+/// The GPU that the given name resolves to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Whose {
-    /// It gave none.
+    /// No name was given.
     Unnamed,
-    /// This one's.
     Gpu(GpuUuid),
-    /// Nobody knows which: everything is its business. A checkpoint too many costs less than one too few.
+    /// Unresolved: every GPU counts. An extra checkpoint costs less than a missing one.
     Every,
 }
 
@@ -66,20 +65,21 @@ impl Client {
         }
     }
 
-    /// The driver sees its process there.
+    /// The driver lists its process on this GPU.
     pub(super) fn holds(&mut self, gpu: GpuUuid) {
         if self.gpus.len() < GPUS_MAX {
             self.gpus.insert(gpu);
         }
     }
 
-    /// It says which GPU is its own.
+    /// The client names its GPU.
     pub(super) fn names(&mut self, gpu: Option<GpuUuid>, inventory: Option<&[GpuUuid]>) {
         self.named = gpu;
         self.look_for_gpu(inventory);
     }
 
-    /// Holds the name against the GPUs of the node. One that was found once stays known, also when it falls off the bus.
+    /// Resolves the name against the node's GPUs. Once resolved it stays resolved, even after the
+    /// GPU falls off the bus.
     pub(super) fn look_for_gpu(&mut self, inventory: Option<&[GpuUuid]>) {
         let Some(named) = &self.named else { return };
         if named.0.starts_with("MIG-") {
@@ -109,18 +109,18 @@ impl Client {
         };
     }
 
-    /// Whether a finding ends its work.
+    /// Whether a finding on this subject ends the client's work.
     pub(super) fn is_concerned(&self, subject: &Subject) -> bool {
         let Some(gpu) = subject.gpu() else { return true };
         match &self.whose {
             Whose::Every => true,
-            // Until the GPUs were counted it may be the beginning of a name.
+            // Before the GPUs are enumerated, the name may be a prefix.
             Whose::Gpu(own) => gpu.0.starts_with(&own.0) || self.gpus.contains(gpu),
             Whose::Unnamed => self.gpus.is_empty() || self.gpus.contains(gpu),
         }
     }
 
-    /// Its GPU, where it is one.
+    /// Its GPU, if it has exactly one.
     pub(super) fn gpu(&self) -> Option<&GpuUuid> {
         let only = || self.gpus.first().filter(|_| self.gpus.len() == 1);
         match &self.whose {
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Says what is owed, where there is room.
+    /// Sends the pending notice if the outbox has room.
     pub(super) fn give_notice(&mut self) {
         let Some(message) = &self.owed_notice else { return };
         if self.outbox.try_send(Answer::Notice { message }.line().into()).is_ok() {
@@ -138,7 +138,8 @@ impl Client {
     }
 }
 
-/// A GPU's or a MIG instance's UUID, as the driver writes it, or without what stands before it, as `PyTorch` does.
+/// Parses the UUID of a GPU or MIG instance, as the driver writes it or, as in `PyTorch`, without
+/// the prefix.
 pub(super) fn uuid(text: &str) -> Result<GpuUuid, MessageError> {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '/');
     let bare = text.len() == BARE_UUID_CHARS && text.split('-').count() == 5;

@@ -1,4 +1,4 @@
-//! One connection. Everything about it is bounded: the line, the rate, the answers that wait.
+//! One connection. Line length, message rate and queued responses are all bounded.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -17,20 +17,19 @@ use super::protocol::{Answer, ErrorCode, Hello, ParseError, Request, VERSION, mi
 use super::registry::JobRegistry;
 use super::server::Answers;
 
-/// Answers that may wait for a client that is slow to read.
+/// Responses queued for a slow reader.
 pub(super) const OUTBOX: usize = 16;
-/// A message has some hundred bytes.
+/// Sanity limit: a message has a few hundred bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Messages a second of one client, and how many it may have saved up. A step takes milliseconds at least.
+/// Token bucket per client: messages a second, and burst. A step takes at least milliseconds.
 const RATE_PER_S: f64 = 1000.0;
 const BURST: f64 = 2000.0;
-/// Lines that are not understood before the connection ends.
+/// Unparseable lines before the connection is closed.
 const ERRORS_MAX: u32 = 10;
-/// A client that does not take an answer for so long is let go.
+/// Write timeout: a client that does not read is disconnected.
 const WRITE_WAIT: Duration = Duration::from_secs(5);
 const CHUNK_BYTES: usize = 8 << 10;
 
-/// Why a connection ends.
 enum End {
     Gone,
     Told(ErrorCode, Cow<'static, str>),
@@ -42,13 +41,14 @@ impl End {
     }
 }
 
-/// Says that there is no room and closes, without waiting: nothing was written before, so that the kernel takes it.
+/// Sends "full" and closes, without blocking. Nothing was written before, so the kernel's buffer
+/// has room.
 pub(super) fn refuse(stream: &UnixStream, why: &str) {
     let line = Answer::Error { code: ErrorCode::Full, message: why }.line();
     let _ = stream.try_write(line.as_bytes());
 }
 
-/// Serves a client until one of both ends it.
+/// Serves a client until either side closes.
 pub(super) async fn serve(
     mut stream: UnixStream,
     id: u64,
@@ -74,7 +74,7 @@ pub(super) async fn serve(
                     if let Err(end) = client.say(&mut stream, &line).await { break end; }
                     board.drained(id, moment());
                 }
-                // The board has let it go.
+                // The registry evicted this client.
                 None => break End::told(
                     ErrorCode::Full,
                     "the place was needed, and no hello had come",
@@ -107,7 +107,7 @@ pub(super) fn moment() -> Moment {
     Moment { steady_ms: clock::since_boot_ms(), wall: Timestamp::now() }
 }
 
-/// Whole lines out of chunks.
+/// Splits chunks into lines.
 struct Lines<'b> {
     kept: Vec<u8>,
     board: &'b JobRegistry,
@@ -155,7 +155,8 @@ struct Client<'b> {
     allowed: f64,
     last: Instant,
     welcomed: bool,
-    /// It takes no answers any more. What it said before it went is read to the end: an `oom` is often the last word.
+    /// The client no longer reads. Its remaining input is still processed: an `oom` is often the
+    /// last message.
     deaf: bool,
 }
 
@@ -179,7 +180,7 @@ impl Client<'_> {
         let earned = (now - self.last).as_secs_f64() * RATE_PER_S;
         self.last = now;
         self.allowed = (self.allowed + earned).min(BURST);
-        // Two chunks may bring a thousand requests; the state does not change in between.
+        // Two chunks may hold a thousand requests, and the status does not change in between.
         let mut asked_status = false;
         for line in lines {
             if line.iter().all(u8::is_ascii_whitespace) {
@@ -187,7 +188,7 @@ impl Client<'_> {
             }
             if self.allowed < 1.0 {
                 if !self.welcomed {
-                    // A hello may be among them, and is not passed over in silence.
+                    // The dropped messages may include a hello, so do not ignore them silently.
                     return Err(End::told(ErrorCode::TooFast, "too many messages before hello"));
                 }
                 self.board.drop_messages(1);
@@ -212,7 +213,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// A hello has one answer: a welcome, or an error and the end.
+    /// A hello gets exactly one response: a welcome, or an error and the end of the connection.
     async fn hello(&mut self, stream: &mut UnixStream, hello: Hello) -> Result<(), End> {
         let v = hello.v.min(VERSION);
         if let Err(refusal) = self.board.has_room_for_rank(self.id) {
@@ -238,7 +239,7 @@ impl Client<'_> {
             return Err(End::told(ErrorCode::BadLines, "too many lines that are no messages"));
         }
         self.board.drop_messages(1);
-        // One line says how it is meant; nine more of them help nobody.
+        // Explain the format once; repeating it does not help.
         if self.errors == 1 {
             self.say(stream, &Answer::Error { code: ErrorCode::BadLine, message: why }.line())
                 .await?;

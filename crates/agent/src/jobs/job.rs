@@ -1,4 +1,4 @@
-//! One job: what its ranks said of it last.
+//! One job: the latest reports of its ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,29 +7,32 @@ use farrier_fleet::health::{Moment, median};
 use super::message_error::MessageError;
 use super::protocol::{JobState, RankStep};
 
-/// Ranks of one job whose steps are kept: more than a node has GPUs, and all that a client can make up.
+/// Maximum ranks per job whose steps are kept: more than a node has GPUs. Bounds what a client can
+/// invent.
 const RANKS_MAX: usize = 1024;
 
-/// A job whose last rank has left is shown for so long: whoever is called at night asks what ran in the evening.
+/// How long a job stays visible after its last rank left: the on-call engineer asks at night what
+/// ran in the evening.
 const GONE_SHOWN_MS: i64 = 24 * 3_600_000;
 
-/// Reasons for a checkpoint that are kept; the first ones say what began it.
+/// Maximum checkpoint reasons kept. The first ones show the cause.
 const REASONS_MAX: usize = 8;
 
-/// A job is somebody's: another user's job of the same name is another job.
+/// User and name: jobs of two users may share a name.
 pub(super) type JobKey = (u32, String);
 
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) state: JobState,
     steps: BTreeMap<u32, RankStep>,
-    /// Tokens a second, by connection: added up when somebody asks, since steps end far more often.
+    /// Tokens per second by connection. Summed on demand, because steps end far more often than it
+    /// is read.
     rates: BTreeMap<u64, f64>,
-    /// Connections that have ended; what they reached counts until another step ends.
+    /// Closed connections. Their rates count until another step ends.
     gone: Vec<u64>,
     /// When its last rank left.
     left_ms: Option<i64>,
-    /// Findings for which it was asked to save, while they are open.
+    /// Open findings for which a checkpoint was requested.
     asked: BTreeSet<u64>,
 }
 
@@ -75,7 +78,7 @@ impl Job {
         }
     }
 
-    /// A rank ended a step. A loss stays only with the step that it is of.
+    /// Records the end of a step. A loss is kept only with its own step.
     pub(super) fn step_ended(&mut self, ended: RankStep, loss: Option<f64>) {
         let RankStep { rank, step, step_s, .. } = ended;
         if self.state.step.is_none_or(|last| step >= last) {
@@ -89,7 +92,7 @@ impl Job {
         }
     }
 
-    /// A connection's last step was so fast; none: nobody knows.
+    /// Records the rate of a connection's last step. `None` if unknown.
     pub(super) fn reached(&mut self, connection: u64, tokens_per_s: Option<f64>) {
         for gone in self.gone.drain(..) {
             self.rates.remove(&gone);
@@ -100,14 +103,14 @@ impl Job {
         }
     }
 
-    /// A connection has ended.
+    /// Records that a connection closed.
     pub(super) fn left(&mut self, connection: u64) {
         if self.rates.contains_key(&connection) {
             self.gone.push(connection);
         }
     }
 
-    /// The job for status, with the ranks that took longest and shortest for the step that they ended last.
+    /// The job for status output, with the slowest and fastest rank by their last step.
     pub(super) fn shown(&self) -> JobState {
         let timed = || self.steps.values().filter(|step| step.step_s.is_some());
         let by_time = |left: &&RankStep, right: &&RankStep| {
@@ -128,7 +131,7 @@ impl Job {
         }
     }
 
-    /// So many ranks are connected now.
+    /// Updates the number of connected ranks.
     pub(super) fn connected(&mut self, ranks: u32, now: Moment) {
         self.state.ranks = ranks;
         let left = (ranks == 0).then_some(now);
@@ -136,12 +139,12 @@ impl Job {
         self.state.left = left.map(|left| left.wall);
     }
 
-    /// Whether nobody wants to hear of it any more.
+    /// Whether the job has been gone too long to show.
     pub(super) fn is_old(&self, now_ms: i64) -> bool {
         self.left_ms.is_some_and(|left| now_ms - left >= GONE_SHOWN_MS)
     }
 
-    /// A rank was asked to save. Every rank is asked; the job is asked once for each finding.
+    /// Records a checkpoint request. Every rank gets one; the job counts it once per finding.
     pub(super) fn was_asked(&mut self, finding: u64, reason: &str, now: Moment) {
         if !self.asked.insert(finding) {
             return;
@@ -157,7 +160,7 @@ impl Job {
         }
     }
 
-    /// A finding is over.
+    /// Records that a finding cleared.
     pub(super) fn cleared(&mut self, finding: u64) {
         self.asked.remove(&finding);
     }
@@ -174,12 +177,12 @@ impl Job {
     }
 }
 
-/// A step of a week is a clock that is wrong.
+/// Sanity limit: a step longer than a week means a wrong clock.
 pub(super) const STEP_S_MAX: f64 = 604_800.0;
-/// Tokens of one rank in one step: some million times more than any model takes.
+/// Sanity limit for tokens of one rank in one step: about a million times more than any model uses.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
-/// What is wrong with what a rank says of a step.
+/// Validates the figures that a rank reports for a step.
 pub(super) fn step_problem(seconds: Option<f64>, tokens: Option<u64>) -> Option<MessageError> {
     if seconds.is_some_and(|seconds| !(0.0..=STEP_S_MAX).contains(&seconds)) {
         return Some(MessageError::StepSeconds);

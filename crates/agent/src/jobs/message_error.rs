@@ -1,9 +1,9 @@
-//! Why a message of a client is not taken.
+//! Why the agent rejects a client's message.
 
 use super::job::{STEP_S_MAX, TOKENS_MAX};
 use super::protocol::VERSION;
 
-/// Why a message of a client is not taken. The client is told the words.
+/// Why the agent rejects a client's message. The client gets the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
     #[error("there is no version 0 of the protocol; this agent speaks 1 to {VERSION}")]

@@ -1,11 +1,11 @@
-//! The socket for jobs: steps, phases, lost memory; and word to them that a checkpoint is wanted.
+//! The job socket: receives steps, phases and out-of-memory reports, and sends checkpoint requests.
 //!
 //! ```text
-//! job ─ line-JSON ─> connection (bounded line, rate, errors) ─> Board ─> status, metrics
-//!     <─ checkpoint_wanted ─ outbox (bounded) <─ Board <─ finding that ends work (brain)
+//! job ─ line-JSON ─> connection (bounded line, rate, errors) ─> JobRegistry ─> status, metrics
+//!     <─ checkpoint_wanted ─ outbox (bounded) <─ JobRegistry <─ finding that ends work
 //! ```
 //!
-//! Nothing that a client does or leaves undone makes another wait, or lets memory grow.
+//! No client can delay another or grow the agent's memory.
 
 mod client;
 mod connection;

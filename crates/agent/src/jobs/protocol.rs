@@ -1,4 +1,4 @@
-//! The lines that jobs and the agent exchange. `docs/job-socket.md` is their description.
+//! Messages between jobs and the agent. `docs/job-socket.md` describes them.
 
 use std::collections::BTreeMap;
 
@@ -6,78 +6,78 @@ use farrier_fleet::health::GpuUuid;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The version of the protocol.
 pub const VERSION: u32 = 1;
 
-/// Who says hello. The process and the user come from the kernel.
+/// Identifies a client. Process and user come from the kernel.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Hello {
-    /// The newest version that it speaks.
+    /// The newest version that the client supports.
     pub v: u32,
     /// The job's name, such as a Slurm job id.
     pub job: String,
-    /// Its number in the job.
     #[serde(default)]
     pub rank: u32,
-    /// How many there are.
+    /// Ranks in the job.
     #[serde(default)]
     pub world_size: Option<u32>,
-    /// How many of them are on this node.
+    /// Ranks of the job on this node.
     #[serde(default)]
     pub local_world_size: Option<u32>,
-    /// The UUID of its GPU, where it knows it.
+    /// UUID of its GPU, if known.
     #[serde(default)]
     pub gpu: Option<String>,
-    /// What it computes with: name and version.
+    /// Frameworks by name, with their versions.
     #[serde(default)]
     pub frameworks: BTreeMap<String, String>,
 }
 
-/// Frameworks that the agent knows by name; others are passed over.
+/// Known frameworks; others are ignored.
 pub(super) const FRAMEWORKS: [&str; 4] = ["jax", "keras", "tensorflow", "torch"];
 
-/// What a client says. A field that is not known is passed over, so that an older agent serves a newer job.
+/// A client message. Unknown fields are ignored, so that an older agent serves a newer job.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Request {
-    /// Who it is. Comes first; only `status` needs none.
+    /// Must come first; only `status` works without it.
     Hello(Hello),
-    /// A step began.
-    StepBegin { step: u64 },
-    /// A step ended.
+    StepBegin {
+        step: u64,
+    },
     StepEnd {
         step: u64,
-        /// How long it took; otherwise the time since its begin came.
+        /// Duration. Defaults to the time since `step_begin` arrived.
         #[serde(default)]
         seconds: Option<f64>,
         /// Tokens of this rank.
         #[serde(default)]
         tokens: Option<u64>,
-        /// The loss; null where it is not a number.
+        /// `null` if it is not a number.
         #[serde(default)]
         loss: Option<f64>,
     },
-    /// What it does now: `compile`, `train`, `evaluate`, `checkpoint`, ...
-    Phase { name: String },
-    /// It ran out of GPU memory.
+    /// The current phase: `compile`, `train`, `evaluate`, `checkpoint`, ...
+    Phase {
+        name: String,
+    },
+    /// The client ran out of GPU memory.
     Oom {
-        /// How much it wanted.
+        /// Size of the failed allocation.
         #[serde(default)]
         bytes_wanted: Option<u64>,
     },
     /// A checkpoint is on disk.
     CheckpointDone {
-        /// Of which step.
         #[serde(default)]
         step: Option<u64>,
     },
-    /// None could be made.
-    CheckpointFailed { message: String },
-    /// What does the node look like? The answer is what `farrier status --output json` prints.
+    CheckpointFailed {
+        message: String,
+    },
+    /// Requests the node's status. The response is what `farrier status --output json` prints.
     Status,
 }
 
-/// Each message, and what it takes.
+/// Each message type with its fields.
 const MESSAGES: [(&str, &str); 8] = [
     (
         "hello",
@@ -92,16 +92,16 @@ const MESSAGES: [(&str, &str); 8] = [
     ("status", "nothing"),
 ];
 
-/// Why a line is no message.
+/// Why a line is not a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ParseError {
-    /// It would have been a hello.
+    /// Whether it was meant to be a hello.
     pub(super) is_hello: bool,
     /// What is wrong, and what was expected.
     pub(super) why: String,
 }
 
-/// What to tell whoever wrote a line that does not read.
+/// Explains to the client why its line does not parse.
 pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> ParseError {
     #[derive(Deserialize)]
     struct Kind {
@@ -121,54 +121,54 @@ pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> ParseError {
     ParseError { is_hello: kind.as_deref() == Some("hello"), why }
 }
 
-/// What the agent says.
+/// A message to a client.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Answer<'a> {
-    /// After `hello`.
+    /// Response to `hello`.
     Welcome {
         /// [`VERSION`].
         v: u32,
     },
-    /// Nothing is wrong with the connection, and somebody should read this.
+    /// The connection is fine, but a person should read this.
     Notice { message: &'a str },
-    /// A line was not understood, or the connection ends.
+    /// A line was rejected, or the connection is closing.
     Error {
         /// For programs.
         code: ErrorCode,
         /// For people.
         message: &'a str,
     },
-    /// The GPU or the node will have to be reset, rebooted or replaced: save what you have.
+    /// The GPU or the node will have to be reset, rebooted or replaced: save a checkpoint.
     CheckpointWanted {
-        /// Keys of the findings behind it: the same finding has the same, whoever is started anew in between.
+        /// Keys of the findings behind it. A finding keeps its key across restarts of the agent and
+        /// the job.
         findings: &'a [&'a str],
         reason: &'a str,
     },
 }
 
-/// What an error means for a client. All but two end the connection.
+/// Error codes for clients. All but `bad_line` and `starting` close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// A line is no message. The connection goes on.
+    /// A line does not parse. The connection stays open.
     BadLine,
-    /// The hello is refused, and would be again.
+    /// The hello is invalid. A retry would fail too.
     BadHello,
-    /// Too many lines were no messages.
+    /// Too many lines did not parse.
     BadLines,
-    /// A line is too long.
     LongLine,
     /// Too many messages before a hello.
     TooFast,
-    /// There is no room for another client, or for what it sends. There may be later.
+    /// No room for another client, or for its data. A later retry may succeed.
     Full,
-    /// There is no state yet. The connection goes on.
+    /// There is no status yet. The connection stays open.
     Starting,
 }
 
 impl Answer<'_> {
-    /// The line.
+    /// Encodes the message as one line.
     pub fn line(&self) -> String {
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
@@ -176,89 +176,84 @@ impl Answer<'_> {
     }
 }
 
-/// A step that a rank ended.
+/// A step that a rank completed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankStep {
-    /// Its number in the job.
     pub rank: u32,
-    /// Which step.
     pub step: u64,
-    /// How long it took.
+    /// Duration in seconds.
     pub step_s: Option<f64>,
-    /// Its process.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// Its GPU, where one is known.
+    /// `None` if unknown.
     #[serde(default)]
     pub gpu: Option<GpuUuid>,
 }
 
-/// A job as status shows it.
+/// State of a job for status output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobState {
     pub job: String,
-    /// Ranks that are connected here.
+    /// Ranks connected here.
     pub ranks: u32,
-    /// Ranks in all, where somebody said so.
+    /// Total ranks, if reported.
     pub world_size: Option<u32>,
-    /// Ranks that ought to be on this node, where somebody said so.
+    /// Expected ranks on this node, if reported.
     #[serde(default)]
     pub local_world_size: Option<u32>,
-    /// The user who runs it.
     pub uid: Option<u32>,
-    /// When it was first heard of.
+    /// Time of its first message.
     pub since: Timestamp,
-    /// When it was last heard of.
+    /// Time of its last message.
     pub last_heard: Timestamp,
-    /// When its last rank here left, where none is connected. It is shown for a day after.
+    /// When its last rank left. `None` while one is connected. The job stays visible for a day.
     #[serde(default)]
     pub left: Option<Timestamp>,
-    /// The last step that any rank ended.
+    /// The last step that any rank completed.
     pub step: Option<u64>,
-    /// The loss of that step.
+    /// Loss of that step.
     pub loss: Option<f64>,
-    /// Time of that step.
+    /// Duration of that step.
     pub step_s: Option<f64>,
-    /// The median over the ranks here, each with the step that it ended last.
+    /// Median over the ranks here, each with its last step.
     #[serde(default)]
     pub step_s_median: Option<f64>,
-    /// Of the ranks here the one that took longest for the step that it ended last.
+    /// The rank here with the longest last step.
     pub slowest: Option<RankStep>,
-    /// Its time as a multiple of the median; only where there are others to compare it with.
+    /// Its duration as a multiple of the median. `None` without other ranks to compare.
     #[serde(default)]
     pub slowest_over_median: Option<f64>,
-    /// The one that took shortest.
+    /// The rank with the shortest last step.
     pub fastest: Option<RankStep>,
-    /// Of all ranks here.
+    /// Total over all ranks here.
     pub tokens_per_s: Option<f64>,
-    /// What it does.
     pub phase: Option<String>,
-    /// How often it ran out of memory.
+    /// Number of out-of-memory errors.
     pub ooms: u64,
-    /// When it did so last.
+    /// Time of the last one.
     #[serde(default)]
     pub oom_at: Option<Timestamp>,
-    /// The rank that did so last.
+    /// Rank of the last one.
     pub oom_rank: Option<u32>,
-    /// How much it wanted.
+    /// Size of its failed allocation.
     pub oom_bytes_wanted: Option<u64>,
-    /// When it last told of a checkpoint.
+    /// Time of the last checkpoint.
     #[serde(default)]
     pub checkpoint_at: Option<Timestamp>,
-    /// The step of that checkpoint.
+    /// Step of that checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// Why the last one failed, where none was made since.
+    /// Error of the last attempt, if no checkpoint succeeded since.
     #[serde(default)]
     pub checkpoint_failed: Option<String>,
-    /// For how many findings it was asked to save.
+    /// Number of findings for which a checkpoint was requested.
     pub checkpoints_wanted: u64,
-    /// When it was asked last.
+    /// Time of the last checkpoint request.
     #[serde(default)]
     pub checkpoint_wanted_at: Option<Timestamp>,
-    /// Why: what came since the checkpoint before.
+    /// Reasons for the requests since the last checkpoint.
     #[serde(default)]
     pub checkpoint_wanted_for: Vec<String>,
-    /// What it computes with, where it said so: name and version.
+    /// Frameworks it reported, by name, with their versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub frameworks: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Who is connected, what jobs do, and whom to tell that the GPU will not last.
+//! The job registry: connected clients, their jobs, and checkpoint requests to them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,26 +16,27 @@ use super::message_error::MessageError;
 use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request};
 use crate::monitor::Held;
 
-/// Connections in all.
+/// Maximum connections.
 pub const CLIENTS_MAX: usize = 1024;
-/// Connections of one user who is not root: the rest stays free for others and for `farrier status`.
+/// Maximum connections of one non-root user. The rest stays free for others and for
+/// `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
-/// Of either so many are kept for those who say no hello, such as `farrier status`.
+/// Connections reserved, in both limits, for clients without a hello, such as `farrier status`.
 const WITHOUT_HELLO: usize = 16;
-/// Jobs that are shown and have metrics: labels are bounded.
+/// Maximum jobs in status and metrics: bounds the labels.
 pub const JOBS_MAX: usize = 64;
-/// A job's name and phase are cut to this.
+/// Maximum length of a job's name or phase. Longer ones are truncated.
 const NAME_CHARS_MAX: usize = 128;
-/// Findings and reasons that one `checkpoint_wanted` names; the rest comes in the next.
+/// Maximum findings and reasons in one `checkpoint_wanted`. The rest follows in the next one.
 const FINDINGS_IN_A_LINE: usize = 256;
 const REASONS_IN_A_LINE: usize = 3;
-/// Rules whose findings have the Xid as their detail.
+/// Rules whose findings have an Xid as their detail.
 const XID_CODES: [&str; 4] =
     ["gpu.xid", "gpu.xid-app-repeated", "gpu.xid-after-reboots", "switch.sxid"];
-/// Bytes of lines that have not ended yet, of all clients together.
+/// Maximum bytes of incomplete lines over all clients.
 const LINE_BYTES_TOTAL_MAX: usize = 4 << 20;
 
-/// Shared by the server, the brain, status and metrics.
+/// Shared by the socket server, the health monitor, status and metrics.
 #[derive(Debug, Default)]
 pub struct JobRegistry {
     inner: Mutex<Inner>,
@@ -48,32 +49,32 @@ struct Inner {
     next_id: u64,
     clients: BTreeMap<u64, Client>,
     jobs: BTreeMap<JobKey, Job>,
-    /// Findings that end work, while they are open.
+    /// Open findings that end work.
     standing: BTreeMap<u64, CheckpointRequest>,
-    /// The GPUs of the node, sorted; none: they were never counted.
+    /// The node's GPUs, sorted. `None` before the first enumeration.
     gpus: Option<Vec<GpuUuid>>,
 }
 
 #[derive(Debug, Clone)]
 struct CheckpointRequest {
     subject: Subject,
-    /// Its number and when it began: numbers begin anew where somebody has removed the journal.
+    /// Id and start time of the finding: ids start over if the journal is deleted.
     key: String,
-    /// Whether its detail is an Xid, which says more than what follows from it.
+    /// Whether its detail is an Xid, which says more than the findings that follow from it.
     is_xid: bool,
     /// `gpu.xid Xid 79 on GPU-...`.
     what: String,
-    /// That, how bad it is and what is to be done.
+    /// `what` with the severity and the action.
     reason: String,
 }
 
-/// Why a client is not taken.
+/// Why a client is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// Everybody together.
+    /// The total limit is reached.
     #[error("the agent serves {CLIENTS_MAX} connections and no more")]
     Full,
-    /// This user.
+    /// The limit of this user is reached.
     #[error("the agent serves {CLIENTS_PER_USER_MAX} connections of one user and no more")]
     UserFull,
 }
@@ -83,7 +84,7 @@ impl JobRegistry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Messages that were refused or dropped so far.
+    /// Messages refused or dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -92,7 +93,7 @@ impl JobRegistry {
         self.dropped.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Asks for room to keep bytes of a line that has not ended.
+    /// Reserves space for an incomplete line. Returns false at the limit.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let before = self.line_bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > LINE_BYTES_TOTAL_MAX {
@@ -106,7 +107,7 @@ impl JobRegistry {
         self.line_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes a client in.
+    /// Registers a client.
     pub(super) fn join(
         &self,
         uid: u32,
@@ -128,7 +129,7 @@ impl JobRegistry {
         Ok(id)
     }
 
-    /// Whether this client may be a rank of a job: not every place is for them.
+    /// Whether this client may become a rank of a job: some connections are reserved.
     pub(super) fn has_room_for_rank(&self, id: u64) -> Result<(), Refusal> {
         let inner = self.lock();
         let Some(client) = inner.clients.get(&id) else { return Ok(()) };
@@ -143,7 +144,7 @@ impl JobRegistry {
         Ok(())
     }
 
-    /// Lets a client go.
+    /// Removes a client.
     pub(super) fn leave(&self, id: u64, now: Moment) {
         let mut inner = self.lock();
         let job = inner.clients.remove(&id).and_then(|client| client.job);
@@ -155,7 +156,7 @@ impl JobRegistry {
         }
     }
 
-    /// The GPUs of the node were counted. Whoever named one that is not among them is told so.
+    /// Stores the enumerated GPUs. Clients that named a GPU not among them get a notice.
     pub(crate) fn counted(&self, now: Moment, gpus: &[GpuIdentity]) {
         let mut gpus: Vec<GpuUuid> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         gpus.sort();
@@ -171,18 +172,17 @@ impl JobRegistry {
         inner.tell_all(now);
     }
 
-    /// Forgets jobs that nobody was connected for in a long time.
+    /// Removes jobs that have been gone for a long time.
     pub(crate) fn forget_old(&self, now: Moment) {
         self.lock().jobs.retain(|_, job| !job.is_old(now.steady_ms));
     }
 
-    /// How many are connected.
     #[cfg(test)]
     pub(super) fn clients(&self) -> usize {
         self.lock().clients.len()
     }
 
-    /// Takes a message of a client. `Err` is what to tell it.
+    /// Applies a client's message. The client gets the error.
     pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), MessageError> {
         let mut inner = self.lock();
         match request {
@@ -192,7 +192,7 @@ impl JobRegistry {
         }
     }
 
-    /// A client took an answer: there is room for what it was not told yet.
+    /// The client's outbox has room again for pending notices and requests.
     pub(super) fn drained(&self, id: u64, now: Moment) {
         self.lock().tell(id, now);
     }
@@ -202,16 +202,18 @@ impl JobRegistry {
         self.lock().jobs.values().map(Job::shown).collect()
     }
 
-    /// A finding opened or changed: whoever works on it hears that a checkpoint is wanted.
+    /// A finding opened or changed: sends checkpoint requests to the affected clients.
     pub(crate) fn finding(&self, now: Moment, finding: &Finding, processes: Option<&[Held]>) {
-        // Whoever calls a finding less than it is asks not to be woken, and not that work be lost.
+        // An override that lowers the severity avoids a page. It does not mean that work may be
+        // lost.
         let severity = finding.own_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work = finding.kind == FindingKind::Fault
             && severity >= Severity::Critical
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {
-            // It may have been worse before. Who was told then is not told again when it is worse once more.
+            // It may have been worse before. Clients that got a request then do not get another if
+            // it worsens again.
             self.lock().standing.remove(&finding.id);
             return;
         }
@@ -220,7 +222,7 @@ impl JobRegistry {
         let key = format!("{}-{}", finding.id, finding.first_seen.as_second());
         let what = format!("{code}{detail} on {subject}");
         let reason = format!("{what}, {severity}: {}", action.instruction());
-        // A node that goes down takes every rank with it, whichever GPU is to blame.
+        // A node that goes down ends every rank, whichever GPU is at fault.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
         let is_xid = XID_CODES.contains(&code.as_str());
@@ -236,7 +238,7 @@ impl JobRegistry {
         inner.tell_all(now);
     }
 
-    /// A job that is connected; says how often it was asked for a checkpoint.
+    /// Connects a job. Returns a function that counts its checkpoint requests.
     #[cfg(test)]
     pub(crate) fn listener(self: &Arc<Self>) -> impl Fn() -> u64 + use<> {
         let (outbox, inbox) = tokio::sync::mpsc::channel(64);
@@ -251,7 +253,7 @@ impl JobRegistry {
         }
     }
 
-    /// A finding is over.
+    /// Records that a finding cleared.
     pub(crate) fn cleared(&self, finding: &Finding) {
         let mut inner = self.lock();
         inner.standing.remove(&finding.id);
@@ -264,7 +266,7 @@ impl JobRegistry {
     }
 }
 
-/// A framework that is known, and a version that is one: it goes on to the server.
+/// Accepts only known frameworks and valid versions, because they go to the server.
 fn is_framework((name, version): &(String, String)) -> bool {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || ".+-_".contains(letter);
     FRAMEWORKS.contains(&name.as_str())
@@ -273,7 +275,8 @@ fn is_framework((name, version): &(String, String)) -> bool {
 }
 
 impl Inner {
-    /// Lets the oldest of these go that has said no hello, of the user who has most of them. Whether there was one.
+    /// Evicts the oldest matching client without a hello, of the user who has most of them. Returns
+    /// whether there was one.
     fn let_go(&mut self, of: impl Fn(&Client) -> bool) -> bool {
         let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
         let is_idle = |client: &&Client| client.job.is_none() && of(client);
@@ -283,7 +286,7 @@ impl Inner {
         let idle = self.clients.iter().filter(|(_, client)| is_idle(client));
         let oldest = idle.min_by_key(|(id, client)| (Reverse(of_user.get(&client.uid)), **id));
         let oldest = oldest.map(|(id, _)| *id);
-        // Its outbox closes, and with it the connection.
+        // This closes its outbox, and with it the connection.
         oldest.is_some_and(|id| self.clients.remove(&id).is_some())
     }
 
@@ -300,7 +303,7 @@ impl Inner {
         if job.is_empty() {
             return Err(MessageError::NoName);
         }
-        // An empty variable of the environment is none.
+        // An empty environment variable counts as unset.
         let gpu = gpu.filter(|gpu| !gpu.trim().is_empty());
         client.names(gpu.map(|gpu| uuid(&gpu)).transpose()?, self.gpus.as_deref());
         let key = (client.uid, job);
@@ -317,8 +320,9 @@ impl Inner {
         Ok(())
     }
 
-    /// A job that nobody is connected for makes room, whosever it is, then one of the user who has most of them; of either
-    /// the one that was silent for longest. Nobody can push out what runs of somebody who has fewer jobs.
+    /// Evicts a job: first one without connections, of any user, then one of the user with the most
+    /// jobs; in each case the one idle for longest. So a user cannot evict running jobs of a user
+    /// with fewer.
     fn make_room(&mut self, job: &JobKey) {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
@@ -388,8 +392,8 @@ impl Inner {
         }
     }
 
-    /// Tells a client once of each finding that ends its work, of several in one line. What its outbox has no room for
-    /// is told when it took an answer.
+    /// Sends a client one checkpoint request for each finding that ends its work, several in one
+    /// line. What does not fit its outbox follows once it has read a response.
     fn tell(&mut self, id: u64, now: Moment) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(job) = client.job.clone() else { return };

@@ -1,4 +1,4 @@
-//! The socket: takes connections, reads lines promptly, and lets nobody stand in the way of others.
+//! The socket server: accepts connections. No client can block another.
 
 use std::fs;
 use std::io;
@@ -13,30 +13,24 @@ use super::connection;
 use super::registry::JobRegistry;
 use crate::config::{Socket, group_id};
 
-/// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The path cannot be used.
+    /// The path is unusable.
     #[error("failed to open the socket `{}`", path.display())]
     Open {
         path: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// Somebody answers there.
+    /// Another process answers there.
     #[error("another agent answers on the socket `{}`", path.display())]
     InUse { path: PathBuf },
-    /// The group is not known.
+    /// The configured group does not exist.
     #[error("there is no group `{group}` for the socket `{}`", path.display())]
-    NoGroup {
-        /// Which socket.
-        path: PathBuf,
-        /// Which group.
-        group: String,
-    },
+    NoGroup { path: PathBuf, group: String },
 }
 
-/// Opens the socket. One that nobody answers on was left behind and is replaced.
+/// Opens the socket. Replaces a stale one that no process answers on.
 pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     let path = &socket.path;
     let failed = |err| SocketError::Open { path: path.clone(), err };
@@ -59,19 +53,19 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     Ok(listener)
 }
 
-/// What a connection may ask for besides its job.
+/// Requests that do not concern a job.
 pub trait Answers: Send + Sync {
-    /// The line that answers `status`. Shared: a thousand that ask hold one text.
+    /// The response to `status`. Shared, so that a thousand clients hold one copy.
     fn status(&self) -> Arc<str>;
 }
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 pub async fn run(listener: UnixListener, board: Arc<JobRegistry>, answers: Arc<dyn Answers>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => take(stream, &board, &answers),
             Err(err) => {
-                // Out of file handles, mostly: others have to go first.
+                // Usually out of file descriptors: others have to close first.
                 tracing::warn!(%err, "a connection of a job was not taken");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -83,7 +77,7 @@ fn take(stream: UnixStream, board: &Arc<JobRegistry>, answers: &Arc<dyn Answers>
     let peer = stream.peer_cred();
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
-    // Nought: a process that this namespace does not see.
+    // Zero is a process outside this PID namespace.
     let pid = pid.filter(|pid| *pid > 0);
     let (outbox, lines) = tokio::sync::mpsc::channel(connection::OUTBOX);
     match board.join(uid, pid, outbox) {
@@ -101,7 +95,7 @@ fn take(stream: UnixStream, board: &Arc<JobRegistry>, answers: &Arc<dyn Answers>
     }
 }
 
-/// Removes the socket when the agent ends.
+/// Removes the socket at shutdown.
 pub fn remove(path: &Path) {
     let _ = fs::remove_file(path);
 }

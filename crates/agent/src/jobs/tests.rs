@@ -1,4 +1,4 @@
-//! Jobs that behave, and clients that do not.
+//! Well-behaved jobs, and clients that misbehave.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::message_error::MessageError;
 use super::*;
 use crate::config::Socket;
 
-/// Ends a hang; how long anything takes on a busy machine is not tested.
+/// Bounds a hang. The tests do not measure durations on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Fixed;
@@ -56,11 +56,11 @@ impl Client {
     }
 
     async fn raw(&mut self, bytes: &[u8]) {
-        // Whoever is let go finds out here.
+        // A client that was disconnected finds out here.
         let _ = timeout(PATIENCE, self.stream.get_mut().write_all(bytes)).await.unwrap();
     }
 
-    /// The next answer; none: the connection has ended.
+    /// The next message. `None` if the connection is closed.
     async fn hear(&mut self) -> Option<Value> {
         let mut line = String::new();
         let length = timeout(PATIENCE, self.stream.read_line(&mut line)).await.unwrap();
@@ -117,7 +117,7 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
     }
 }
 
-/// Waits until something is so: the server reads when it gets to it.
+/// Waits for a condition, since the server reads asynchronously.
 async fn until(holds: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !holds() {
@@ -180,15 +180,15 @@ fn whoever_works_on_a_failing_gpu_is_told_once() {
             (&json!("checkpoint_wanted"), &json!(["5-0"]))
         );
         assert_eq!(told["reason"], "gpu.xid Xid 79 on GPU-0, fatal: drain the GPU and reset it");
-        // The next that each hears is the answer to its own question: nothing came in between.
+        // The next message of each is the response to its own request: nothing came in between.
         for client in [&mut sick, &mut well] {
             client.send(&json!({"type": "status"})).await;
             assert_eq!(client.hear().await.unwrap()["v"], 1);
         }
-        // Who comes later hears of what stands, until it is cleared.
+        // A later client also gets open findings, until they clear.
         let mut late = Client::hello(&served, "late", "GPU-0").await;
         assert_eq!(late.hear().await.unwrap()["findings"][0], "5-0");
-        // Nor of one that has become less.
+        // Nor for one whose severity went down.
         let less = finding(5, "GPU-0", Severity::Warning, Action::Investigate);
         served.board.finding(at_s(0), &less, None);
         let mut after = Client::hello(&served, "after", "GPU-0").await;
@@ -235,13 +235,13 @@ fn a_refused_hello_is_answered_and_the_connection_ends() {
             (String::new(), hello("\"rank\":1"), "bad_hello", "missing field `job`"),
             (String::new(), hello("\"job\":\"x\",\"gpu\":\"0\""), "bad_hello", "is a UUID"),
             (hello("\"job\":\"x\""), hello("\"job\":\"x\""), "bad_hello", "hello comes once"),
-            // Whatever was wrong before it.
+            // Regardless of earlier errors.
             ("nonsense\n\n{}\n".to_owned(), hello("\"job\":5"), "bad_hello", "invalid type"),
             (status, hello("\"job\":\"x\""), "too_fast", "before hello"),
         ];
         for (before, hello, code, why) in cases {
             let mut client = Client::connect(&served).await;
-            // As one write, which the server reads in pieces of its own.
+            // One write, which the server reads in several chunks.
             client.raw(format!("{before}{hello}").as_bytes()).await;
             let mut last = Value::Null;
             while let Some(said) = client.hear().await {
@@ -277,7 +277,7 @@ fn the_last_words_of_a_process_that_dies_are_heard() {
             let mut client = Client::connect(&served).await;
             let words = "{\"type\":\"hello\",\"v\":1,\"job\":\"x\"}\n{\"type\":\"oom\",\"bytes_wanted\":5}\n";
             client.raw(words.as_bytes()).await;
-            // It ends here, without having read a word.
+            // The connection closes here, before the client has read anything.
         }
         until(|| {
             served.board.clients() == 0
@@ -314,7 +314,7 @@ fn a_gpu_that_is_not_on_the_node_is_told_and_the_job_hears_of_every_gpu() {
             .collect()
     };
     let mut early_mig = join("MIG-10000000-1111-2222-3333-444444444444");
-    // Before the GPUs were counted a name is believed, and then held against them.
+    // Before the GPUs are enumerated a name is accepted; then it is resolved.
     let mut early = join("GPU-90000000-1111-2222-3333-444444444444");
     assert_eq!(words(&mut early), [""; 0]);
     board.counted(at_s(1), &[gpu(1), gpu(2)]);
@@ -334,7 +334,7 @@ fn a_gpu_that_is_not_on_the_node_is_told_and_the_job_hears_of_every_gpu() {
         assert_eq!(words(inbox), ["checkpoint_wanted"]);
     }
     assert_eq!(words(&mut other), [""; 0]);
-    // One that falls off the bus is still the one that it was.
+    // A GPU that falls off the bus keeps its identity.
     board.counted(at_s(4), &[gpu(2)]);
     assert_eq!(words(&mut whole), [""; 0]);
 }
@@ -387,7 +387,7 @@ fn an_endless_line_ends_the_connection_and_nobody_elses() {
         bad.raw(&vec![b'a'; 256 << 10]).await;
         assert_eq!(bad.hear().await.map(|said| said["type"].clone()), Some(json!("error")));
         assert_eq!(bad.hear().await, None);
-        // A hundred lines that never end, each within its own bound: together they are too much.
+        // A hundred incomplete lines, each within its own limit, exceed the total.
         let mut many = Vec::new();
         for _ in 0..100 {
             let mut client = Client::connect(&served).await;
@@ -428,7 +428,7 @@ fn who_never_reads_is_let_go() {
         tokio::time::pause();
         let served = serve();
         let mut bad = Client::connect(&served).await;
-        // The kernel takes some answers; then nobody waits for longer than five seconds.
+        // The kernel buffers some responses. After that the write timeout of five seconds applies.
         for _ in 0..50 {
             bad.raw(b"{\"type\":\"status\"}\n").await;
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -440,7 +440,7 @@ fn who_never_reads_is_let_go() {
     });
 }
 
-/// Like [`until`] with time that does not pass by itself.
+/// Like [`until`], with paused time.
 async fn until_paused(holds: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if holds() {
@@ -461,11 +461,11 @@ fn five_thousand_connections_leave_room_and_memory() {
         for _ in 0..5000 {
             match UnixStream::connect(&served.path).await {
                 Ok(stream) => many.push(stream),
-                // This process may not have so many files open.
+                // This process has reached its file descriptor limit.
                 Err(_) => refused += 1,
             }
             if many.len() > 1500 {
-                // Those that were refused have ended by themselves; keep the number of files down.
+                // Refused connections are already closed. Drop them to limit open files.
                 many.drain(..200);
             }
             tokio::task::yield_now().await;
@@ -545,10 +545,10 @@ fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
         let refused = board.take(id, at_s(0), hello(&format!("GPU-{number}")));
         assert_eq!(refused, Err(MessageError::SecondHello));
     }
-    // Only the first one counted: a fault of another GPU is none of its business.
+    // Only the first hello counted: a fault of another GPU does not matter to this client.
     board.finding(at_s(0), &finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
     assert_eq!(board.jobs()[0].checkpoints_wanted, 0);
-    // A node that goes down takes it along, whichever GPU is to blame.
+    // A node that goes down ends its work, whichever GPU is at fault.
     board.finding(at_s(0), &finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
     assert_eq!(board.jobs()[0].checkpoints_wanted, 1);
 }
@@ -683,7 +683,7 @@ fn the_status_is_told_while_a_thousand_say_nothing() {
 fn a_step_that_no_clock_measured_is_refused() {
     let board = JobRegistry::default();
     let id = board.join(1000, None, tokio::sync::mpsc::channel(8).0).unwrap();
-    // An empty `gpu` is none.
+    // An empty `gpu` counts as unset.
     let hello = json!({"type": "hello", "v": 1, "job": "job", "gpu": ""});
     board.take(id, at_s(0), request(hello)).unwrap();
     let end = |more: Value| {

@@ -1,4 +1,4 @@
-//! The state that the records lead to.
+//! The state folded from the records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,19 +8,18 @@ use jiff::Timestamp;
 use super::record::{Record, Snapshot};
 use farrier_fleet::health::{Remembered, Saved};
 
-/// Kernel events that are kept for rules which look back; far more than any rule counts to.
+/// Maximum kernel events kept for rules that look back. Far more than any rule counts.
 const REMEMBERED_MAX: usize = 4096;
 
-/// What a fold of all records gives.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fold {
-    /// The open findings, by number.
+    /// The open findings, by id.
     pub open: BTreeMap<u64, Finding>,
-    /// The number of the next finding.
+    /// Id of the next finding.
     pub next_id: u64,
-    /// What rules remember.
+    /// Events that rules need after a restart.
     pub remembered: VecDeque<Remembered>,
-    /// What the driver last told of recovery in that boot.
+    /// The driver's last recovery reports in this boot.
     pub told: BTreeMap<(Subject, Signal), f64>,
     /// The last record.
     pub seq: u64,
@@ -28,14 +27,13 @@ pub struct Fold {
     pub at: Option<Timestamp>,
     /// The boot in which it was written.
     pub boot: String,
-    /// How far the kernel log of that boot was read.
+    /// Kernel log cursor of that boot.
     pub kernel_seq: Option<u64>,
     /// Findings opened so far, by code.
     pub opened: BTreeMap<String, u64>,
 }
 
 impl Fold {
-    /// Takes the next record.
     pub fn apply(&mut self, record: &Record) {
         if record.boot != self.boot {
             self.told.clear();
@@ -92,7 +90,7 @@ impl Fold {
         }
     }
 
-    /// The record that stands for all that came before it.
+    /// The snapshot that replaces all earlier records.
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {
             findings: self.open.values().cloned().collect(),
@@ -103,7 +101,7 @@ impl Fold {
         }
     }
 
-    /// What the engine starts with.
+    /// The state that the engine restores.
     pub fn saved(&self) -> Saved {
         Saved {
             findings: self.open.values().cloned().collect(),
@@ -114,7 +112,7 @@ impl Fold {
         }
     }
 
-    /// How far the kernel log of this boot was read.
+    /// The kernel log cursor, if it is of this boot.
     pub fn kernel_cursor(&self, boot: &str) -> Option<u64> {
         self.kernel_seq.filter(|_| self.boot == boot)
     }

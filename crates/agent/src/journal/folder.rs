@@ -1,7 +1,7 @@
-//! The folder of the journal is the agent's alone.
+//! Takes exclusive ownership of the journal's directory.
 //!
-//! An agent may run as root, and its folder may be below `/tmp`: whoever can put a link in the place of a file there
-//! chooses what is written over.
+//! An agent may run as root with its directory below `/tmp`. A user who can replace a file there
+//! with a symlink chooses what the agent overwrites.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -11,23 +11,24 @@ use std::time::Duration;
 
 use super::{JournalError, lock, takes_nothing};
 
-/// Everybody who is neither the owner nor of the group may write.
+/// Write permission for users other than owner and group.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Takes the folder for this agent, if need be after so long; none: the disk takes nothing now.
+/// Takes the directory for this agent, waiting up to `patience`. `None` if the disk is full or
+/// read-only.
 pub(super) fn take(dir: &Path, patience: Duration) -> Result<Option<File>, JournalError> {
     let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
     match DirBuilder::new().recursive(true).mode(0o755).create(dir) {
         Err(err) if takes_nothing(&err) => return Ok(None),
         made => made.map_err(folder)?,
     }
-    // The link, where it is one, and what it leads to.
+    // Check the symlink itself, and its target.
     for meta in [fs::symlink_metadata(dir), fs::metadata(dir)] {
         if let Some(why) = stranger(&meta.map_err(folder)?, own_uid()) {
             return Err(JournalError::NotOwn { dir: dir.to_owned(), why });
         }
     }
-    // Its content is nobody's business, so that nothing is lost where it is something else.
+    // The lock file's content does not matter. Do not truncate it, in case it is something else.
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock"));
     let lock = match lock {
         Err(err) if takes_nothing(&err) => return Ok(None),
@@ -37,7 +38,7 @@ pub(super) fn take(dir: &Path, patience: Duration) -> Result<Option<File>, Journ
     Ok(Some(lock))
 }
 
-/// Makes a file anew, and never writes through a link that has its name.
+/// Creates a file. Never writes through a symlink of the same name.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -45,7 +46,7 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Who else could put files there.
+/// Why another user could place files there. `None` if the directory is safe.
 fn stranger(meta: &Metadata, own: Option<u32>) -> Option<String> {
     let owner = meta.uid();
     if owner != 0 && own.is_some_and(|own| own != owner) {
@@ -55,11 +56,11 @@ fn stranger(meta: &Metadata, own: Option<u32>) -> Option<String> {
     open.then(|| format!("everybody may write to it (mode {:o})", meta.mode() & 0o7777))
 }
 
-/// The user as whom files are made; none: the kernel does not say.
+/// The user that new files belong to. `None` if the kernel does not report it.
 fn own_uid() -> Option<u32> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    // Real, effective, saved, of the file system.
+    // Real, effective, saved, file system.
     ids.split_whitespace().nth(3)?.parse().ok()
 }
 
@@ -84,7 +85,7 @@ mod tests {
         );
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
         drop(take(&dir, Duration::ZERO).unwrap());
-        // A link of one's own is as good as the folder.
+        // The agent's own symlink is as safe as the directory.
         let link = folder.path().join("link");
         symlink(&dir, &link).unwrap();
         drop(take(&link, Duration::ZERO).unwrap());

@@ -1,4 +1,4 @@
-//! One agent a folder: who holds it, and how long the next one waits for it.
+//! One agent per directory: the lock, its holder, and the wait for it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::JournalError;
 
-/// An agent that was killed holds its lock until the kernel has taken down its last thread, which takes moments.
+/// A killed agent holds its lock until the kernel has ended its last thread, which takes moments.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the lock is tried meanwhile.
+/// Retry interval.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Where the kernel lists locks and their holders (`proc_locks(5)`).
+/// The kernel's list of locks and their holders (`proc_locks(5)`).
 const LOCKS: &str = "/proc/locks";
 
-/// Takes the lock, or says who has it after so long.
+/// Takes the lock, or reports its holder after `patience`.
 pub(super) fn hold(lock: &File, dir: &Path, patience: Duration) -> Result<(), JournalError> {
     let start = Instant::now();
     loop {
@@ -34,14 +34,15 @@ pub(super) fn hold(lock: &File, dir: &Path, patience: Duration) -> Result<(), Jo
     }
 }
 
-/// The process that holds the lock; none: it is not seen from here.
+/// The process that holds the lock. `None` if it is not visible from here.
 fn holder(lock: &File) -> Option<u32> {
     let inode = lock.metadata().ok()?.ino();
     holder_of(inode, &fs::read_to_string(LOCKS).ok()?)
 }
 
-/// Of lines such as `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF` the only one of this inode. The device is not
-/// compared: btrfs gives files another one than its locks.
+/// Finds the only line of this inode, such as
+/// `1: FLOCK  ADVISORY  WRITE 22477 fe:00:6480019 0 EOF`. Does not compare the device: btrfs
+/// reports different ones for files and locks.
 fn holder_of(inode: u64, locks: &str) -> Option<u32> {
     let mut holders = locks.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -53,7 +54,7 @@ fn holder_of(inode: u64, locks: &str) -> Option<u32> {
     holders.next().is_none().then_some(holder)
 }
 
-/// ` (pid 4711)`, where it is known.
+/// ` (pid 4711)`, or empty if unknown.
 pub(super) fn named(pid: Option<u32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }

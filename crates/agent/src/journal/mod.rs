@@ -1,13 +1,13 @@
-//! The journal: what was decided, on disk before anybody is told.
+//! The journal: decisions are on disk before they are reported.
 //!
 //! ```text
-//! Decision ─ note ─> waiting records ─ flush ─> write ─ fsync ─> durable Fold ─> published state, sink
-//!                        │ disk full: they wait (bounded: the oldest are merged), retried each second
+//! Decision ─ note ─> waiting records ─ flush ─> write ─ fsync ─> durable Fold ─> Published, sink
+//!                        │ disk full: they wait (bounded by merging), with a retry each second
 //! open ─ fold of all segments ─> Fold ─> Engine::restore, kernel log cursor
 //! ```
 //!
-//! Segments are append-only JSON lines. Each begins with a snapshot, so that the ones before it can be
-//! deleted when they are too old or too many. A torn last line is cut; a damaged one is skipped and counted.
+//! Segments are append-only JSON lines. Each begins with a snapshot, so that retention can delete
+//! the earlier ones. A torn last line is truncated; a damaged one is skipped and counted.
 
 mod fold;
 mod folder;
@@ -40,52 +40,51 @@ use reading::{Read, read};
 use segment::Segment;
 use waiting::Waiting;
 
-/// Segments that the bound in bytes is cut into: retention goes by whole ones.
+/// The byte limit is split into this many segments: retention deletes whole segments.
 const SEGMENTS: u64 = 8;
-/// However small the bound is, a segment holds a snapshot and some changes.
+/// Minimum segment size, so that a segment holds a snapshot and some changes even with a small
+/// limit.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// Segments end at least this often, so that retention in days has something to go by.
+/// Maximum age of the open segment, so that retention by days has segments to delete.
 const SEGMENT_AGE_MAX: SignedDuration = SignedDuration::from_hours(24);
 
-/// Why there is no journal.
+/// Why the journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The folder cannot be used.
     #[error("failed to use the state folder `{}`", dir.display())]
     Folder {
         dir: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// Somebody else has it.
+    /// Another agent holds the lock.
     #[error("another agent{} uses the state folder `{}`", lock::named(*pid), dir.display())]
     InUse {
         dir: PathBuf,
-        /// Who, where it is seen from here.
+        /// `None` if it is not visible from here.
         pid: Option<u32>,
     },
-    /// Somebody else could put files of theirs in the place of the agent's.
+    /// Another user could replace the agent's files.
     #[error("the state folder `{}` is not the agent's own: {why}", dir.display())]
     NotOwn {
         dir: PathBuf,
-        /// Whose it is, or who may write to it.
+        /// The owner, or who may write to it.
         why: String,
     },
-    /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
     Newer {
         path: PathBuf,
-        /// Of the form.
+        /// Version of the format.
         version: u32,
     },
 }
 
-/// What was found when the journal was read.
+/// Damage found while reading the journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Lines that are no records and were skipped.
+    /// Lines that did not parse and were skipped.
     pub damaged_lines: u64,
-    /// Bytes of a torn last line that were cut.
+    /// Bytes of a torn last line that were truncated.
     pub torn_bytes: u64,
 }
 
@@ -93,31 +92,32 @@ pub struct Recovery {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// Held as long as the journal is. Neither is there while the disk takes nothing, not even a lock.
+    /// Held while the journal is open. Both are `None` while the disk refuses even a lock file.
     lock: Option<File>,
     file: Option<File>,
-    /// The last one is written to.
+    /// The last one is open for writing.
     segments: Vec<Segment>,
     retention: Retention,
     durable: Fold,
-    /// The last record, with what waits.
+    /// The last record, including those waiting.
     seq: u64,
     waiting: Waiting,
-    /// A write failed half way: what is after the last good byte has to go first.
+    /// A write failed midway: truncate to the last good byte first.
     dirty: bool,
     recovery: Recovery,
-    /// The wall clock may be wrong: nothing is too old by it.
+    /// The wall clock may be wrong: do not expire segments by age.
     clock_doubted: bool,
-    /// Bytes from which on a segment is worth another try, where the state was too large to begin a new one.
+    /// Segment size at which to retry rotation, after a snapshot was too large.
     rotate_from: u64,
 }
 
 impl Journal {
-    /// Opens the journal and folds what it holds.
+    /// Opens the journal and folds its records.
     pub fn open(dir: &Path, retention: Retention) -> Result<Self, JournalError> {
         let lock = take(dir, lock::PATIENCE)?;
         let Read { fold, mut segments, recovery } = match read(dir, |_| ()) {
-            // Nobody could make it: the disk takes nothing, and there is nothing to read.
+            // The directory could not be created because the disk refuses writes. There is nothing
+            // to read.
             Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
                 Read::default()
             }
@@ -148,7 +148,7 @@ impl Journal {
         }
     }
 
-    /// Whether it could be opened for writing; otherwise every flush tries again.
+    /// Whether it is open for writing. If not, every flush retries.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
@@ -158,7 +158,7 @@ impl Journal {
         &self.durable
     }
 
-    /// Shows every record that is on disk, oldest first.
+    /// Passes every record on disk to `each`, oldest first.
     pub fn each(&self, each: impl FnMut(&Record)) -> Result<(), JournalError> {
         match read(&self.dir, each) {
             Err(JournalError::Folder { err, .. }) if self.lock.is_none() && not_found(&err) => {
@@ -168,33 +168,32 @@ impl Journal {
         }
     }
 
-    /// What was found when it was opened.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// Bytes of all segments.
+    /// Total size of all segments.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Records that wait for the disk.
+    /// Records not yet on disk.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// New bounds.
+    /// Sets new retention limits.
     pub fn retain(&mut self, retention: Retention) {
         self.retention = retention;
     }
 
-    /// Whether the wall clock was set just now. A step into the future must not make all of the history too old before
-    /// somebody can take it back.
+    /// Sets whether the wall clock stepped recently. A step into the future must not expire the
+    /// whole history before it can be corrected.
     pub fn doubt_clock(&mut self, doubted: bool) {
         self.clock_doubted = doubted;
     }
 
-    /// Notes a decision. It is on disk only after [`Self::flush`].
+    /// Adds a decision. It is on disk only after [`Self::flush`].
     pub fn note(
         &mut self,
         at: Timestamp,
@@ -219,7 +218,7 @@ impl Journal {
         self.waiting.push(record);
     }
 
-    /// Writes what waits and brings it to disk. Gives the records that are on disk now and were not before.
+    /// Writes and syncs the waiting records. Returns those that are newly on disk.
     pub fn flush(&mut self, now: Timestamp, crash: &Failpoint) -> io::Result<Vec<Record>> {
         if self.waiting.is_empty() {
             return Ok(Vec::new());
@@ -263,7 +262,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Lets every write fail as on a full disk, or no longer.
+    /// For tests: makes writes fail as on a full disk.
     #[cfg(test)]
     pub(crate) fn fill_disk(&mut self, full: bool) {
         let last = self.segments.last().map_or(1, |segment| segment.number);
@@ -272,7 +271,7 @@ impl Journal {
         self.file = Some(file.expect("both are there"));
     }
 
-    /// Opens what is not open, and cuts off what a write that failed or was cut short has left behind.
+    /// Opens what is not open, and truncates what a failed or partial write left behind.
     fn mend(&mut self) -> io::Result<()> {
         if self.lock.is_none() {
             let taken =
@@ -295,16 +294,16 @@ impl Journal {
 
     fn is_segment_full(&self, now: Timestamp) -> bool {
         let Some(segment) = self.segments.last() else { return true };
-        // A state that is large next to the bound must not be written whole with every record.
+        // A snapshot that is large relative to the limit must not be rewritten with every record.
         let state = segment.snapshot_bytes.unwrap_or(0);
         let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).max(2 * state);
         let old = segment.first.is_some_and(|first| now.duration_since(first) > SEGMENT_AGE_MAX);
-        // The very first one needs no snapshot: there is nothing before it.
+        // The first segment needs no snapshot: there is nothing before it.
         let bare = segment.snapshot_bytes.is_none() && segment.number > 1;
         (segment.bytes >= most || old || bare) && segment.bytes >= self.rotate_from
     }
 
-    /// Begins a new segment with the whole state.
+    /// Starts a new segment with a snapshot.
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let number = self.segments.last().map_or(1, |segment| segment.number + 1);
         let path = segment::path(&self.dir, number);
@@ -322,20 +321,21 @@ impl Journal {
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
         if line.len() > segment::LINE_BYTES_MAX {
-            // Nobody could read it: the history grows instead, until the state is smaller.
+            // A reader would reject the line. Let the segment grow until the state is smaller.
             tracing::warn!(bytes = line.len(), "the state is too large to begin a segment with");
             self.rotate_from =
                 self.segments.last().map_or(0, |last| last.bytes) + line.len() as u64;
             return Ok(());
         }
         self.rotate_from = 0;
-        // Under another name until it is whole, so that no segment ever lacks its snapshot.
+        // Write under a temporary name, so that no segment ever lacks its snapshot.
         let part = path.with_extension("part");
         let mut file = folder::create(&part)?;
         file.write_all(&line)?;
         file.sync_all()?;
         fs::rename(&part, &path)?;
-        // From here on it stands for all before it: nothing may be written to those any more, whatever fails now.
+        // The new segment now supersedes all earlier ones. Never write to those again, even if a
+        // later step fails.
         self.segments.push(Segment {
             number,
             bytes: line.len() as u64,
@@ -347,13 +347,12 @@ impl Journal {
         self.mend()
     }
 
-    /// Deletes closed segments that are too old or too many. What cannot be deleted is tried again
-    /// with the next record. Age is measured at the last record before this one: of a clock that jumped between the two
-    /// nothing is known yet.
+    /// Deletes closed segments beyond the age or size limit. Failed deletions are retried with the
+    /// next record. Age counts from the previous record: the clock may have jumped since.
     fn forget(&mut self, now: Timestamp) {
         let most =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
-        // A segment whose snapshot is damaged rests on the one before it, and goes with it.
+        // A segment with a damaged snapshot depends on the one before it. Delete them together.
         while let Some(next) =
             self.segments.iter().skip(1).position(|later| later.snapshot_bytes.is_some())
         {
@@ -377,8 +376,8 @@ impl Journal {
     }
 }
 
-/// Whether a disk refuses for a reason that passes, or that the agent is there to tell of: it is full, or fell back to
-/// read-only. An agent that would not start then could not say so.
+/// Whether the disk refuses writes for a reason that may pass, or that the agent has to report: it
+/// is full or read-only. An agent that refused to start could not report it.
 fn takes_nothing(err: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)

@@ -1,11 +1,10 @@
-//! Folds what a folder holds.
+//! Reads and folds the journal's directory.
 
 use std::path::Path;
 
 use super::segment::{self, Segment};
 use super::{Fold, JournalError, Record, Recovery, not_found};
 
-/// What a folder holds.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) fold: Fold,
@@ -13,7 +12,7 @@ pub(super) struct Read {
     pub(super) recovery: Recovery,
 }
 
-/// Folds a journal without taking it: for somebody who only looks.
+/// Folds a journal without locking it, for read-only use.
 pub fn look(dir: &Path) -> Result<(Fold, Recovery), JournalError> {
     let Read { fold, recovery, .. } = read(dir, |_| ())?;
     Ok((fold, recovery))
@@ -31,7 +30,7 @@ pub(super) fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, Jo
         });
         let read = match read {
             Ok(read) => read,
-            // Deleted since it was listed: a newer snapshot stands for it.
+            // Deleted since it was listed: a newer snapshot supersedes it.
             Err(err) if not_found(&err) => continue,
             Err(err) => return Err(folder(err)),
         };
@@ -39,7 +38,7 @@ pub(super) fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, Jo
             return Err(JournalError::Newer { path, version });
         }
         seen.recovery.damaged_lines += read.damaged;
-        // Only the last segment can end in the middle of a write; elsewhere it is damage.
+        // Only the last segment can end in a partial write; in others it is damage.
         seen.recovery.damaged_lines += u64::from(seen.recovery.torn_bytes > 0);
         seen.recovery.torn_bytes = read.torn_bytes;
         seen.segments.push(Segment {

@@ -1,4 +1,4 @@
-//! The files of the journal: `findings-000001.jsonl` and so on.
+//! The journal's files: `findings-000001.jsonl` and so on.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -8,10 +8,9 @@ use jiff::Timestamp;
 
 use super::record::{Record, VERSION, is_readable};
 
-/// No record comes near: a decision changes hundreds of findings of a few kilobytes at the very most.
+/// Sanity limit. A decision changes at most hundreds of findings of a few kilobytes each.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 
-/// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) number: u64,
@@ -20,27 +19,28 @@ pub(super) struct Segment {
     pub(super) first: Option<Timestamp>,
     /// When its last record was written.
     pub(super) last: Option<Timestamp>,
-    /// Bytes of the whole state that it begins with, so that those before it can go; none: it does not.
+    /// Size of the snapshot at its start, which makes earlier segments deletable. `None` if it has
+    /// none.
     pub(super) snapshot_bytes: Option<u64>,
 }
 
 impl Segment {
-    /// One that nothing was written to yet.
+    /// A segment without records.
     pub(super) fn empty(number: u64) -> Self {
         Self { number, bytes: 0, first: None, last: None, snapshot_bytes: None }
     }
 }
 
-/// What reading a segment came to.
+/// The result of reading a segment.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSegment {
-    /// Bytes up to the end of the last whole line.
+    /// Bytes up to the end of the last complete line.
     pub(super) whole_bytes: u64,
-    /// Bytes after it: a line that was being written when the process ended.
+    /// Bytes after that: a line that was being written when the process ended.
     pub(super) torn_bytes: u64,
-    /// Lines that are no records.
+    /// Lines that did not parse.
     pub(super) damaged: u64,
-    /// A record of a newer version was met.
+    /// Version of a record that is too new, if there was one.
     pub(super) newer: Option<u32>,
     pub(super) first: Option<Timestamp>,
     pub(super) last: Option<Timestamp>,
@@ -51,7 +51,7 @@ pub(crate) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("findings-{number:06}.jsonl"))
 }
 
-/// The numbers of the segments, in order.
+/// Segment numbers in order.
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -104,7 +104,7 @@ pub(crate) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<Read
     }
 }
 
-/// Reads a line, keeping no more of it than a record can have; gives its whole length.
+/// Reads a line, keeping at most `LINE_BYTES_MAX` bytes. Returns its full length.
 pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     let mut length = 0_u64;
     loop {
@@ -125,12 +125,12 @@ pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Re
     }
 }
 
-/// Opens a segment for appending; makes it where there is none.
+/// Opens a segment for appending, creating it if needed.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// A new name in a folder is on disk only when the folder is.
+/// A new directory entry is durable only once the directory is synced.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

@@ -1,13 +1,13 @@
-//! A file of changes for shippers: every change that is on disk, exactly once.
+//! A file of changes for log shippers: every durable change, exactly once.
 //!
 //! ```text
-//! {"v":1,"start":41}                                                what follows begins after record 41
+//! {"v":1,"start":41}                                                  starts after record 41
 //! {"v":1,"seq":42,"n":1,"of":2,"at":"...","change":{"opened":{...}}}
 //! ```
 //!
-//! The last line says how far the journal was passed on. What the journal has beyond it is written when the
-//! agent starts; a torn last line is cut first. Whoever rotates the file sends SIGHUP afterwards. A file that names a record
-//! which the journal does not have is of a journal that is gone: its records begin anew behind another `start`.
+//! The last line is the cursor into the journal. At startup the agent truncates a torn last line
+//! and writes what the journal has beyond the cursor. After log rotation, send SIGHUP. A file that
+//! names a record which the journal lacks belongs to a deleted journal: a new `start` line follows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,29 +19,26 @@ use serde::{Deserialize, Serialize};
 
 use super::record::Record;
 
-/// The version of the form of its lines.
+/// Version of the line format.
 const VERSION: u32 = 1;
 
-/// What a file begins with, up to the number.
+/// Prefix of the first line, up to the number.
 const START: &str = "{\"v\":1,\"start\":";
 
-/// A line is one change; findings have a few kilobytes.
+/// How much of the end to read. A line is one change, and findings have a few kilobytes.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// Why the sink takes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// It cannot be opened.
     #[error("failed to open the sink `{}`", path.display())]
     Open {
         path: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// Something else is in it.
+    /// The file has other content.
     #[error("`{}` is not empty and no sink's: nothing was changed in it", path.display())]
     Foreign { path: PathBuf },
-    /// It cannot be written.
     #[error("failed to write to the sink `{}`", path.display())]
     Write {
         path: PathBuf,
@@ -50,7 +47,7 @@ pub enum SinkError {
     },
 }
 
-/// How far the journal was passed on: a record, and changes of it.
+/// Cursor: a record, and the number of its changes already written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Place {
     seq: u64,
@@ -67,7 +64,6 @@ struct Line<'c> {
     change: &'c Change,
 }
 
-/// The sink.
 #[derive(Debug)]
 pub struct Sink {
     path: PathBuf,
@@ -78,8 +74,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens the file for a journal whose last record is `last`. One that is new, or of another journal, begins after record
-    /// `from`.
+    /// Opens the file for a journal whose last record is `last`. A new file, or one of another
+    /// journal, starts after record `from`.
     pub fn open(path: &Path, from: u64, last: u64) -> Result<Self, SinkError> {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
         let mut file =
@@ -106,7 +102,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Whether the file at the path is still the one that is open.
+    /// Whether the path now names another file.
     pub fn was_moved(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
@@ -114,18 +110,18 @@ impl Sink {
         open != std::fs::metadata(&self.path).as_ref().map(id).ok()
     }
 
-    /// A file that takes nothing any more.
+    /// For tests: makes writes fail.
     #[cfg(test)]
     pub(crate) fn break_file(&mut self) {
         self.file = File::open(&self.path).expect("it was open");
     }
 
-    /// The last record of which something was passed on.
+    /// The last record that was at least partly written.
     pub fn seq(&self) -> u64 {
         self.place.seq
     }
 
-    /// Passes a record on, but for what was passed on before.
+    /// Writes a record, except for changes already written.
     pub fn pass(&mut self, record: &Record) -> Result<(), SinkError> {
         let mut bytes = Vec::new();
         let mut place = self.place;
@@ -167,13 +163,13 @@ impl Sink {
     }
 }
 
-/// How a file ends.
+/// The end of a file.
 struct Tail {
-    /// Bytes up to the end of the last whole line.
+    /// Bytes up to the end of the last complete line.
     bytes: u64,
-    /// The place that it names.
+    /// The cursor in that line.
     place: Option<Place>,
-    /// Whether it is a sink's, be it one that ended in its very first line.
+    /// Whether it is a sink file, even one torn in its first line.
     is_ours: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What survives.
+//! Durability of the journal.
 
 use std::fs::OpenOptions;
 
@@ -81,7 +81,7 @@ fn what_the_driver_told_is_there_again_in_the_same_boot() {
     };
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
-    // Every write to this device fails: the records are merged.
+    // Every write to this device fails, so records are merged.
     let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
     write(&mut journal, 1, 1, Vec::new());
     let good = journal.file.replace(full);
@@ -167,11 +167,11 @@ fn the_form_of_version_1_reads() {
     assert_eq!(recovery, Recovery::default());
     assert_eq!(fold.open[&7].count, 3);
     assert_eq!(fold.kernel_cursor("2b4c"), Some(912));
-    // What NVML reported was a line of the kernel log then.
+    // In that version an Xid from NVML was a kernel log line.
     assert!(
         matches!(&fold.open[&8].evidence[..], [Evidence::Kernel { line, .. }] if !line.is_empty())
     );
-    // An agent that goes on with it writes its own version behind it.
+    // An agent that continues the journal appends its own version.
     let mut journal = open(folder.path());
     journal.note(at(1), "2b4c", None, vec![Change::Opened(finding(9, 1))], Vec::new(), Vec::new());
     journal.flush(at(1), &Failpoint::default()).unwrap();
@@ -221,7 +221,7 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
     assert_eq!(journal.durable(), &durable);
     assert_eq!(durable.open.len(), 41);
-    // Three months later all but the newest are too old.
+    // Three months later all but the newest have expired.
     let later = 91 * 86_400;
     write(&mut journal, later, 1, vec![Change::Updated(finding(2, 1))]);
     write(&mut journal, later + 100 * 86_400, 1, vec![Change::Updated(finding(2, 2))]);
@@ -236,7 +236,7 @@ fn a_segment_that_was_begun_and_could_not_be_opened_is_gone_on_with() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
-    // Whatever fails after the new name is there: here the lock, which is asked for again.
+    // A failure after the rename: here the lock, which is requested again.
     let lock = journal.lock.take();
     assert!(journal.rotate(at(2)).is_err());
     assert!(segment::path(folder.path(), 2).exists());
@@ -311,7 +311,7 @@ fn a_disk_that_takes_nothing_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
-    // Every write to this device fails as a full disk does.
+    // Every write to this device fails as on a full disk.
     let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
     let good = journal.file.replace(full);
     for turn in 0..5000 {
@@ -353,7 +353,7 @@ fn a_disk_that_takes_nothing_at_the_start_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
-    // As it is when even a lock cannot be made.
+    // As when even the lock file cannot be created.
     (journal.lock, journal.file) = (None, None);
     assert!(!journal.is_open());
     write(&mut journal, 2, 2, vec![Change::Opened(finding(2, 1))]);
@@ -413,7 +413,7 @@ fn a_file_that_is_no_sink_is_left_as_it_is() {
         assert!(matches!(err, SinkError::Foreign { .. }), "{err}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
-    // One that was cut in its first line is one.
+    // A file torn in its first line counts as a sink.
     let first = "{\"v\":1,\"start\":1}\n";
     for cut in 0..=first.len() {
         fs::write(&path, &first[..cut]).unwrap();

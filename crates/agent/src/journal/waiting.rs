@@ -1,4 +1,4 @@
-//! Records that are not on disk yet. While the disk takes none they are merged, so that memory is bounded.
+//! Records not yet on disk. While writes fail they are merged, so that memory is bounded.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use farrier_fleet::health::{Change, LastTold};
 
 use super::record::Record;
 
-/// Records that may wait one by one.
+/// Maximum records before they are merged.
 const RECORDS_MAX: usize = 1000;
 
-/// Bytes that a record which stands for many may have: far below what a reader takes as a line.
+/// Maximum size of a merged record: far below a reader's line limit.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Changes that may wait in all; beyond it, findings that came and went unseen are forgotten.
+/// Maximum waiting changes. Beyond it, findings that opened and cleared meanwhile are dropped.
 const CHANGES_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]
@@ -44,8 +44,8 @@ impl Waiting {
         }
     }
 
-    /// One record for all of them, or a few where it would be a very long line: every opening and clearing stays, of
-    /// updates the last of each finding.
+    /// Merges all records into one, or a few if the line would be very long. Keeps every opening
+    /// and clearing, and the last update of each finding.
     fn merge(&mut self) {
         let Some(mut merged) = self.records.pop() else { return };
         let mut changes = Vec::new();
@@ -55,7 +55,7 @@ impl Waiting {
         for record in self.records.drain(..) {
             changes.extend(record.changes);
             remembered.extend(record.remembered);
-            // What was told in another boot tells nothing of this one.
+            // The driver's reports of another boot do not apply to this one.
             if record.boot == merged.boot {
                 told.extend(record.told.into_iter().map(|it| (key(&it), it)));
             }
@@ -70,8 +70,9 @@ impl Waiting {
     }
 }
 
-/// Cuts a record. The pieces have the numbers of the records that were merged, of which there are far more. Only the last
-/// has the place in the kernel log: whoever has not read all of them reads the log again rather than miss a line.
+/// Splits a record. The pieces reuse sequence numbers of the merged records, of which there are far
+/// more. Only the last piece has the kernel log cursor: after a partial write the log is read again
+/// rather than a line missed.
 fn pieces(whole: Record) -> Vec<Record> {
     let bare = Record {
         kernel_seq: None,
@@ -127,7 +128,7 @@ fn last_updates(changes: Vec<Change>) -> Vec<Change> {
     numbered.filter(|(at, change)| keep(*at, change)).map(|(_, change)| change).collect()
 }
 
-/// Drops findings that both opened and cleared while nothing could be written, oldest first.
+/// Drops findings that both opened and cleared while writes failed, oldest first.
 fn bounded(changes: Vec<Change>) -> Vec<Change> {
     let mut excess = changes.len().saturating_sub(CHANGES_MAX);
     if excess == 0 {

@@ -1,4 +1,4 @@
-//! What collectors said, put into a batch.
+//! Turns collector messages into a batch for the rule engine.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Where the kernel log does not tell of an Xid NVML is the only one who does.
+    /// Adds the Xids that only NVML reported and that the kernel log is not going to report.
     pub(super) fn take_told(&mut self, now: Moment, batch: &mut Batch) {
         let log = match &self.own.kernel_log {
             KernelLogState::Untried => Log::Untried,
@@ -80,7 +80,7 @@ impl HealthMonitor {
                 continue;
             };
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-            // One that has left the list has its name all the same.
+            // A GPU that left the list has no address or index here, but keeps its UUID.
             let identity = inventory.iter().find(|it| it.uuid == gpu);
             let pci = identity.and_then(|it| it.pci.as_deref());
             let xid = NvmlXid { code, gpu, index: identity.map(|it| it.index) };
@@ -112,7 +112,7 @@ impl HealthMonitor {
             }
             KernelLog::CaughtUp => self.own.kernel_log = KernelLogState::Read,
         }
-        // What is listed now is what the engine will know when it judges the line.
+        // Use the inventory of this batch: the engine applies it before it evaluates the line.
         let listed = batch.inventory.as_deref().unwrap_or_default();
         let at = |address: &str| {
             let listed = listed.iter().find(|gpu| gpu.stands_at(address));
@@ -125,7 +125,7 @@ impl HealthMonitor {
         }
     }
 
-    /// With every turn: what is written now must not be judged by a clock that jumped since the last tick.
+    /// Runs every turn: a write must not use a clock that jumped since the last tick.
     pub(super) fn look_at_clock(&mut self, now: Moment) {
         if let Some(step_s) = self.own.compare_clocks(now) {
             tracing::warn!(step_s, "the wall clock was set");
@@ -145,7 +145,7 @@ impl HealthMonitor {
         batch.samples.extend(self.own.samples(now));
     }
 
-    /// A person has repaired the node: what waited for a part is over.
+    /// A manual repair ends findings that waited for a replacement part.
     fn take_repair(&mut self, now: Moment, note: &RepairNote) {
         if self.repaired.replace(note.at) == Some(note.at) {
             return;

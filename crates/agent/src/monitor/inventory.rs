@@ -1,6 +1,6 @@
-//! Which GPU stood where, for an agent that starts while NVML does not answer: the kernel log names addresses, and a
-//! fault must be found on the GPU on which it was found before. Who reads the status goes by numbers, so that a GPU
-//! that is no longer listed keeps the one it had.
+//! GPU identities by PCI address, persisted for an agent that starts while NVML does not answer.
+//! The kernel log names PCI addresses, and a fault must map to the same GPU as before. Status
+//! output uses indices, so a GPU that is no longer listed keeps its index.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use farrier_fleet::health::{GpuIdentity, GpuUuid};
 use serde::{Deserialize, Serialize};
 
-/// The version of the file's form.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// GPUs that were listed once and are not now: no node has more, and replaced ones need no name for ever.
+/// Maximum GPUs remembered after they left the list. No node has more, and replaced GPUs need not
+/// be remembered forever.
 const GONE_MAX: usize = 32;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,15 +20,15 @@ struct Form {
     v: u32,
     boot: String,
     gpus: Vec<GpuIdentity>,
-    /// Listed once and not now.
+    /// Listed once, but not now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<GpuIdentity>,
-    /// Those of them that left the list in this boot.
+    /// Those of `gone` that left the list during this boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left: Vec<GpuUuid>,
 }
 
-/// The GPUs as they were last counted in this boot. A file that is lost or damaged costs no more than the names.
+/// The GPUs as last enumerated in this boot. Losing the file loses only the identities.
 #[derive(Debug)]
 pub struct Inventory {
     path: PathBuf,
@@ -38,7 +39,8 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Reads what was kept in this boot; of an earlier one only the names are left.
+    /// Reads the file. From an earlier boot, only the identities are kept: addresses may have
+    /// changed.
     pub fn open(state_dir: &Path, boot: &str) -> Self {
         let mut kept = Self::last(state_dir);
         if kept.boot != boot {
@@ -50,7 +52,7 @@ impl Inventory {
         kept
     }
 
-    /// Reads what was kept last, in whatever boot.
+    /// Reads the file, whichever boot wrote it.
     pub fn last(state_dir: &Path) -> Self {
         let path = state_dir.join("inventory.json");
         let kept =
@@ -61,22 +63,23 @@ impl Inventory {
         Self { path, boot, gpus, gone, left }
     }
 
-    /// The GPUs; empty: none are known.
+    /// Empty if no GPUs are known.
     pub fn gpus(&self) -> &[GpuIdentity] {
         &self.gpus
     }
 
-    /// Those that were listed once and are not now.
+    /// GPUs that were listed once, but are not now.
     pub fn gone(&self) -> &[GpuIdentity] {
         &self.gone
     }
 
-    /// Those that left the list in this boot: nothing else stands where they do, as far as is known.
+    /// GPUs that left the list during this boot. As far as is known, their addresses are still
+    /// theirs.
     pub fn left(&self) -> Vec<GpuIdentity> {
         self.gone.iter().filter(|gpu| self.left.contains(&gpu.uuid)).cloned().collect()
     }
 
-    /// Keeps what was counted, where it is something new.
+    /// Stores the enumerated GPUs if they changed.
     pub(super) fn keep(&mut self, gpus: &[GpuIdentity]) {
         if gpus.is_empty() || self.gpus == gpus {
             return;
@@ -95,7 +98,7 @@ impl Inventory {
         }
     }
 
-    /// Those of before that are not listed now are gone, the newest last.
+    /// Moves GPUs that are no longer listed to `gone`, newest last.
     fn retire(&mut self, before: Vec<GpuIdentity>) {
         let is_in =
             |list: &[GpuIdentity], gpu: &GpuIdentity| list.iter().any(|it| it.uuid == gpu.uuid);
@@ -134,7 +137,7 @@ mod tests {
         let inventory = Inventory::open(folder.path(), "first");
         assert_eq!((inventory.gpus(), inventory.gone()), (&[gpu(0), gpu(2)][..], &[gpu(1)][..]));
         assert_eq!(inventory.left(), [gpu(1)]);
-        // Where they stand now is not known before NVML says it.
+        // Their current addresses are unknown until NVML answers.
         let mut inventory = Inventory::open(folder.path(), "second");
         assert_eq!((inventory.gpus(), inventory.gone()), (&[][..], &[gpu(1), gpu(0), gpu(2)][..]));
         assert_eq!(inventory.left(), []);

@@ -1,4 +1,5 @@
-//! The kernel log: records in, events out, and a place to go on from that loses none and doubles none.
+//! The kernel log: records in, events out, and a cursor from which to resume with no event lost or
+//! duplicated.
 
 use std::collections::VecDeque;
 
@@ -7,28 +8,28 @@ use farrier_facts::xid::XidFacts;
 use farrier_fleet::health::{EventSource, KernelEvent, Moment};
 use jiff::{SignedDuration, Timestamp};
 
-/// A message has at most nine lines (`farrier_facts::decode`), so that its first one is among these.
+/// A message has at most nine lines (`farrier_facts::decode`), so its first line is among these.
 const LINES_KEPT: usize = 32;
 
-/// Of a line so much stands in a finding: the driver's own are shorter.
+/// Maximum length of a line in a finding. The driver's own lines are shorter.
 const SHOWN_CHARS: usize = 400;
 
-/// How long the rest of a message may take: lines of one message are printed within milliseconds.
+/// How long to wait for the rest of a multi-line message. The kernel prints the lines of one
+/// message within milliseconds.
 const WAIT_MS: i64 = 1000;
 
-/// Follows the log.
 #[derive(Debug)]
 pub(super) struct KernelReader {
     decoder: Decoder<'static>,
     boot: String,
-    /// When the node started, where the log's clock is not the agent's own.
+    /// Boot time of the node, if the log's clock is not the agent's own.
     started: Option<Timestamp>,
-    /// The last lines.
+    /// The most recent lines.
     lines: VecDeque<Line>,
-    /// The last record before the first that is kept.
+    /// The last record before the first one in `lines`.
     before: Option<u64>,
     fed_ms: i64,
-    /// Records so far.
+    /// Records read so far.
     pub(super) records: u64,
 }
 
@@ -58,7 +59,6 @@ impl KernelReader {
         }
     }
 
-    /// Takes a record.
     pub(super) fn record(
         &mut self,
         now: Moment,
@@ -71,7 +71,7 @@ impl KernelReader {
         self.fed_ms = now.steady_ms;
         let mut line = Vec::with_capacity(text.len() + 1);
         for byte in text {
-            // One record is one line: a newline in it is written as syslog does.
+            // One record is one line: escape a newline as syslog does.
             match byte {
                 b'\n' => line.extend_from_slice(b"\\n"),
                 byte => line.push(*byte),
@@ -89,7 +89,7 @@ impl KernelReader {
         events.extend(found.into_iter().map(|event| self.event(now, event)));
     }
 
-    /// Gives out a message whose end does not come.
+    /// Emits a message that is still incomplete after the wait.
     pub(super) fn settle(&mut self, now: Moment, events: &mut Vec<KernelEvent>) {
         if self.decoder.pending_since_line().is_some() && now.steady_ms - self.fed_ms >= WAIT_MS {
             let mut found = Vec::new();
@@ -98,7 +98,7 @@ impl KernelReader {
         }
     }
 
-    /// The last record of which everything was given out.
+    /// The last record whose events have all been emitted.
     pub(super) fn cursor(&self) -> Option<u64> {
         let Some(waits) = self.decoder.pending_since_line() else {
             return self.lines.back().map(|line| line.seq).or(self.before);
@@ -115,7 +115,8 @@ impl KernelReader {
         KernelEvent { event, source, boot: self.boot.clone(), at }
     }
 
-    /// When it was printed. The log's clock may be ahead of ours by a little; nothing is in the future.
+    /// When a record was printed. The log's clock may run slightly ahead of ours, so the result is
+    /// clamped to now.
     fn moment(&self, now: Moment, since_boot_us: u64) -> Moment {
         let printed_ms = i64::try_from(since_boot_us / 1000).unwrap_or(i64::MAX);
         let ago_ms = match self.started {

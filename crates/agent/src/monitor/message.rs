@@ -1,4 +1,4 @@
-//! What reaches the brain.
+//! Messages to the health monitor.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,29 +13,26 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, ConfigError, Tiers, duration};
 use crate::orders::RepairNote;
 
-/// One of those who look. Each tier is one: a tier that stands still is seen.
+/// A source of readings. Each tier counts separately, so that a stalled tier is visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Collector {
-    /// NVML, what is cheap and changes quickly.
+    /// NVML signals that are cheap and change quickly.
     NvmlFast,
-    /// NVML, most signals.
+    /// Most NVML signals.
     NvmlMedium,
-    /// NVML, what is costly or changes seldom.
+    /// NVML signals that are costly or change seldom.
     NvmlSlow,
-    /// NVML, what hardly ever changes.
+    /// NVML signals that hardly ever change.
     NvmlRare,
-    /// The host's files, as for NVML.
+    /// Host files, with the same tiers as NVML.
     HostFast,
-    /// The host's files.
     HostMedium,
-    /// The host's files.
     HostSlow,
-    /// The host's files.
     HostRare,
-    /// The kernel log: it says that it is there also while the log is quiet.
+    /// The kernel log. Sends a heartbeat while the log is quiet.
     Kernel,
-    /// The node's check.
+    /// The coherence check of the node.
     Check,
 }
 
@@ -53,12 +50,13 @@ impl Collector {
         Self::Check,
     ];
 
-    /// How often the one that reads the kernel log says that it is there.
+    /// Heartbeat interval of the kernel log reader.
     pub const KERNEL_PERIOD: Duration = Duration::from_secs(10);
-    /// How often the check looks whether it is due.
+    /// How often the check tests whether it is due.
     pub const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
-    /// How often it looks. NVML's tiers go by what its calls cost, and are not configured.
+    /// The collector's period. NVML tiers follow the measured cost of their calls, and are not
+    /// configurable.
     pub fn period(self, tiers: &Tiers) -> Duration {
         match self {
             Self::NvmlFast => watch::Tier::Fast.period(),
@@ -73,7 +71,6 @@ impl Collector {
         }
     }
 
-    /// Whether it goes by NVML.
     pub fn is_nvml(self) -> bool {
         matches!(self, Self::NvmlFast | Self::NvmlMedium | Self::NvmlSlow | Self::NvmlRare)
     }
@@ -96,63 +93,57 @@ impl fmt::Display for Collector {
     }
 }
 
-/// A process on a GPU and to whom it belongs.
+/// A process on a GPU and its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// The GPU.
     pub gpu: GpuUuid,
-    /// The process.
     pub pid: u32,
-    /// Its command, where it can be read.
+    /// `None` if it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Memory that it uses there.
+    /// GPU memory that the process uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// `pod`, `slurm-job`, `unit`, or none where it is not known.
+    /// `pod`, `slurm-job` or `unit`. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The pod's UID, the job's number, the unit's name.
+    /// Pod UID, Slurm job id or unit name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What one look gave.
+/// The result of one read by a collector.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// Who looked.
     pub collector: Option<Collector>,
-    /// The GPUs, where they were counted.
+    /// The GPUs, if this read enumerated them.
     pub inventory: Option<Vec<GpuIdentity>>,
-    /// Values.
     pub samples: Vec<Sample>,
-    /// All processes on GPUs, where they were listed.
+    /// All GPU processes, if this read listed them.
     pub processes: Option<Vec<Held>>,
-    /// Xids that NVML told of.
+    /// Xids reported by NVML.
     pub xids: Vec<(GpuUuid, u64)>,
-    /// The driver's version.
     pub driver: Option<String>,
-    /// Processor time of a child for this look.
+    /// CPU time that the child process spent on this read.
     pub child_cpu_us: u64,
-    /// Memory of a child.
+    /// Resident memory of the child process.
     pub child_rss_bytes: Option<u64>,
 }
 
-/// An item of the node's check that could not be judged.
+/// A check that could not be evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedCheck {
-    /// The item's code.
+    /// Code of the check.
     pub code: String,
     /// What could not be read.
     pub why: String,
 }
 
-/// Why a configuration that was read again is not in force: what is wrong, and how to see all of it.
+/// Why a reloaded configuration is not in force: the first problem, and the command that lists all.
 #[derive(Debug, thiserror::Error)]
 #[error("{}; `farrier agent --check-config --config {}` lists all", err.first(), path.display())]
 pub struct ConfigRejected {
     pub path: PathBuf,
-    /// What is wrong.
     pub err: ConfigError,
 }
 
@@ -165,20 +156,20 @@ pub enum NvmlUnavailable {
     /// This machine's own library would report other GPUs than those of the watched root.
     #[error("another root is watched and no NVML library was named")]
     NoLibraryNamed,
-    /// A call has not returned.
+    /// A call has not returned by its deadline.
     #[error("a call has not returned for {after_s} s: {during} ({stuck} stuck)")]
     Hung {
-        /// The call, and the GPU that it is about.
+        /// The call and its GPU.
         during: String,
-        /// How long the agent has waited for it.
+        /// How long the agent has waited.
         after_s: u64,
-        /// Child processes that are stuck in a call, this one included.
+        /// Child processes stuck in a call, including this one.
         stuck: u32,
     },
     /// The child process that calls NVML has died.
     #[error("the child that asks it died: {0}")]
     Died(String),
-    /// There is no library.
+    /// The library is not installed, or cannot be loaded.
     #[error("there is no library: {0}")]
     NoLibrary(String),
     /// The library returned this at initialisation.
@@ -186,34 +177,33 @@ pub enum NvmlUnavailable {
     Refused(NvmlStatus),
 }
 
-/// What a message says.
 #[derive(Debug)]
 pub enum CollectorMessage {
-    /// A collector looked.
     Report(Report),
-    /// NVML does not answer, or not for all GPUs, and why; reports may go on to come for others.
-    NvmlBlind { why: NvmlUnavailable },
-    /// NVML answers for all again.
+    /// NVML does not answer for some or all GPUs. Reports may still arrive for the others.
+    NvmlBlind {
+        why: NvmlUnavailable,
+    },
+    /// NVML answers for all GPUs again.
     NvmlBack,
-    /// The kernel log.
     Kernel(KernelLog),
-    /// The node was checked.
+    /// The coherence check ran.
     Checked {
-        /// What is wrong.
+        /// Failed checks.
         items: Vec<CheckItem>,
-        /// What could not be judged.
+        /// Checks that could not be evaluated.
         unseen: Vec<SkippedCheck>,
     },
-    /// A collector is there, with nothing to tell.
+    /// Heartbeat of a collector that has nothing to report.
     Alive(Collector),
-    /// A thread has ended before it was told to, and with it these.
+    /// A thread ended without a stop request, and these collectors with it.
     Ended(&'static [Collector]),
     /// A new configuration is in force.
     Reloaded(Box<Config>),
-    /// The configuration on disk is wrong, and the old one stays.
+    /// The configuration on disk is invalid. The old one stays in force.
     ConfigBad(ConfigRejected),
-    /// A person has repaired the node, as the server told the thread that carries out orders.
+    /// A person repaired the node. The order executor got this from the server.
     Repaired(RepairNote),
-    /// It is time to end.
+    /// The agent is shutting down.
     Stop,
 }

@@ -1,8 +1,9 @@
-//! The brain's loop: one thread takes what collectors saw, asks the engine, writes, and only then shows.
+//! The health monitor's loop: one thread takes collector messages, runs the rule engine, writes the
+//! journal, and only then publishes.
 //!
 //! ```text
-//! channel ─ drain ─> Batch ─ Engine::observe ─> changes ─ hold (counts: once a second) ─> Journal ─ fsync ─┐
-//!    ^ bounded: the kernel keeps what does not fit                                  sink <─ Published <────┘
+//! channel ─ drain ─> Batch ─ Engine::observe ─> changes ─ pending (≤ 1/s) ─> Journal ─ fsync ─┐
+//!    ^ bounded: the kernel buffers the overflow                          sink <─ Published <──┘
 //! ```
 
 mod intake;
@@ -41,32 +42,30 @@ pub use message::{
 };
 pub use self_monitor::{CollectorState, CoverageLoss};
 
-/// The agent looks at itself this often.
+/// Interval of self-monitoring and of full snapshots.
 const TICK_MS: i64 = 1000;
 
-/// Messages that are taken into one batch at most: a flood must not keep the tick waiting.
+/// Maximum messages in one batch, so that a flood cannot delay the tick.
 const BATCH_MAX: usize = 2048;
 
-/// The time, and what the process has used.
+/// Time and the resource usage of this process.
 pub trait Clock: Send {
-    /// Now.
     fn now(&self) -> Moment;
-    /// Processor time and memory of this process.
+    /// CPU time and resident memory of this process.
     fn cost(&self) -> (u64, Option<u64>);
 }
 
-/// What does not change while the agent runs.
+/// Identity of the node. Constant while the agent runs.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The node's name.
     pub hostname: String,
-    /// The boot.
+    /// The kernel's boot id.
     pub boot: String,
-    /// When the node started, where its log does not go by this machine's clock.
+    /// Boot time of the node, if its kernel log does not use this machine's clock.
     pub node_started: Option<Timestamp>,
 }
 
-/// The brain and all that only it touches.
+/// The health monitor. Its thread is the only one that touches these fields.
 pub struct HealthMonitor {
     clock: Box<dyn Clock>,
     engine: Engine,
@@ -83,7 +82,7 @@ pub struct HealthMonitor {
     place: Place,
     config: Config,
     started: Moment,
-    /// The next turn is the last.
+    /// The next turn is the last one.
     leaving: bool,
     values: Values,
     shown_values: Arc<Values>,
@@ -92,38 +91,31 @@ pub struct HealthMonitor {
     cost: Cost,
     ticks: u64,
     facts: &'static FactSet,
-    /// When the last repair by hand was told that the engine knows of.
+    /// Time of the last manual repair that the engine knows.
     repaired: Option<Timestamp>,
     repair_watch: Option<RepairWatch>,
 }
 
-/// What a brain is made of.
 pub struct Parts {
     pub clock: Box<dyn Clock>,
-    /// The rules in force.
     pub rules: Rules,
-    /// The journal.
     pub journal: Journal,
-    /// The GPUs that this boot has shown.
+    /// GPUs seen since this boot.
     pub inventory: Inventory,
-    /// Where snapshots go.
     pub published: Published,
-    /// Jobs.
     pub board: Arc<JobRegistry>,
-    /// Where to die.
+    /// Where a test makes the agent crash.
     pub crash: Failpoint,
     pub place: Place,
-    /// The configuration.
     pub config: Config,
-    /// The facts.
     pub facts: &'static FactSet,
-    /// Where repairs by hand are looked for that another process notes; none where this one carries
-    /// out orders, and sends [`Seen::Repaired`].
+    /// Watches for repair notes that another process writes. `None` if this process executes
+    /// orders: it then sends [`CollectorMessage::Repaired`].
     pub repair_watch: Option<RepairWatch>,
 }
 
 impl HealthMonitor {
-    /// A brain that goes on where the journal ends.
+    /// Resumes from the state that the journal holds.
     pub fn new(parts: Parts) -> Self {
         let Parts {
             clock,
@@ -146,7 +138,8 @@ impl HealthMonitor {
         let mut saved = fold.saved();
         saved.remembered.retain(|it| note.as_ref().is_none_or(|note| it.at > note.at));
         let mut changes = engine.restore(saved, &place.boot, now);
-        // The agent may have been killed before it was in the journal what the repair ended.
+        // The previous agent may have died before it journaled the findings that the repair
+        // cleared.
         if let Some(note) = &note {
             changes.extend(engine.repaired(note.at, &note.what, now));
         }
@@ -155,7 +148,7 @@ impl HealthMonitor {
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
         board.counted(now, inventory.gpus());
-        // Jobs that connect to an agent that was started anew hear of what stands.
+        // Jobs that connect after a restart also get the findings that are still open.
         for finding in engine.findings() {
             board.finding(now, finding, None);
         }
@@ -193,7 +186,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Runs until it is told to stop or everybody has gone.
+    /// Runs until `Stop` arrives or every sender is gone.
     pub fn run(mut self, inbox: &Receiver<CollectorMessage>) {
         let mut next_ms = self.clock.now().steady_ms;
         let mut messages = Vec::new();
@@ -221,7 +214,7 @@ impl HealthMonitor {
         tracing::info!(seq = self.journal.durable().seq, "stopped");
     }
 
-    /// One turn: everything between an observation and its sinks, in this order.
+    /// One turn: every step from an observation to its sinks, in order.
     pub(crate) fn turn(
         &mut self,
         now: Moment,
@@ -246,7 +239,7 @@ impl HealthMonitor {
             self.pending.add(decision.changes, decision.remembered);
         }
         let changed = self.write(now);
-        // That something is not seen any more is as much news as a finding.
+        // Losing or regaining NVML or the kernel log is published at once, like a finding.
         let whole = tick || saw != self.own.sees();
         if whole || changed {
             self.publish(now, whole);
@@ -260,17 +253,17 @@ impl HealthMonitor {
         }
     }
 
-    /// Brings to disk what is due. Says whether something new is there.
+    /// Writes what is due. Returns whether new records are on disk.
     fn write(&mut self, now: Moment) -> bool {
-        // A disk that refuses is not asked with every line of a storm.
+        // After a failed write, retry on a timer and not with every line of a storm.
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
         let due =
             may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_rest_due(now));
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
-            // A checkpoint is more urgent than a record, and a disk that hangs may never take it. Each change is told once,
-            // whatever becomes of the record.
+            // Tell jobs before the write: a checkpoint is more urgent than a record, and a hung
+            // disk may never return. Each change is sent once, even if its record fails.
             for change in &changes {
                 self.tell_jobs(change);
             }
@@ -302,7 +295,8 @@ impl HealthMonitor {
         due
     }
 
-    /// Whether only the place in the kernel log is to be written, or at the end what the driver told of recovery.
+    /// Whether a record is due without findings: for a kernel log cursor that moved, or at shutdown
+    /// for the driver's recovery reports.
     fn is_rest_due(&self, now: Moment) -> bool {
         let cursor = self.kernel.cursor();
         let moved =
@@ -321,7 +315,7 @@ impl HealthMonitor {
     }
 
     fn reload(&mut self, now: Moment, config: &Config) {
-        // The file was checked when it was read.
+        // `config::read` has already validated the rules.
         let Ok(rules) = Rules::configured(&config.rules) else { return };
         self.own.config = Ok(());
         let changes = self.engine.reconfigure(rules, now);
@@ -332,7 +326,7 @@ impl HealthMonitor {
     }
 }
 
-/// One line in the log for each change that people care about.
+/// Logs one line for each change of interest to an operator.
 fn log(change: &Change) {
     let finding = change.finding();
     let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);
@@ -348,7 +342,7 @@ fn log(change: &Change) {
     }
 }
 
-/// An error with its causes, once, at the edge.
+/// Formats an error with its chain of sources.
 pub struct Chain<'e>(pub &'e dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {

@@ -1,4 +1,5 @@
-//! What the agent knows of itself: clocks, collectors, the log, the disk. All of it are signals like others.
+//! The agent's own health: clocks, collectors, kernel log, disk. All of it becomes ordinary
+//! signals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,29 +11,29 @@ use serde::{Deserialize, Serialize};
 use super::message::{Collector, ConfigRejected, NvmlUnavailable};
 use crate::config::{Config, Tiers, duration};
 
-/// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
+/// A larger difference between wall and steady time is a step, not drift. NTP slews less.
 const STEP_S: f64 = 2.0;
 
-/// So long after a step, and after the start, the wall clock is not believed to make anything old.
+/// For this long after a step, and after startup, the wall clock may not expire anything.
 const DOUBT_MS: i64 = 60_000;
 
-/// A collector is overdue after so many periods, and after this at the least: a busy node is late at times.
+/// A collector stalls after this many periods, but not before `OVERDUE_MS_MIN`: a busy node is
+/// sometimes late.
 const PERIODS: i64 = 3;
 const OVERDUE_MS_MIN: i64 = 3000;
 
-/// A collector as status shows it.
+/// State of a collector, for `farrier status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CollectorState {
     pub name: String,
-    /// How often it looks.
     pub period_s: f64,
-    /// When it last said something, in seconds before now; none: never.
+    /// Seconds since the last message. `None` if there was none.
     pub age_s: Option<f64>,
-    /// Whether it has said nothing for too long.
+    /// Whether its last message is overdue.
     pub stalled: bool,
 }
 
-/// Why something is not seen.
+/// A source that the agent cannot read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoverageLoss {
     /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
@@ -40,52 +41,47 @@ pub struct CoverageLoss {
     pub why: String,
 }
 
-/// Whether the kernel log is read.
 #[derive(Debug)]
 pub(super) enum KernelLogState {
-    /// It has not been tried yet.
     Untried,
-    /// It is read.
     Read,
-    /// It cannot be read.
     Unreadable {
-        /// The reader's words, for `farrier status`.
+        /// The reader's error text, for `farrier status`.
         why: String,
     },
 }
 
-/// Why findings are not written to disk.
+/// Why findings are not on disk.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteError {
     /// The journal could not be opened for writing.
     #[error("the disk takes nothing")]
     NotOpen,
-    /// A write failed.
     #[error(transparent)]
     Write(#[from] io::Error),
 }
 
-/// What is known.
 #[derive(Debug)]
 pub(super) struct SelfMonitor {
     tiers: Tiers,
-    /// How long NVML may take to answer. One that takes longer is told as a driver that hangs.
+    /// Deadline of NVML calls. A slower call is reported as a hung driver.
     nvml_deadline_ms: i64,
     started_ms: i64,
     last: Option<Moment>,
     stepped_s: f64,
     stepped_ms: Option<i64>,
     heard_ms: BTreeMap<Collector, i64>,
-    /// Those whose thread is no more.
+    /// Collectors whose thread has ended.
     pub(super) ended: BTreeSet<Collector>,
-    /// Why NVML says nothing; while that is known its collectors are not also stalled.
+    /// Why NVML does not answer. While this is set, its collectors are not also reported as
+    /// stalled.
     pub(super) nvml_blind: Option<NvmlUnavailable>,
-    /// It was said to be blind, and not that it is back.
+    /// `NvmlBlind` arrived, and no `NvmlBack` since.
     pub(super) nvml_is_ill: bool,
     pub(super) kernel_log: KernelLogState,
     pub(super) lines_lost: u64,
     pub(super) writable: Result<(), WriteError>,
-    /// What is wrong with the file, where the one before it is in force.
+    /// What is wrong with the file on disk, while the previous configuration stays in force.
     pub(super) config: Result<(), ConfigRejected>,
     pub(super) sink_good: bool,
     pub(super) messages_dropped: u64,
@@ -120,7 +116,7 @@ impl SelfMonitor {
         self.heard_ms.insert(collector, now.steady_ms);
     }
 
-    /// Compares the clocks. Gives a step in seconds, where there was one.
+    /// Compares wall and steady time. Returns the size of a step in seconds.
     pub(super) fn compare_clocks(&mut self, now: Moment) -> Option<f64> {
         let last = self.last.replace(now)?;
         #[expect(clippy::cast_precision_loss, reason = "milliseconds between two ticks")]
@@ -134,12 +130,12 @@ impl SelfMonitor {
         Some(step_s)
     }
 
-    /// Whether the wall clock was set a moment ago, or is not known for long enough.
+    /// Whether the wall clock stepped recently, or the agent just started.
     pub(super) fn doubts_clock(&self, now: Moment) -> bool {
         now.steady_ms - self.stepped_ms.unwrap_or(self.started_ms) < DOUBT_MS
     }
 
-    /// The signals about the agent.
+    /// The signals about the agent itself.
     pub(super) fn samples(&self, now: Moment) -> Vec<Sample> {
         let flag = |flag: bool| Reading::Value(f64::from(u8::from(flag)));
         #[expect(clippy::cast_precision_loss, reason = "counters far below 2^52")]
@@ -175,7 +171,7 @@ impl SelfMonitor {
         values.into_iter().map(sample).collect()
     }
 
-    /// Every collector and how long it has said nothing.
+    /// State of every collector.
     pub(super) fn collectors(&self, now: Moment) -> Vec<CollectorState> {
         Collector::ALL.iter().map(|collector| self.collector(*collector, now)).collect()
     }
@@ -192,7 +188,7 @@ impl SelfMonitor {
         }
     }
 
-    /// Those that have said nothing for too long.
+    /// Collectors whose last message is overdue.
     fn stalled(&self, now: Moment) -> impl Iterator<Item = Collector> {
         Collector::ALL.into_iter().filter(move |collector| self.is_stalled(*collector, now))
     }
@@ -208,12 +204,12 @@ impl SelfMonitor {
         (overdue || self.ended.contains(&collector)) && !explained
     }
 
-    /// Whether NVML and the kernel log are seen.
+    /// Whether NVML and the kernel log are readable.
     pub(super) fn sees(&self) -> (bool, bool) {
         (self.nvml_blind.is_none(), matches!(self.kernel_log, KernelLogState::Read))
     }
 
-    /// What the agent does not see now.
+    /// The sources that the agent cannot read now.
     pub(super) fn blindness(&self, now: Moment) -> Vec<CoverageLoss> {
         let mut blind = Vec::new();
         let mut add =
@@ -283,7 +279,7 @@ mod tests {
         assert_eq!(own.blindness(at(8001, 0)).len(), 3);
         own.nvml_blind = None;
         own.heard(Collector::NvmlFast, at(1, 0));
-        // A call that hangs is told of at its deadline, as what it is.
+        // A hung call is reported as such at its deadline.
         assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
         assert_eq!(stalled(&own, at(8002, 0)), ["nvml-fast", "host-fast"]);
     }

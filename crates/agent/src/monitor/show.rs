@@ -1,4 +1,4 @@
-//! What everybody else may see.
+//! Publishes snapshots for status, metrics and the uplink.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{HealthMonitor, pending};
 use crate::sight;
 use crate::state::{JournalState, Shown, State, Values};
 
-/// Ticks between two looks at what rules see and what the agent costs: both are costly to gather.
+/// Ticks between two refreshes of coverage and resource usage. Both are costly to gather.
 const SELDOM_TICKS: u64 = 10;
 
-/// Until every collector has spoken what is seen changes with each tick.
+/// Refresh with every tick at first: coverage changes until each collector has reported.
 const FIRST_TICKS: u64 = 20;
 
 impl HealthMonitor {
@@ -55,9 +55,9 @@ impl HealthMonitor {
         });
     }
 
-    /// Gathers what is large: once a tick, not with every finding.
+    /// Refreshes the large parts of the snapshot. Runs once a tick, not with every finding.
     fn refresh(&mut self) {
-        // Until NVML has answered the GPUs are those that this boot has shown before.
+        // Until NVML answers, use the GPUs seen earlier in this boot.
         let known = self.engine.inventory();
         let known = if known.is_empty() { self.inventory.gpus() } else { known };
         self.values.gpus = known.to_vec();

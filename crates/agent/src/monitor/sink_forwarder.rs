@@ -1,5 +1,5 @@
-//! From the journal to the sink. What the sink does not take is offered again, and the journal keeps it meanwhile:
-//! here only so much is kept that a short pause costs no reading.
+//! Forwards journal records to the sink. Records that the sink rejects are retried. The journal
+//! holds them meanwhile; the buffer here only saves a re-read after a short outage.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,12 @@ use farrier_fleet::health::Moment;
 use super::Chain;
 use crate::journal::{Journal, JournalError, Record, Sink, SinkError};
 
-/// Records that are kept for a sink that takes nothing now; with more, the journal is read when it takes again.
+/// Records buffered for a failing sink. Beyond this the forwarder re-reads the journal.
 const KEPT_MAX: usize = 256;
 
-/// A sink that failed is tried again this often, and when the configuration is read.
+/// Retry interval of a failed sink. A reload also retries.
 const RETRY_MS: i64 = 60_000;
 
-/// Why nothing was passed on.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     #[error(transparent)]
@@ -23,26 +22,26 @@ enum PassError {
     Journal(#[from] JournalError),
 }
 
-/// The sink and what it is owed.
+/// The sink and its backlog.
 #[derive(Debug)]
 pub(super) struct SinkForwarder {
-    /// Where the sink is to be; none: none is wanted.
+    /// `None` if no sink is configured.
     path: Option<PathBuf>,
     sink: Option<Sink>,
-    /// Records on disk that the sink has not taken yet.
+    /// Records on disk that the sink has not accepted.
     unsunk: Vec<Record>,
-    /// More is owed than is kept here.
+    /// The backlog exceeds the buffer and has to be read from the journal.
     behind: bool,
-    /// The record at which the sink failed: while it does not take that, the journal is not read for it.
+    /// The record at which the sink failed. The journal is not read until the sink accepts it.
     refused: Option<Record>,
-    /// A file that is new begins after this record.
+    /// A new sink file starts after this record.
     from: u64,
     failed_ms: Option<i64>,
     retry_now: bool,
 }
 
 impl SinkForwarder {
-    /// What an agent before this one did not pass on is read from the journal: it may be all that the journal holds.
+    /// Starts behind: the previous agent may have left a backlog as large as the whole journal.
     pub(super) fn new(path: Option<PathBuf>, seq: u64) -> Self {
         Self {
             behind: path.is_some(),
@@ -56,12 +55,12 @@ impl SinkForwarder {
         }
     }
 
-    /// Whether the sink takes what it is given, or none is wanted.
+    /// Whether the sink works, or none is configured.
     pub(super) fn is_good(&self) -> bool {
         self.failed_ms.is_none()
     }
 
-    /// These are on disk now.
+    /// Buffers records that are now on disk.
     pub(super) fn keep(&mut self, records: Vec<Record>) {
         if self.path.is_none() || self.behind {
             return;
@@ -73,7 +72,7 @@ impl SinkForwarder {
         }
     }
 
-    /// Gives the sink what it is owed, unless it failed a moment ago.
+    /// Forwards the backlog, unless the sink failed within the retry interval.
     pub(super) fn pass_on(&mut self, now: Moment, journal: &Journal) {
         let too_soon = self.failed_ms.is_some_and(|failed| now.steady_ms - failed < RETRY_MS);
         if too_soon && !self.retry_now {
@@ -131,7 +130,7 @@ impl SinkForwarder {
         Ok(passed?)
     }
 
-    /// The configuration was read again: a file that was moved is opened anew, a sink that failed is tried.
+    /// Applies a reload: reopens a file that was rotated, and retries a failed sink.
     pub(super) fn reload(&mut self, path: Option<PathBuf>, now: Moment, journal: &Journal) {
         let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
         if moved || self.path != path {
@@ -140,7 +139,7 @@ impl SinkForwarder {
             self.from = match (&self.sink, self.unsunk.first()) {
                 (Some(sink), _) if self.behind => sink.seq(),
                 (_, Some(first)) => first.seq - 1,
-                // Whoever had no sink before asks for nothing that was before.
+                // A sink that was just configured does not get earlier records.
                 (_, None) if self.behind && self.path.is_some() => self.from,
                 (_, None) => durable,
             };
@@ -186,11 +185,11 @@ mod tests {
         let mut passing = SinkForwarder::new(Some(folder.path().join("sink.jsonl")), 0);
         let path = folder.path().join("sink.jsonl");
         passing.sink = Some(Sink::open(&path, 0, 3).unwrap());
-        // The file takes nothing more: it is open for reading only.
+        // The file is opened read-only, so that writes fail.
         passing.sink.as_mut().unwrap().break_file();
         assert!(matches!(passing.pass(&journal), Err(PassError::Sink(_))));
         assert_eq!(passing.refused.as_ref().map(|record| record.seq), Some(1));
-        // If it were read again it would be missed.
+        // Reading the journal now would fail: its directory is moved.
         let aside = folder.path().join("aside");
         std::fs::rename(&dir, &aside).unwrap();
         assert!(matches!(passing.pass(&journal), Err(PassError::Sink(_))));

@@ -1,4 +1,4 @@
-//! From what collectors say to what is on disk and shown.
+//! From collector messages to the journal and the published snapshot.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -39,7 +39,7 @@ impl Clock for FakeClock {
     }
 }
 
-/// A node whose agent can be killed and started again.
+/// A node whose agent can be killed and restarted.
 struct World {
     folder: TempDir,
     clock: FakeClock,
@@ -47,7 +47,7 @@ struct World {
     config: Config,
     brain: Option<HealthMonitor>,
     sink: std::path::PathBuf,
-    /// Whether another process carries out orders.
+    /// Whether another process executes orders.
     orders_elsewhere: bool,
 }
 
@@ -68,7 +68,7 @@ impl World {
         world
     }
 
-    /// Starts the agent; whoever reads the kernel log goes on after this record.
+    /// Starts the agent. Returns the record after which the kernel log reader resumes.
     fn start(&mut self) -> Option<u64> {
         let after = self.start_blind();
         let gpu = GpuIdentity {
@@ -87,7 +87,7 @@ impl World {
         after
     }
 
-    /// Starts it while NVML says nothing.
+    /// Starts it while NVML does not answer.
     fn start_blind(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
         self.config.sink.file = Some(self.sink.clone());
@@ -114,7 +114,7 @@ impl World {
         after
     }
 
-    /// Ends it without a word.
+    /// Drops it without a clean shutdown.
     fn kill(&mut self) {
         self.brain = None;
     }
@@ -195,7 +195,7 @@ impl LostTwice {
         self.world.count("gpu.bus-loss-repeated")
     }
 
-    /// It is on disk.
+    /// Writes the note to disk.
     fn note(&self) -> RepairNote {
         let note = RepairNote { at: self.world.clock.now().wall, what: "a new riser".to_owned() };
         repair_note::write(&self.world.config.state_dir, &note).unwrap();
@@ -207,7 +207,7 @@ impl LostTwice {
         let sunk = self.world.sunk();
         let cleared = sunk.iter().filter(|it| it.contains("a person has repaired it: a new riser"));
         assert_eq!(cleared.count(), 1);
-        // What was counted before is in the journal, and forgotten all the same.
+        // The earlier occurrences are in the journal, but no longer count.
         self.restart();
         self.world.tick();
         assert_eq!(self.lose(), None, "the first since the repair");
@@ -224,7 +224,7 @@ fn a_repair_that_this_process_notes_comes_as_a_message_and_not_by_the_file() {
     let note = lost.note();
     lost.world.tick();
     assert_eq!(lost.count(), Some(1), "the file is not looked at");
-    // In the turn in which it comes, and once.
+    // Applied in the turn it arrives, and only once.
     lost.world.turn(vec![CollectorMessage::Repaired(note.clone())], false);
     lost.world.turn(vec![CollectorMessage::Repaired(note)], false);
     lost.assert_repaired();
@@ -308,7 +308,7 @@ fn killed_anywhere_it_loses_no_line_and_doubles_none() {
     let mut world = World::new();
     let mut next = 1;
     let last = 300;
-    // A small generator: the same deaths in every run.
+    // A small linear congruential generator: the same kills in every run.
     let mut random = 12_345_u32;
     while next <= last {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -486,7 +486,7 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
     world.line(1, XID_48);
     world.kill();
     assert_eq!(world.start_blind(), Some(1));
-    // Before NVML has said anything, and after it was said to hang.
+    // Before NVML answers, and after it hangs.
     world.line(2, XID_48);
     world.turn(
         vec![CollectorMessage::NvmlBlind { why: NvmlUnavailable::Died("it hangs".to_owned()) }],
@@ -548,7 +548,7 @@ fn a_sink_that_fails_is_said_bounded_and_caught_up() {
     assert_eq!(world.count("agent.sink-failing"), Some(1));
     assert!(world.brain.as_ref().unwrap().passing.kept() <= 256);
     std::fs::create_dir(&folder).unwrap();
-    // SIGHUP tries at once; otherwise it is tried each minute.
+    // SIGHUP retries at once; otherwise the retry interval is a minute.
     let config = Box::new(world.config.clone());
     world.turn(vec![CollectorMessage::Reloaded(config)], false);
     world.tick();
@@ -769,7 +769,7 @@ fn an_xid_of_a_gpu_that_left_the_list_is_counted_as_its_own() {
     world.turn(vec![report()], false);
     world.line(2, line);
     world.tick();
-    // Also for an agent that is started anew.
+    // Also after a restart.
     world.kill();
     world.start_blind();
     world.turn(vec![report()], false);

@@ -1,37 +1,34 @@
-//! Xids that NVML told of. The kernel log tells of the same ones, and says more; they count only where it does not: while it
-//! cannot be read, and around lines of it that were lost.
+//! Deduplicates Xids that both NVML and the kernel log report. The kernel log has more detail and
+//! wins. An Xid from NVML counts only while the log is unreadable, and around lost lines.
 
 use std::collections::VecDeque;
 
 use farrier_fleet::health::{GpuUuid, Moment};
 
-/// The line of an Xid and the word of NVML come within a second of each other; a busy node is late at times.
+/// Matching window. Both reports usually come within a second of each other; a busy node may be
+/// late.
 const APART_MS: i64 = 5000;
 
-/// For so long after lines were lost NVML is believed where the log is silent.
+/// How long after lost lines an Xid that only NVML reports counts.
 const LOST_MS: i64 = 60_000;
 
-/// Whoever has not heard of the log for so long does not wait for it any more.
+/// How long to wait for the state of a log that has not been tried.
 const PATIENCE_MS: i64 = 60_000;
 
-/// Xids that wait: beyond it the oldest go. A storm of one Xid needs no more to be seen.
+/// Maximum waiting Xids; the oldest are dropped first. A storm of one Xid needs no more.
 const WAITING_MAX: usize = 256;
 
-/// An Xid of a GPU.
 pub(super) type Xid = (GpuUuid, u64);
 
-/// What is known of the log.
+/// State of the kernel log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Log {
-    /// It has not been tried yet.
     Untried,
-    /// It is read.
     Read,
-    /// It cannot be read.
     Unreadable,
 }
 
-/// Who told what, and when.
+/// Unmatched Xids of both sources, with their times.
 #[derive(Debug, Default)]
 pub(super) struct XidDedup {
     by_nvml: VecDeque<(i64, Xid)>,
@@ -40,26 +37,26 @@ pub(super) struct XidDedup {
 }
 
 impl XidDedup {
-    /// NVML told of an Xid.
+    /// Records an Xid from NVML.
     pub(super) fn nvml(&mut self, now: Moment, xid: Xid) {
         if !cancel(&mut self.by_log, &xid) {
             push(&mut self.by_nvml, now, xid);
         }
     }
 
-    /// The log told of an Xid.
+    /// Records an Xid from the kernel log.
     pub(super) fn log(&mut self, now: Moment, xid: Xid) {
         if !cancel(&mut self.by_nvml, &xid) {
             push(&mut self.by_log, now, xid);
         }
     }
 
-    /// Lines of the log were lost.
+    /// Records that kernel log lines were lost.
     pub(super) fn lost(&mut self, now: Moment) {
         self.lost_ms = Some(now.steady_ms);
     }
 
-    /// Those that only NVML told of and that count.
+    /// Takes the Xids that only NVML reported and that count.
     pub(super) fn due(&mut self, now: Moment, log: Log) -> Vec<Xid> {
         let mut due = Vec::new();
         let lost_ms = self.lost_ms;

@@ -1,5 +1,5 @@
-//! What changes a node, and what looks at it before and after. The real ones are in `node.rs` and `eyes.rs`; a simulated
-//! node has hands of its own behind the same trait.
+//! Traits that change a node and inspect it. The real implementations are in `node_actuator.rs` and
+//! `inspector.rs`; a simulated node has its own actuator.
 
 use std::fs::File;
 
@@ -9,65 +9,60 @@ use jiff::Timestamp;
 
 use super::node_error::{ActuatorError, InspectorError};
 
-/// Changes the node. Each call returns when it is known whether the change was made.
+/// Changes the node. Each call returns once the outcome is known.
 pub trait Actuator: Send + Sync {
-    /// The boot that is now.
+    /// The current boot id.
     fn boot(&self) -> Result<String, ActuatorError>;
 
-    /// Resets a GPU on which nothing runs. `alive` is to stay open in whatever makes the change, for as long as it runs: a lock
-    /// on it tells an agent that was started anew that the change still goes on.
+    /// Resets an idle GPU. The process that makes the change must keep `alive` open while it runs:
+    /// the lock on it tells a restarted agent that the change is still in progress.
     fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), ActuatorError>;
 
-    /// Asks for a reboot. The node may be gone before this returns.
+    /// Requests a reboot. The node may go down before this returns.
     fn reboot(&self, alive: File) -> Result<(), ActuatorError>;
 
-    /// How a service is.
+    /// State of a service.
     fn service(&self, unit: &str) -> Result<Service, ActuatorError>;
 
-    /// Starts a service anew.
     fn restart_service(&self, unit: &str, alive: File) -> Result<(), ActuatorError>;
 
-    /// Makes the node as a profile wants it, which may be done twice; what came of it, in words.
+    /// Applies a profile. Idempotent. Returns a summary.
     fn tune(&self, profile: &str, alive: File) -> Result<String, ActuatorError>;
 }
 
-/// How a service is.
+/// State of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Whether it runs.
     pub is_active: bool,
-    /// What systemd calls its state.
+    /// systemd's name for the state.
     pub state: String,
-    /// What tells this run from every other; none: it does not run.
+    /// Identifies this run of the service. `None` if it is not running.
     pub run: Option<String>,
 }
 
-/// Looks at the node.
+/// Inspects the node.
 pub trait Inspector: Send + Sync {
-    /// How a GPU is, asked now.
+    /// Reads the state of a GPU now.
     fn gpu(&self, gpu: &GpuUuid) -> Result<GpuSeen, InspectorError>;
 
-    /// The processes on GPUs, in words, as seen after `since`; an error: nobody knows.
+    /// GPU processes as seen after `since`. An error means unknown, not idle.
     fn processes(&self, since: Timestamp) -> Result<Vec<Held>, InspectorError>;
 
-    /// An open finding that keeps the node out of service; none: there is none. An error: nobody knows.
+    /// An open finding that keeps the node out of service. An error means unknown, not healthy.
     fn finding_against(&self) -> Result<Option<String>, InspectorError>;
 
-    /// How far the node is proven. What takes long ends when it is no longer wanted.
+    /// Runs the checks of a verification level. Stops early when `wanted` returns false.
     fn prove(&self, level: VerificationLevel, wanted: &dyn Fn() -> bool) -> Proof;
 
-    /// What `farrier diag` says of the GPUs.
+    /// Runs `farrier diag` on the GPUs.
     fn examine(&self, level: u8, minutes: u32, wanted: &dyn Fn() -> bool) -> Proof;
 }
 
-/// A process on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// The GPU.
     pub gpu: GpuUuid,
-    /// The process.
     pub pid: u32,
-    /// Its command, as far as it is known.
+    /// Its command, as far as known.
     pub command: String,
 }
 
@@ -77,30 +72,28 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// How a GPU is.
+/// State of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuSeen {
-    /// What of it still calls for a reset or worse; empty: nothing.
+    /// What still requires a reset or worse. Empty if nothing does.
     pub wrong: Vec<String>,
-    /// What was seen, in words.
+    /// A summary for the evidence.
     pub text: String,
 }
 
-/// What a proof came to.
+/// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// What was seen to be right.
     pub passed: Vec<String>,
-    /// What is wrong.
     pub failed: Vec<String>,
-    /// What nobody knows: it is not passed.
+    /// Checks without a result. They do not count as passed.
     pub unknown: Vec<String>,
-    /// Time does not help: what would be needed is not there.
+    /// Retrying does not help: something required is missing.
     pub is_final: bool,
 }
 
 impl Proof {
-    /// Whether all was seen and is right.
+    /// Whether every check has a result and none failed.
     pub fn has_passed(&self) -> bool {
         self.failed.is_empty() && self.unknown.is_empty() && !self.passed.is_empty()
     }

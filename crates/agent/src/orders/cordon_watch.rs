@@ -1,5 +1,6 @@
-//! Whether the node takes new work, for the server: looked at now and then, and after each answer before that is sent. A mark
-//! that was seen before an order and told after its answer would look like somebody's who took ours away.
+//! Reports to the server whether the node accepts new work. Reads the cordon periodically, and
+//! after each order before its status is sent: a stale read reported later looks like an external
+//! uncordon.
 
 use std::io;
 use std::sync::Arc;
@@ -11,12 +12,13 @@ use tokio::sync::{Notify, watch};
 
 use super::executor::OrderExecutor;
 
-/// A look asks the scheduler, which may be a process and a question to its server.
+/// A read asks the scheduler, which may start a process and query its controller.
 const EVERY: Duration = Duration::from_secs(15);
-/// While somebody else keeps the node out: from the moment that they release it until the server has it cordoned, it takes work.
+/// Interval during an external cordon. Between its removal and the server's own cordon, the node
+/// accepts work.
 const EVERY_WHILE_THEIRS: Duration = Duration::from_secs(2);
 
-/// Called when there is a new answer.
+/// Signals that an order status changed.
 #[derive(Debug, Clone)]
 pub struct Wake(SyncSender<()>);
 
@@ -24,14 +26,14 @@ pub struct Wake(SyncSender<()>);
 #[derive(Debug)]
 pub struct Woken(Receiver<()>);
 
-/// A bell and who hears it.
+/// Creates a connected pair.
 pub fn wake() -> (Wake, Woken) {
     let (ring, heard) = sync_channel(1);
     (Wake(ring), Woken(heard))
 }
 
 impl Wake {
-    /// Never waits: who is told already is told.
+    /// Never blocks: one pending wake-up is enough.
     pub fn ring(&self) {
         if let Err(TrySendError::Disconnected(())) = self.0.try_send(()) {
             tracing::debug!("nobody looks at the node's mark any more");
@@ -39,7 +41,7 @@ impl Wake {
     }
 }
 
-/// Looks at the mark on a thread of its own, and rings `bell` for whoever sends answers.
+/// Watches the cordon on its own thread, and rings `bell` for the uplink.
 pub fn spawn(
     desk: OrderExecutor,
     woken: Woken,

@@ -1,4 +1,4 @@
-//! Where orders come in and answers go out.
+//! Accepts orders, executes them one at a time, and reports their status.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,44 +24,38 @@ use crate::artifact::{self, Outbox};
 use crate::failpoint::{Failpoint, Point};
 use crate::status::{OrderInHand, OrdersStatus};
 
-/// Where the node's files and its NVML are.
+/// Paths of the node's files and of its NVML library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodePaths {
-    /// The root of its file system.
     pub root: PathBuf,
-    /// The NVML library, where it is not the system's.
+    /// `None` for the system's library.
     pub nvml: Option<PathBuf>,
 }
 
-/// What a desk is made of.
 pub struct Parts {
-    /// Where its journal is.
+    /// Directory of the order journal.
     pub state_dir: PathBuf,
-    /// What it may do.
     pub limits: Limits,
-    /// What changes the node.
     pub hands: Box<dyn Actuator>,
-    /// What looks at it.
     pub eyes: Arc<dyn Inspector>,
-    /// Who gives work to it.
     pub scheduler: Box<dyn Scheduler>,
     /// This machine's clock.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    /// How often something that is waited for is looked at.
+    /// Polling interval.
     pub poll: Duration,
-    /// Whose files the node's are.
     pub paths: NodePaths,
-    /// The way to the server for files that orders ask for; `None`: there is no server.
+    /// Uploads artifacts to the server. `None` if there is no server.
     pub outbox: Option<Outbox>,
-    /// Where to die.
+    /// Where a test makes the agent crash.
     pub crash: Failpoint,
-    /// Called when there is a new answer in [`Desk::outstanding`].
+    /// Called when [`OrderExecutor::outstanding`] has a new status.
     pub wake: Box<dyn Fn() + Send + Sync>,
-    /// Called when a repair by hand is on disk.
+    /// Called when a repair note is on disk.
     pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
-/// Takes orders, keeps them, has them carried out one by one, and keeps the answers until the server has them.
+/// Persists orders, executes them one at a time, and keeps each status until the server
+/// acknowledges it.
 #[derive(Clone)]
 pub struct OrderExecutor {
     inner: Arc<Inner>,
@@ -90,7 +84,7 @@ struct OrderState {
 }
 
 impl OrderExecutor {
-    /// Opens the journal. An order that was accepted and not ended is carried on by [`Self::spawn`].
+    /// Opens the journal. [`Self::spawn`] resumes an order that was accepted but has not ended.
     pub fn open(parts: Parts) -> Result<Self, OrdersError> {
         let Parts {
             state_dir,
@@ -111,7 +105,8 @@ impl OrderExecutor {
             let (generation, what) = (current.order.generation, &current.order.kind);
             tracing::info!(generation, %what, begun = current.begun.len(), "an order is carried on");
         }
-        // What an order that has ended left there; without a server a bundle is the result.
+        // Remove artifacts of orders that have ended. Without a server the bundle is the result and
+        // stays.
         if outbox.is_some() {
             let current = book.ledger().current.as_ref().map(|it| it.order.generation);
             artifact::clear(&state_dir, current);
@@ -136,27 +131,27 @@ impl OrderExecutor {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Starts the thread that carries orders out. Nobody waits for it: what it does not end is carried on after the next start.
+    /// Starts the thread that executes orders. It is never joined: the next start resumes what it
+    /// leaves.
     pub fn spawn(&self) -> io::Result<()> {
         let desk = self.clone();
         let thread = std::thread::Builder::new().name("orders".to_owned());
         thread.spawn(move || desk.run()).map(drop)
     }
 
-    /// No new step is taken.
+    /// Stops before the next step.
     pub fn stop(&self) {
         self.inner.stop.store(true, Ordering::Relaxed);
         drop(self.inner.lock());
         self.inner.changed.notify_all();
     }
 
-    /// Whether it was told to stop.
     pub fn is_stopping(&self) -> bool {
         self.inner.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes an order. `now` is the server's time, by which leases go. Accepted means that it is on disk; the same order may be
-    /// offered again and gets the same answer.
+    /// Submits an order. `now` is the server's time, which leases use. `Accepted` means that the
+    /// order is on disk. Idempotent: the same order gets the same status.
     pub fn offer(&self, order: &Order, now: Timestamp) -> OrderStatus {
         let boot = self.inner.hands.boot();
         let mut books = self.inner.lock();
@@ -193,7 +188,8 @@ impl OrderExecutor {
                         let is_alone = books.book.ledger().answers.is_empty();
                         drop(books);
                         self.inner.changed.notify_all();
-                        // The one before it may have been answered just now.
+                        // The previous order may just have been superseded, and so has a status
+                        // too.
                         if !is_alone {
                             (self.inner.wake)();
                         }
@@ -205,7 +201,7 @@ impl OrderExecutor {
         }
     }
 
-    /// Every answer that the server has not acknowledged, with that of the order that is being carried out.
+    /// Every status that the server has not acknowledged, including that of the active order.
     pub fn outstanding(&self) -> Vec<(u64, OrderStatus)> {
         let books = self.inner.lock();
         let ledger = books.book.ledger();
@@ -219,12 +215,12 @@ impl OrderExecutor {
         answers
     }
 
-    /// The number of the last order that was taken or refused: only a higher one is taken from here on.
+    /// Generation of the last order accepted or refused. Only higher ones are accepted.
     pub fn last_order(&self) -> u64 {
         self.inner.lock().book.ledger().generation
     }
 
-    /// The node talks under this enrolment. After a re-enrolment order numbers start over.
+    /// Sets the enrolment of this session. After a re-enrolment, generations start over.
     pub fn enrolled(&self, enrolment: &str) {
         let mut books = self.inner.lock();
         if books.book.ledger().enrolment.as_deref() == Some(enrolment) {
@@ -237,12 +233,13 @@ impl OrderExecutor {
                 tracing::info!(last, "the node re-enrolled: order numbers start over");
             }
             Ok(()) => {}
-            // It is written with the next talk.
+            // The next session retries the write.
             Err(err) => tracing::warn!(%err, "that the node enrolled is not on disk"),
         }
     }
 
-    /// What is in hand, for `farrier status`; none: the journal is being written, which may take as long as a disk hangs.
+    /// The active order, for `farrier status`. `None` while the journal is being written, which can
+    /// take as long as the disk hangs.
     pub fn at_hand(&self) -> Option<OrdersStatus> {
         let books = match self.inner.books.try_lock() {
             Ok(books) => books,
@@ -260,7 +257,8 @@ impl OrderExecutor {
         Some(OrdersStatus::On { in_hand, unacknowledged: ledger.answers.len() })
     }
 
-    /// The server has on disk how an order ended. That it has on disk that it was accepted is not told here.
+    /// The server has persisted the final status of an order. Acknowledgements of `Accepted` do not
+    /// come here.
     pub fn acknowledged(&self, generation: u64) {
         let mut books = self.inner.lock();
         if !books.book.ledger().answers.contains_key(&generation) {
@@ -268,12 +266,12 @@ impl OrderExecutor {
         }
         let at = (self.inner.now)();
         if let Err(err) = books.write(at, JournalRecord::Acknowledged { generation }) {
-            // It is told again, and acknowledged again.
+            // The status is sent, and acknowledged, again.
             tracing::warn!(%err, generation, "that an answer was acknowledged is not on disk");
         }
     }
 
-    /// Whether the node takes new work, for the server: after the start, after each answer, and now and then.
+    /// Whether the node accepts new work. Read at startup, after each status, and periodically.
     pub fn cordon(&self) -> Cordon {
         self.inner.cordon().unwrap_or_else(|why| {
             tracing::debug!(%why, "whether the node takes new work is not known");
@@ -281,14 +279,14 @@ impl OrderExecutor {
         })
     }
 
-    /// Carries orders out until it is stopped.
+    /// Executes orders until stopped.
     pub fn run(&self) {
         while let Some(current) = self.inner.next() {
             self.carry_out(current);
         }
     }
 
-    /// Carries one order out, where there is one; says whether there was.
+    /// Executes one order if there is one. Returns whether there was.
     #[cfg(test)]
     pub(super) fn step(&self) -> bool {
         let current = self.inner.lock().book.ledger().current.clone();
@@ -313,7 +311,7 @@ impl OrderExecutor {
             OrderStatus::Accepted => {}
         }
         let note = JournalRecord::Answered { order: Box::new(order.clone()), answer };
-        // An answer that is not on disk is not told: another agent might then act again.
+        // Never report a status that is not on disk: a restarted agent might act again.
         while let Err(err) = self.inner.write_current(generation, note.clone()) {
             tracing::error!(%err, generation, "the answer to an order cannot be written to disk");
             if !self.inner.is_wanted(generation) {
@@ -346,7 +344,7 @@ impl OrderState {
     }
 
     fn accept(&mut self, at: Timestamp, current: ActiveOrder) -> io::Result<()> {
-        // The server waits for no other any longer, or it would not have given this one.
+        // The server sent this order, so it no longer waits for the previous one.
         if let Some(before) = &self.book.ledger().current {
             let why = format!("order {} came before it had ended", current.order.generation);
             let order = Box::new(before.order.clone());
@@ -372,7 +370,7 @@ impl Inner {
         &self.state_dir
     }
 
-    /// The order to carry out; waits for one. None: it is time to end.
+    /// Waits for the next order. `None` at shutdown.
     fn next(&self) -> Option<ActiveOrder> {
         let mut books = self.lock();
         loop {
@@ -386,12 +384,12 @@ impl Inner {
         }
     }
 
-    /// Whether the order is still the one to carry out.
+    /// Whether the order is still active.
     pub(super) fn is_wanted(&self, generation: u64) -> bool {
         self.lock().is_current(generation) && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits for so long, or until the order is no longer wanted.
+    /// Sleeps, or returns early if the order is no longer wanted.
     pub(super) fn pause(&self, generation: u64, time: Duration) {
         let books = self.lock();
         let wanted = |books: &mut OrderState| {
@@ -400,7 +398,8 @@ impl Inner {
         drop(self.changed.wait_timeout_while(books, time, wanted));
     }
 
-    /// Writes what is done for an order; false: it is no longer carried out, and nothing is written of it.
+    /// Journals a step of an order. Returns false, and writes nothing, if the order is no longer
+    /// active.
     pub(super) fn write_current(&self, generation: u64, note: JournalRecord) -> io::Result<bool> {
         let mut books = self.lock();
         if !books.is_current(generation) {
@@ -414,7 +413,7 @@ impl Inner {
         self.lock().crash.reach(point);
     }
 
-    /// Whether the node takes new work, by the scheduler and the journal.
+    /// The cordon, from the scheduler and the journal.
     pub(super) fn cordon(&self) -> Result<Cordon, SchedulerError> {
         let mark = self.lock().book.ledger().mark.clone();
         self.scheduler.state(mark.as_deref())

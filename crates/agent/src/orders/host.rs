@@ -1,7 +1,9 @@
-//! A node without a scheduler: the mark is a file that others can read, and work is what holds a GPU.
+//! A node without a scheduler: the cordon is a file that other tools can read, and a job is any
+//! process that uses a GPU.
 //!
-//! `cordon.json` below the state folder: `{"owner":"farrier","reason":"farrier: ...","since":"2026-11-15T12:00:00Z"}`. Whoever wants
-//! the node left alone writes one with another owner; it is never taken away here.
+//! `cordon.json` in the state directory:
+//! `{"owner":"farrier","reason":"farrier: ...","since":"2026-11-15T12:00:00Z"}`. To keep the node
+//! out of service, write one with another owner. Farrier never removes it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -16,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::actuator::Inspector;
 use super::scheduler::{Job, MarkAction, OWNER, Scheduler, SchedulerError, whose};
 
-/// The mark's name below the state folder.
+/// File name of the cordon in the state directory.
 pub(crate) const MARK: &str = "cordon.json";
 
-/// A mark is two lines of words.
+/// Upper bound: a cordon is two lines of text.
 const MARK_BYTES_MAX: u64 = 64 << 10;
 
-/// The mark. What others add to theirs is passed over.
+/// The file's content. Unknown fields of other owners are ignored.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     owner: String,
@@ -32,14 +34,13 @@ struct Mark {
     since: Option<Timestamp>,
 }
 
-/// A node without a scheduler.
 pub struct HostScheduler {
     path: PathBuf,
     eyes: Arc<dyn Inspector>,
 }
 
 impl HostScheduler {
-    /// With its mark in this folder.
+    /// Keeps the cordon file in `state_dir`.
     pub fn new(state_dir: &Path, eyes: Arc<dyn Inspector>) -> Self {
         Self { path: state_dir.join(MARK), eyes }
     }
@@ -61,7 +62,7 @@ impl HostScheduler {
         }
     }
 
-    /// Somebody left something there, and it is not ours.
+    /// An unreadable file counts as an external cordon.
     fn unreadable(&self) -> Mark {
         let reason = format!("`{}` is no mark that reads", self.path.display());
         Mark { owner: "somebody".to_owned(), reason, since: None }
@@ -78,7 +79,7 @@ impl HostScheduler {
         bytes.push(b'\n');
         file.write_all(&bytes)?;
         file.sync_all()?;
-        // A link fails where somebody was quicker; a rename would take their mark away.
+        // A hard link fails if another tool was faster; a rename would overwrite its cordon.
         fs::hard_link(&part, &self.path)?;
         fs::remove_file(&part)?;
         self.sync()
@@ -125,7 +126,7 @@ impl Scheduler for HostScheduler {
             .map(|held| Job { id: held.pid.to_string(), text: held.to_string(), is_ending: false })
             .collect();
         jobs.sort();
-        // One that holds several GPUs is one.
+        // A process on several GPUs is one job.
         jobs.dedup_by(|one, other| one.id == other.id);
         Ok(jobs)
     }

@@ -1,4 +1,4 @@
-//! Looks at the node: NVML in a child, the node's files, and what the watching agent knows.
+//! Inspects the node: NVML in a child process, the node's files, and the agent's status.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,18 +23,18 @@ use crate::config::Config;
 use crate::monitor::Collector;
 use crate::status::Status;
 
-/// How long NVML may take, as for `farrier check`.
+/// NVML deadline, the same as for `farrier check`.
 const NVML_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What the watching agent knows, or why nobody can say.
+/// The agent's status, or why it is unavailable.
 pub type Known = Box<dyn Fn() -> Result<Status, InspectorError> + Send + Sync>;
 
-/// The eyes of a node with an agent.
+/// Inspector of a node that an agent monitors.
 pub struct NodeInspector {
     root: PathBuf,
     nvml: Option<PathBuf>,
     cuda: Option<PathBuf>,
-    /// Where what GPUs reached is kept.
+    /// Directory of the GPUs' measured results.
     history: PathBuf,
     gpus_expected: Option<u32>,
     is_live: bool,
@@ -44,7 +44,7 @@ pub struct NodeInspector {
 }
 
 impl NodeInspector {
-    /// Looks where the agent of this configuration looks. `program` is the one whose `probe nvml` asks NVML.
+    /// Uses the paths of this configuration. `program` is the binary whose `probe nvml` calls NVML.
     pub fn new(config: &Config, program: PathBuf, facts: &'static FactSet, known: Known) -> Self {
         Self {
             root: config.root.clone(),
@@ -73,7 +73,8 @@ impl NodeInspector {
         nvml::probe(command, NVML_DEADLINE)
     }
 
-    /// What the node's files and NVML come to, as in `farrier check`: coherence, or devices.
+    /// Evaluates the node's files and NVML as `farrier check` does: the coherence or the device
+    /// items.
     fn checked(&self, reading: &NvmlReading, devices: bool, proof: &mut Proof) {
         let root = Root::unrecorded(&self.root);
         let seen = observe::observe(&root, reading.clone(), &PythonChoice::for_root(None));
@@ -121,7 +122,7 @@ impl Inspector for NodeInspector {
             VerificationLevel::V0 => self.checked(&self.ask(), false, &mut proof),
             VerificationLevel::V1 => {
                 let reading = self.ask();
-                // What the agent found says most, and stands first.
+                // The agent's findings say most, so they come first.
                 match (self.known)() {
                     Ok(status) => watched(&status, &mut proof),
                     Err(err) => proof.unknown.push(err.to_string()),
@@ -141,7 +142,7 @@ impl Inspector for NodeInspector {
     }
 }
 
-/// Items of the node's check that are about GPUs.
+/// Prefixes of check items about GPUs.
 const DEVICES: [&str; 12] = [
     "compute-mode-",
     "ecc-",
@@ -157,7 +158,7 @@ const DEVICES: [&str; 12] = [
     "settings-",
 ];
 
-/// What works now, and is not as a node in service should be.
+/// Items that work now, but are unacceptable for a node in service.
 const UNFIT: [&str; 6] = [
     "ecc-pending",
     "gpu-count",
@@ -178,12 +179,12 @@ fn is_unfit(code: &str) -> bool {
     COHERENCE.contains(&code) || UNFIT.contains(&code)
 }
 
-/// The first sentence of an item: what is to be done about it the node's own check says.
+/// The first sentence of an item. `farrier check` on the node prints the remedy.
 fn said(item: &Item) -> String {
     format!("{} [{}]", first_sentence(&item.text), item.code)
 }
 
-/// What a finding is about, as people find it.
+/// The subject of a finding, under the name that operators use.
 fn named(status: &Status, subject: &Subject) -> String {
     let known =
         subject.gpu().and_then(|gpu| status.gpus.iter().find(|it| it.identity.uuid == *gpu));
@@ -195,7 +196,7 @@ fn named(status: &Status, subject: &Subject) -> String {
     }
 }
 
-/// What the watching agent found, and whether it sees.
+/// Adds the agent's open findings and coverage gaps.
 fn watched(status: &Status, proof: &mut Proof) {
     if status.agent.is_none() {
         proof.unknown.push("no agent watches the node".to_owned());
@@ -221,7 +222,7 @@ fn watched(status: &Status, proof: &mut Proof) {
     }
 }
 
-/// Whether the GPUs are those that the agent knows, and as many as there ought to be.
+/// Checks that the GPUs are those the agent knows, and as many as expected.
 fn counted(
     reading: &NvmlReading,
     status: Option<&Status>,
@@ -229,7 +230,8 @@ fn counted(
     proof: &mut Proof,
 ) {
     let Some(nvml) = reading.answered() else {
-        // The check says so as well; but it must not pass where it does not.
+        // The check reports this too. Report it here as well, so that the verification cannot
+        // pass if the check does not.
         proof.unknown.extend(reading.failure_reason());
         return;
     };
@@ -260,7 +262,8 @@ fn counted(
     }
 }
 
-/// How a GPU is. One that waits for a reset may not say who it is; the agent knows by which number it was.
+/// State of a GPU. One that waits for a reset may not return its UUID; then match by the index that
+/// the agent knows.
 fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, InspectorError> {
     let is_it = |device: &&NvmlDevice| match &device.uuid {
         Reading::Value(uuid) => *uuid == gpu.0,
@@ -292,10 +295,10 @@ fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, I
     Ok(GpuSeen { wrong, text })
 }
 
-/// Findings of GPUs on which nothing runs any more, whoever still has them open.
+/// Findings of GPUs that cannot run work, even if a process still has them open.
 const DEAD: [&str; 2] = ["gpu.lost", "gpu.reset-required"];
 
-/// Who holds GPUs, by a look of the agent that is younger than `since`.
+/// GPU processes, from an agent reading newer than `since`.
 fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, InspectorError> {
     if status.agent.is_none() {
         return Err(InspectorError::GpusNotWatched);
@@ -348,7 +351,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A node with one GPU that an agent looked at five seconds before 1000.
+    /// A node with one GPU that an agent read five seconds before 1000.
     fn status() -> Status {
         let folder = tempfile::tempdir().unwrap();
         let inventory = Inventory::last(folder.path());
@@ -508,7 +511,7 @@ mod tests {
             ..own
         };
         assert_eq!(seen(blind, None).unwrap().wrong.len(), 1);
-        // It does not say who it is, and the agent knows its number.
+        // It does not return its UUID, but the agent knows its index.
         let mute = NvmlDevice {
             handle: Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")),
             ..device(Reading::Unreadable(ReadError::unavailable("ERROR_RESET_REQUIRED")))

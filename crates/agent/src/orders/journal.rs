@@ -1,7 +1,8 @@
-//! `orders.jsonl`: every line is on disk before what it says is done or told.
+//! `orders.jsonl`: write-ahead journal of orders. Each line is on disk before the agent acts on it
+//! or reports it.
 //!
-//! Nothing is passed over: a line that does not read may be the one that says that a GPU was reset, so that a file that is
-//! damaged is not gone on with. Only a last line without its end was never told of, and is cut.
+//! No line is skipped: a damaged one may record a GPU reset, so the agent refuses a damaged file.
+//! Only an incomplete last line is truncated, because it was never reported.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,58 +13,56 @@ use jiff::Timestamp;
 use super::ledger::{JournalRecord, Line, OrderLedger, VERSION};
 use crate::failpoint::{Failpoint, Point};
 
-/// The file below the state folder.
+/// File name in the state directory.
 pub(crate) const FILE: &str = "orders.jsonl";
-/// Held by the one who writes it.
+/// Lock file of the process that writes the journal.
 pub(crate) const LOCK: &str = "orders.lock";
 
-/// From so many bytes on what has ended is folded away. An order and what is done for it have one to two kilobytes.
+/// Size at which the journal is compacted. An order and its steps take one to two kilobytes.
 const FOLD_BYTES: u64 = 64 << 10;
-/// More is no such file: it is folded long before.
+/// Sanity limit: compaction keeps the file far smaller.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Why there is no journal of orders.
+/// Why the order journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OrdersError {
-    /// It cannot be used.
     #[error("failed to use `{}`", path.display())]
     File {
         path: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// Somebody else carries out orders here.
+    /// Another process executes orders here.
     #[error("another process carries out orders with `{}`", path.display())]
     InUse {
-        /// The lock.
+        /// The lock file.
         path: PathBuf,
     },
-    /// What was done cannot be known.
+    /// A damaged line: the steps taken are unknown.
     #[error("line {line} of `{}` does not read: what was done for an order is not known", path.display())]
     Damaged { path: PathBuf, line: usize },
-    /// The system gives no thread.
+    /// The system refused a thread.
     #[error("failed to start carrying out orders")]
     Thread(#[source] io::Error),
-    /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
     Newer {
         path: PathBuf,
-        /// Of the form.
+        /// Version of the file format.
         version: u32,
     },
 }
 
-/// The file and what its lines come to.
+/// The file and the state folded from its lines.
 #[derive(Debug)]
 pub(super) struct OrderJournal {
     path: PathBuf,
     file: File,
     _lock: File,
-    /// Bytes that are whole lines on disk.
+    /// Bytes of complete lines on disk.
     bytes: u64,
-    /// Something may stand after them.
+    /// There may be a partial write after them.
     dirty: bool,
-    /// From so many bytes on it is folded.
+    /// Size at which to compact next.
     fold_from: u64,
     ledger: OrderLedger,
 }
@@ -102,7 +101,7 @@ impl OrderJournal {
         &self.ledger
     }
 
-    /// Writes a line; it is on disk when this returns, and only then part of the ledger.
+    /// Appends a line and syncs it. Only then is it applied to the ledger.
     pub(super) fn write(
         &mut self,
         at: Timestamp,
@@ -127,14 +126,14 @@ impl OrderJournal {
         if self.bytes >= self.fold_from
             && let Err(err) = self.fold(at)
         {
-            // Nothing is lost by it: the file only grows meanwhile.
+            // Harmless: the file only keeps growing.
             tracing::warn!(%err, "failed to fold the journal of orders");
             self.fold_from = self.bytes + FOLD_BYTES;
         }
         Ok(())
     }
 
-    /// Begins the file anew with all that is known.
+    /// Compacts the file into one line with the whole state.
     fn fold(&mut self, at: Timestamp) -> io::Result<()> {
         let note = JournalRecord::Whole(Box::new(self.ledger.clone()));
         let bytes = encoded(&Line { v: VERSION, at, note })?;
@@ -147,14 +146,14 @@ impl OrderJournal {
         file.write_all(&bytes)?;
         file.sync_all()?;
         fs::rename(&part, &self.path)?;
-        // From here on it is the file, whatever fails now.
+        // The rename succeeded: from here on this is the journal, even if a later step fails.
         self.file = file;
         self.bytes = bytes.len() as u64;
         self.fold_from = self.bytes + FOLD_BYTES;
         self.path.parent().map_or(Ok(()), sync_dir)
     }
 
-    /// Cuts off what a write that failed or was cut short has left behind.
+    /// Truncates what a failed or partial write left behind.
     fn mend(&mut self) -> io::Result<()> {
         if self.dirty {
             self.file.set_len(self.bytes)?;
@@ -164,7 +163,7 @@ impl OrderJournal {
         Ok(())
     }
 
-    /// Lets every write fail as on a full disk, or no longer.
+    /// For tests: makes writes fail as on a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self, full: bool) {
         let path = if full { Path::new("/dev/full") } else { &self.path };
@@ -183,7 +182,7 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// What the file says, and the bytes of its whole lines.
+/// Reads the state, and the length of the complete lines.
 fn read(path: &Path) -> Result<(OrderLedger, u64), OrdersError> {
     #[derive(serde::Deserialize)]
     struct OnlyVersion {

@@ -1,7 +1,7 @@
-//! The end of a stream that may be longer than memory.
+//! The tail of a stream that may exceed memory.
 
-/// The last bytes of a stream, from the beginning of a line where some were dropped: half of a line
-/// may have half of a secret.
+/// Keeps the last bytes of a stream. After a drop it starts at a line boundary: half a line may
+/// hold half a secret.
 #[derive(Debug)]
 pub(super) struct LastBytes {
     keep_bytes: usize,
@@ -14,20 +14,20 @@ impl LastBytes {
         Self { keep_bytes, bytes: Vec::new(), dropped_bytes: 0 }
     }
 
-    /// Bytes in memory: up to twice as many as are kept.
+    /// Bytes in memory: up to twice the limit.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
-        // Not with each piece: all that is kept is moved.
+        // Not with every chunk: each drop moves all the bytes kept.
         if self.bytes.len() >= 2 * self.keep_bytes {
             self.drop_first(self.keep_bytes);
         }
     }
 
-    /// Takes what is kept, and how many bytes before it were dropped.
+    /// Takes the bytes, and the number of bytes dropped before them.
     pub(super) fn take(&mut self) -> (Vec<u8>, u64) {
         if self.bytes.len() > self.keep_bytes || self.dropped_bytes > 0 {
             self.drop_first(self.keep_bytes);

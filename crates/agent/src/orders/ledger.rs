@@ -1,4 +1,4 @@
-//! What the agent knows of its orders: a fold over the lines of `orders.jsonl`. Pure.
+//! State of the agent's orders: a pure fold over the lines of `orders.jsonl`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,93 +8,85 @@ use farrier_fleet::health::GpuUuid;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The version of the form of the lines. In version 1 an order's reason was a sentence; such lines still read.
+/// Version of the line format. In version 1 an order's reason was a sentence; such lines still
+/// parse.
 pub(super) const VERSION: u32 = 2;
 
-/// A line of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Line {
     /// [`VERSION`].
     pub(super) v: u32,
-    /// When it was written, by this machine's clock.
+    /// Written at, by this machine's clock.
     pub(super) at: Timestamp,
-    /// What it says.
     pub(super) note: JournalRecord,
 }
 
-/// What a line says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum JournalRecord {
-    /// All that is known; what came before counts no more.
+    /// The whole state. Supersedes all earlier lines.
     Whole(Box<OrderLedger>),
-    /// An order will be carried out.
+    /// An order was accepted.
     Accepted(Box<ActiveOrder>),
-    /// Something is about to be changed.
+    /// A change is about to be made.
     #[serde(alias = "begun")]
     Started {
-        /// By which order.
         generation: u64,
-        /// What, and how it was before.
+        /// The change, and the state before it.
         effect: Effect,
-        /// In which boot.
+        /// Boot id at the start.
         boot: String,
     },
-    /// The change was made, or not.
+    /// The change succeeded or failed.
     Ended {
-        /// By which order.
         generation: u64,
-        /// Why not; none: it was made.
+        /// `None` if the change succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<FailureText>,
     },
-    /// An order has ended.
+    /// An order has its final status.
     Answered { order: Box<Order>, answer: OrderStatus },
-    /// The node re-enrolled: another server may count from one again.
+    /// The node re-enrolled: another server may count generations from one again.
     Enrolled {
-        /// What tells this enrolment from every other.
+        /// Identifies the enrolment.
         enrolment: String,
     },
-    /// The server has that on disk.
-    Acknowledged {
-        /// Of which order.
-        generation: u64,
-    },
+    /// The server has persisted the status.
+    Acknowledged { generation: u64 },
 }
 
-/// A change that is not made twice, or that is known by what was there before it.
+/// A change that must not be made twice, or whose success shows only against the state before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Effect {
-    /// The scheduler's mark is set.
     Cordon {
-        /// The reason that stands in it: by this it is known to be ours.
+        /// The reason stored in the cordon. It identifies the cordon as ours.
         reason: String,
     },
-    /// The mark is taken away.
     Uncordon,
-    /// A job starts anew elsewhere.
-    Requeue { job: String },
-    /// A GPU is reset.
+    /// Requeues a job on another node.
+    Requeue {
+        job: String,
+    },
     ResetGpu {
         gpu: GpuUuid,
-        /// What called for it: where that is gone afterwards, it was done.
+        /// What required the reset. If it is gone afterwards, the reset happened.
         wrong: Vec<String>,
     },
-    /// The node is rebooted; the line has the boot before.
+    /// The line holds the boot id before the reboot.
     Reboot,
-    /// The node is made as a profile wants it.
-    Tune { profile: String },
-    /// A service is started anew.
+    Tune {
+        profile: String,
+    },
     RestartService {
         unit: String,
-        /// What told its run before from every other.
+        /// Identifies the run before the restart.
         run: Option<String>,
     },
 }
 
-/// The text of an error that the journal keeps for the answer. Nothing is decided by it.
+/// Error text, journaled for the order status. No decision depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct FailureText(String);
@@ -111,69 +103,66 @@ impl fmt::Display for FailureText {
     }
 }
 
-/// An order that is being carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ActiveOrder {
     pub(super) order: Order,
-    /// The boot in which it was accepted.
+    /// Boot id at acceptance.
     pub(super) boot: String,
-    /// When, by this machine's clock.
+    /// Accepted at, by this machine's clock.
     pub(super) accepted: Timestamp,
-    /// How far the server's clock, by which the lease goes, is ahead of this machine's.
+    /// How far the server's clock, which the lease uses, is ahead of ours.
     pub(super) skew_ms: i64,
-    /// What was begun for it, oldest first.
+    /// Changes started for it, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) begun: Vec<Started>,
 }
 
-/// A change that was begun.
+/// A change that was started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Started {
     pub(super) effect: Effect,
-    /// In which boot.
     pub(super) boot: String,
-    /// Whether it is known how it ended.
+    /// Whether its outcome is known.
     #[serde(default)]
     pub(super) ended: bool,
-    /// Why it was not made, where it was not.
+    /// Error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<FailureText>,
 }
 
 impl ActiveOrder {
-    /// The lease's end, by this machine's clock.
+    /// End of the lease, by this machine's clock.
     pub(super) fn lease_until(&self) -> Timestamp {
         let skew = SignedDuration::from_millis(self.skew_ms);
         self.order.lease_until.checked_sub(skew).unwrap_or(Timestamp::MAX)
     }
 
-    /// The change that was begun last.
+    /// The last change started.
     pub(super) fn last_begun(&self) -> Option<&Started> {
         self.begun.last()
     }
 }
 
-/// All that is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OrderLedger {
-    /// The highest number that was ever taken or refused since the node enrolled.
+    /// Highest generation accepted or refused since the node enrolled.
     pub(super) generation: u64,
-    /// The enrolment since which numbers count; none: that is not known.
+    /// The enrolment that generations belong to. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) enrolment: Option<String>,
-    /// What is being carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) current: Option<ActiveOrder>,
-    /// The order that ended last, and how: it may be offered again by a server that did not hear it.
+    /// The last order that ended, and its status. A server that missed the status may send it
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<(Order, OrderStatus)>,
-    /// Answers that the server has not acknowledged, by number.
+    /// Statuses that the server has not acknowledged, by generation.
     #[serde(default)]
     pub(super) answers: BTreeMap<u64, OrderStatus>,
-    /// The reason in the mark that was last set.
+    /// The reason in the last cordon set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<String>,
 }
@@ -212,7 +201,8 @@ impl OrderLedger {
                 self.answers.remove(generation);
             }
             JournalRecord::Enrolled { enrolment } => {
-                // A journal from before enrolments were written down is that of the first that is.
+                // A journal without an enrolment predates this record and belongs to the first one
+                // written.
                 if self.enrolment.is_some() {
                     self.generation = 0;
                     self.last = None;
@@ -246,7 +236,8 @@ mod tests {
         let mut ledger = OrderLedger { generation: 41, ..OrderLedger::default() };
         let enrolled = |name: &str| JournalRecord::Enrolled { enrolment: name.to_owned() };
         for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
-            // The desk does not write the same one twice; if it did, nothing but the count would be lost.
+            // The executor does not write the same one twice. If it did, only the generation would
+            // be lost.
             ledger.apply(&enrolled(name));
             assert_eq!(ledger.generation, generation, "{name}");
         }

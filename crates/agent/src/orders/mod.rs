@@ -1,16 +1,18 @@
-//! Orders: what the server tells this node to do, done once and answered for.
+//! Executes the server's orders, each at most once, and reports their status.
 //!
 //! ```text
 //! uplink ─ offer ─> judge ─ orders.jsonl (fsync) ─> Accepted
-//!                                  │
-//! thread orders <──────────────────┘ observe ─ may it? ─ begun (fsync) ─ act ─ ended (fsync) ─ observe ─ answered (fsync) ─> wake
-//!                                                        │
-//!                 Hands: nvidia-smi, systemctl, or a simulated node;  Scheduler: a file, or Slurm;  Eyes: NVML, the agent's findings
-//! uplink <─ outstanding, until acknowledged ─────────────────────────────────────────────────────────────────────────────┘
+//!                               │
+//! thread `orders` <─────────────┘ inspect ─ precondition ─ started (fsync) ─ act ─ ended (fsync)
+//!                                      ─ inspect ─ answered (fsync)
+//!   Actuator:  nvidia-smi, systemctl, or a simulated node
+//!   Scheduler: a file, or Slurm
+//!   Inspector: NVML, the agent's findings
+//! uplink <─ outstanding, until acknowledged
 //! ```
 //!
-//! Entry points: [`open`], [`OrderExecutor::spawn`], [`Desk::offer`]. What the file says is in `ledger.rs`, how each order is carried out in
-//! `carry/`. See `docs/orders.md`.
+//! Entry points: [`open`], [`OrderExecutor::spawn`], [`OrderExecutor::offer`]. `ledger.rs` defines
+//! the file's content, and `execute/` each kind of order. See `docs/orders.md`.
 
 mod actuator;
 pub mod cordon_watch;

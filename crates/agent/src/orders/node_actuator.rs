@@ -1,4 +1,4 @@
-//! The hands of a real node: `nvidia-smi` and `systemctl`, as processes under a deadline.
+//! Actuator of a real node: runs `nvidia-smi` and `systemctl` with a deadline.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,18 +16,16 @@ use super::node_error::ActuatorError;
 use super::process;
 use super::tuner::Tuner;
 
-/// A reset takes seconds, and up to a minute where a switch is trained anew.
+/// A reset takes seconds, and up to a minute if a switch has to retrain its links.
 const RESET_DEADLINE: Duration = Duration::from_secs(180);
-/// systemd gives a unit 90 s to start and as much to stop (`DefaultTimeoutStartSec`).
+/// systemd allows a unit 90 s to start and as long to stop (`DefaultTimeoutStartSec`).
 const RESTART_DEADLINE: Duration = Duration::from_secs(200);
 const ASK_DEADLINE: Duration = Duration::from_secs(20);
-/// How long the agent's own child is waited for: while it has NVML open a GPU is in use.
+/// How long to wait for the agent's own child: while it has NVML open, the GPU is in use.
 const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The hands of a real node.
 pub struct NodeActuator {
     root: PathBuf,
     nvidia_smi: OsString,
@@ -39,8 +37,8 @@ pub struct NodeActuator {
 }
 
 impl NodeActuator {
-    /// Of the machine whose root this is. On another root than `/` nothing is changed: it is not this machine's. `hold` keeps the
-    /// agent's own child from NVML.
+    /// Refuses to change anything if the root is not `/`: that node is not this machine. `hold`
+    /// pauses the agent's own NVML probe.
     pub fn new(root: &Path, hold: Option<Arc<ProbePause>>, tuner: Tuner) -> Self {
         Self {
             root: root.to_owned(),
@@ -53,7 +51,7 @@ impl NodeActuator {
         }
     }
 
-    /// With programs from elsewhere.
+    /// Uses other programs, for tests.
     #[must_use]
     pub fn with_programs(mut self, nvidia_smi: PathBuf, systemctl: PathBuf) -> Self {
         (self.nvidia_smi, self.systemctl) = (nvidia_smi.into(), systemctl.into());
@@ -111,7 +109,6 @@ impl Actuator for NodeActuator {
     }
 }
 
-/// The boot of the node with this root.
 fn boot(root: &Root) -> Result<String, ActuatorError> {
     let path = BOOT_ID;
     match root.trimmed(path) {
@@ -121,7 +118,7 @@ fn boot(root: &Root) -> Result<String, ActuatorError> {
     }
 }
 
-/// What `systemctl show` says (`org.freedesktop.systemd1(5)`): an invocation is one run of a unit.
+/// Parses `systemctl show` (`org.freedesktop.systemd1(5)`). An invocation id is one run of a unit.
 fn service(told: &str) -> Result<Service, ActuatorError> {
     let value = |key: &str| {
         told.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
@@ -163,7 +160,7 @@ mod tests {
         Tuner::new(&Config::default(), Path::new("/nowhere/farrier"))
     }
 
-    /// Hands of this machine whose programs are one script, which writes down how it was called.
+    /// An actuator whose programs are one script that logs its arguments.
     fn hands(folder: &Path, text: &str, hold: Option<Arc<ProbePause>>) -> NodeActuator {
         let calls = folder.join("calls");
         let text = format!("echo \"$@\" >> {}\n{text}", calls.display());

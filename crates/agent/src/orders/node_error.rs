@@ -1,5 +1,5 @@
-//! Why a node was not changed, or not inspected. Code goes by the variant; `Display` is the sentence
-//! that goes into an order's answer. It holds the causes, so that no error here has a `source`.
+//! Errors of the actuator and the inspector. Code matches on the variant; `Display` is the sentence
+//! in an order's status. It includes the causes, so these errors have no `source`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use super::process::ProcessError;
 use super::tuner::TuneError;
 use crate::monitor::Chain;
 
-/// Why the node was not changed, or its boot or a unit of it is not known.
+/// Why a change failed, or the state of a boot or unit is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum ActuatorError {
     /// `nvidia-smi` or `systemctl` failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The root is another machine's, or a capture.
+    /// The root belongs to another machine or to a capture.
     #[error("the node that is watched is not this machine: nothing is changed")]
     NotThisMachine,
-    /// While the agent's child has NVML open the GPU is in use.
+    /// While the agent's child has NVML open, the GPU is in use.
     #[error("the agent's own child does not let go of NVML: a call of it is stuck")]
     NvmlHeld,
     /// The file with the boot ID is absent or empty.
@@ -32,7 +32,7 @@ pub enum ActuatorError {
     /// systemd has not loaded the unit.
     #[error("systemd does not know it (`{load_state}`)")]
     UnitNotLoaded {
-        /// `LoadState` of `systemctl show`; empty where it has none.
+        /// `LoadState` of `systemctl show`. Empty if there is none.
         load_state: String,
     },
     /// `systemctl show` prints no `ActiveState`.
@@ -46,40 +46,31 @@ pub enum ActuatorError {
     Simulated(Box<dyn Error + Send + Sync>),
 }
 
-/// Why something of the node is not known.
+/// Why the state of the node is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectorError {
     /// NVML did not answer.
     #[error("{}", .0.failure_reason().unwrap_or_default())]
     NvmlSilent(Box<NvmlReading>),
-    /// NVML lists other GPUs.
+    /// NVML does not list this GPU.
     #[error("NVML does not list {gpu}")]
-    GpuNotListed {
-        /// The GPU.
-        gpu: GpuUuid,
-    },
+    GpuNotListed { gpu: GpuUuid },
     /// The agent in this process has not published a status yet.
     #[error("the agent has only just started")]
     AgentStarting,
     /// No agent listens at the socket.
     #[error("no agent answers at `{}`", socket.display())]
-    NoAgent {
-        /// The socket.
-        socket: PathBuf,
-    },
+    NoAgent { socket: PathBuf },
     /// The agent could not be asked for its status.
     #[error("{}", Chain(&**.0))]
     Status(Box<dyn Error + Send + Sync>),
-    /// The status is the journal's: no agent runs.
+    /// The status comes from the journal: no agent is running.
     #[error("no agent watches who holds the GPUs")]
     GpusNotWatched,
-    /// The agent's last look at the processes on GPUs is older than the order.
+    /// The agent's last reading of GPU processes is older than the order.
     #[error("who holds the GPUs has not been looked at since")]
     ProcessesOutdated,
     /// NVML does not list the processes of a GPU.
     #[error("who holds GPU {index} is not known")]
-    ProcessesUnknown {
-        /// The GPU.
-        index: u32,
-    },
+    ProcessesUnknown { index: u32 },
 }

@@ -1,4 +1,4 @@
-//! Other programs, under a deadline. One that is stuck in the kernel is left behind.
+//! Runs other programs with a deadline. Abandons one that is stuck in the kernel.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,79 +13,57 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use super::last_bytes::LastBytes;
 
-/// So much of what a program prints is kept.
+/// Maximum bytes of output kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// So much of it is repeated where it failed.
+/// Maximum characters of output in an error.
 const SAID_CHARS_MAX: usize = 300;
-/// How often its end is looked for.
+/// Polling interval for its exit.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a program that was killed is waited for; one that is stuck in the kernel does not end.
+/// How long to wait after a kill. A process stuck in the kernel does not exit.
 const KILL_WAIT: Duration = Duration::from_millis(500);
-/// How long the end of its output is waited for after its own: a child of it may hold the pipe.
+/// How long to wait for end of file after the exit: a child may hold the pipe open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(10);
 
-/// Why a program did not do it.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// The system did not start it.
     #[error("`{program}` did not start: {err}")]
-    DidNotStart {
-        /// The program.
-        program: String,
-        err: io::Error,
-    },
-    /// It has ended, and the system does not say how.
+    DidNotStart { program: String, err: io::Error },
+    /// It exited, but its status is unavailable.
     #[error("`{program}` has no exit status: {err}")]
-    NoStatus {
-        /// The program.
-        program: String,
-        err: io::Error,
-    },
-    /// It ran into its deadline.
+    NoStatus { program: String, err: io::Error },
+    /// It missed its deadline.
     #[error("`{program}` has not ended after {} s and was killed", .after.as_secs())]
-    Late {
-        /// The program.
-        program: String,
-        /// The deadline.
-        after: Duration,
-    },
-    /// It was killed because the order is not wanted any longer.
+    Late { program: String, after: Duration },
+    /// Killed because the order is no longer wanted.
     #[error("`{program}` was ended: nobody wants it any longer")]
-    Unwanted {
-        /// The program.
-        program: String,
-    },
-    /// Not all that it printed was read: what is missing must not count as empty.
+    Unwanted { program: String },
+    /// The output is incomplete. Missing output must not count as empty.
     #[error(
         "the output of `{program}` is not complete: a process that it started still has it open, or it is longer than {OUTPUT_BYTES_MAX} bytes"
     )]
-    Incomplete {
-        /// The program.
-        program: String,
-    },
-    /// It ended with an error.
+    Incomplete { program: String },
+    /// It exited with an error.
     #[error("`{program}` failed ({how}): {said}")]
     Failed {
-        /// The program.
         program: String,
-        /// Its exit status, or the signal.
+        /// Its exit status or signal.
         how: String,
-        /// What it printed, abridged, in one line.
+        /// Its output, shortened to one line.
         said: String,
     },
 }
 
-/// How a program ended.
 #[derive(Debug)]
 pub(super) enum End {
     Exited(ExitStatus),
-    /// It ran into its deadline, and was killed.
+    /// It missed its deadline and was killed.
     Late,
-    /// It was killed because nobody wants it any longer.
+    /// Killed because the order is no longer wanted.
     Unwanted,
 }
 
-/// A program that has ended, and what it printed until then.
+/// A program that has exited, and its output.
 #[derive(Debug)]
 pub(super) struct Ran {
     program: String,
@@ -95,22 +73,22 @@ pub(super) struct Ran {
     pub(super) stderr: Printed,
 }
 
-/// What a program printed.
+/// Output of a program.
 #[derive(Debug)]
 pub(super) struct Printed {
     pub(super) bytes: Vec<u8>,
-    /// Bytes before them that were dropped.
+    /// Bytes dropped before them.
     pub(super) dropped_bytes: u64,
-    /// Whether it was read to its end.
+    /// Whether it was read to end of file.
     pub(super) is_whole: bool,
 }
 
-/// What is kept of an output that is longer than [`OUTPUT_BYTES_MAX`].
+/// Which part of an output longer than [`OUTPUT_BYTES_MAX`] to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// The beginning. The pipe is closed then, which ends most programs.
+    /// The beginning. Then the pipe is closed, which ends most programs with SIGPIPE.
     First,
-    /// The end: the program runs on.
+    /// The end. The program keeps running.
     Last,
 }
 
@@ -151,8 +129,8 @@ impl Ran {
         whole.ok_or_else(|| ProcessError::Incomplete { program: self.program.clone() })
     }
 
-    /// Its exit code and what it printed on stdout and stderr, whichever code that is. With 0 and 1
-    /// stdout has the result and must be whole; with others stderr says why there is none.
+    /// Exit code, stdout and stderr, for any code. With codes 0 and 1 stdout holds the result and
+    /// must be complete; with others stderr explains why there is none.
     pub(super) fn ended(&self) -> Result<(Option<i32>, String, String), ProcessError> {
         let code = self.status()?.code();
         let stdout = match code {
@@ -163,7 +141,7 @@ impl Ran {
     }
 }
 
-/// Runs a program to its end; gives what it printed, all of it.
+/// Runs a program to completion. Returns its complete output.
 pub(super) fn run<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
@@ -174,8 +152,8 @@ pub(super) fn run<A: AsRef<OsStr>>(
     ran.whole_stdout()
 }
 
-/// Runs a program that changes something to its end. `alive` stays open in it while it runs, as its input, of which it reads
-/// nothing. It may leave a process behind that holds its output.
+/// Runs a program that makes a change to completion. It holds `alive` open as its stdin, and reads
+/// nothing from it. It may leave behind a process that holds its output open.
 pub(super) fn change<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
@@ -184,12 +162,12 @@ pub(super) fn change<A: AsRef<OsStr>>(
 ) -> Result<(), ProcessError> {
     let mut command = made(program, words);
     command.stdin(alive);
-    // What it printed is repeated only where it failed.
+    // The output is used only for the error.
     let limits = Limits { output_wait: KILL_WAIT, ..Limits::of(deadline) };
     whole(command, &limits, &|| true)?.success()
 }
 
-/// The same for one of which the exit code and the output count.
+/// Like `change`, but returns the exit code and the output.
 pub(super) fn change_and_tell<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
@@ -201,7 +179,7 @@ pub(super) fn change_and_tell<A: AsRef<OsStr>>(
     whole(command, &Limits::of(deadline), &|| true)?.ended()
 }
 
-/// Runs a program that changes nothing: it is ended when it is no longer wanted, with all that it has started.
+/// Runs a read-only program. When it is no longer wanted, its whole process group is killed.
 pub(super) fn while_wanted<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
@@ -221,7 +199,6 @@ fn made<A: AsRef<OsStr>>(program: &OsStr, words: impl IntoIterator<Item = A>) ->
     command
 }
 
-/// The process group of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Ours,
@@ -232,7 +209,7 @@ struct Limits {
     deadline: Duration,
     output_wait: Duration,
     group: Group,
-    /// Of stdout.
+    /// Applies to stdout.
     keep: Keep,
 }
 
@@ -251,12 +228,13 @@ fn whole(
     let spawned = command.spawn();
     let mut child =
         spawned.map_err(|err| ProcessError::DidNotStart { program: program.clone(), err })?;
-    // The command has the input open as well.
+    // The command also holds stdin open.
     drop(command);
     let out = Reader::start(child.stdout.take(), limits.keep);
     let err = Reader::start(child.stderr.take(), Keep::First);
     let has_exited = wait(&child, limits.deadline, wanted);
-    // Before it is reaped: until then its number, which is the group's, is not given again.
+    // Kill before reaping: until then the kernel cannot reuse its PID, which is also the group's
+    // id.
     if let (Group::ItsOwn, Some(pid)) = (limits.group, pid(&child)) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -275,10 +253,11 @@ fn whole(
     Ok(Ran { program, deadline: limits.deadline, end, stdout, stderr })
 }
 
-/// Reads in the background: a program that prints much must not wait for us, nor we for one that prints for ever.
+/// Reads in the background, so that neither a full pipe blocks the program nor endless output
+/// blocks us.
 struct Reader {
     output: Arc<Mutex<LastBytes>>,
-    /// Told at the end of the output, and dropped without that at the limit.
+    /// Receives at end of file. Disconnects without a message at the limit.
     ended: Receiver<()>,
 }
 
@@ -306,8 +285,8 @@ impl Reader {
                     Keep::Last => count,
                 };
                 output.push(&piece[..count.min(room)]);
-                // Without a limit it ends when the output was taken: a process that is left behind
-                // may print for ever.
+                // In `Last` mode there is no limit: stop once the output was taken, because a
+                // process left behind may print forever.
                 let is_taken = keep == Keep::Last && Arc::strong_count(&shared) == 1;
                 if count > room || is_taken {
                     return;
@@ -329,7 +308,7 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Whether it has exited by then. It is not reaped.
+/// Whether it exited before the deadline. Does not reap it.
 fn wait(child: &Child, deadline: Duration, wanted: &dyn Fn() -> bool) -> bool {
     let until = Instant::now() + deadline;
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -345,7 +324,6 @@ fn wait(child: &Child, deadline: Duration, wanted: &dyn Fn() -> bool) -> bool {
     }
 }
 
-/// Where the system's programs are found.
 pub(super) fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -355,7 +333,7 @@ pub(super) fn in_path(program: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Ends a hang; a process that is not to be waited for lives longer.
+    /// Bounds a hang. A process that must not be waited for lives longer.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     fn shell(script: &str, deadline_ms: u64) -> Result<String, ProcessError> {
@@ -420,7 +398,7 @@ mod tests {
         open().try_lock().unwrap();
     }
 
-    /// Starts a process that lives on, and notes its number.
+    /// Starts a process that outlives the script, and stores its PID.
     fn leaves_a_child(path: &std::path::Path, then: &str) -> String {
         format!("sleep 3600 & echo $! > {0}.new; mv {0}.new {0}; {then}", path.display())
     }
@@ -428,7 +406,7 @@ mod tests {
     fn until_it_is_over(path: &std::path::Path) {
         let pid = std::fs::read_to_string(path).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
-        // Killed, and perhaps not reaped yet.
+        // Killed, but perhaps not reaped yet.
         let is_over = || std::fs::read_to_string(&stat).map_or(true, |it| it.contains(") Z "));
         let until = Instant::now() + PATIENCE;
         while !is_over() {
@@ -453,7 +431,7 @@ mod tests {
         until_it_is_over(&path);
     }
 
-    /// An output that is cut off must not be taken for one that says nothing: by `squeue` no job runs then.
+    /// Truncated output must not look like empty output: from `squeue` that would mean no jobs.
     #[test]
     fn output_that_is_not_read_to_its_end_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
@@ -467,13 +445,13 @@ mod tests {
         assert!(matches!(err, ProcessError::Incomplete { .. }), "{err}");
         let pid = std::fs::read_to_string(&path).unwrap();
         shell(&format!("kill {pid}"), 300_000).unwrap();
-        // A program that is asked to change something may leave one behind.
+        // A program that makes a change may leave a process behind.
         let null = File::open("/dev/null").unwrap();
         let script = leaves_a_child(&path, "exit 0");
         change(OsStr::new("sh"), ["-c", &script], PATIENCE, null).unwrap();
         let pid = std::fs::read_to_string(&path).unwrap();
         shell(&format!("kill {pid}"), 300_000).unwrap();
-        // One that prints more than is kept is ended by SIGPIPE.
+        // A program that prints too much dies of SIGPIPE.
         let err = shell("exec head -c 5000000 /dev/zero", 300_000).unwrap_err();
         assert!(matches!(err, ProcessError::Incomplete { .. }), "{err}");
     }

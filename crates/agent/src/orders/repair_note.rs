@@ -1,10 +1,10 @@
-//! What a person did to the node, as the server reports it. One small file keeps it over a restart:
-//! the agent's brain reads it when it starts.
+//! The last manual repair, as reported by the server. One small file keeps it across restarts: the
+//! health monitor reads it at startup.
 //!
 //! ```text
-//! orders (thread) ─ write ─> repaired.json ─ read, at the start ──> brain
-//!        └───────── Seen::Repaired, while it runs ──────────────────┘
-//! farrier orders (another process) ─ write ─> repaired.json ─ RepairWatch ─> brain
+//! orders (thread) ─ write ─> repaired.json ─ read at startup ────────> health monitor
+//!        └──────── CollectorMessage::Repaired, while running ──────────┘
+//! farrier orders (another process) ─ write ─> repaired.json ─ RepairWatch ─> health monitor
 //! ```
 
 use std::fs::{self, OpenOptions};
@@ -15,22 +15,21 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Its name in the agent's state folder.
+/// File name in the state directory.
 const FILE: &str = "repaired.json";
-/// More than any that was written.
+/// Sanity limit, larger than any note.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// The last repair by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepairNote {
-    /// When the node was told.
+    /// When the agent accepted the report.
     pub at: Timestamp,
-    /// What was done, in that person's words.
+    /// What was done, as the operator described it.
     pub what: String,
 }
 
-/// Keeps it, whole or not at all.
+/// Writes the note atomically.
 pub(crate) fn write(state_dir: &Path, note: &RepairNote) -> io::Result<()> {
     let part = state_dir.join("repaired.part");
     let mut open = OpenOptions::new();
@@ -41,21 +40,21 @@ pub(crate) fn write(state_dir: &Path, note: &RepairNote) -> io::Result<()> {
     fs::File::open(state_dir)?.sync_all()
 }
 
-/// The last one; none where there was none, or where it does not read: then what it says was not heard, and its findings stay.
+/// The last note. `None` if there is none or it does not parse. Its findings then stay open.
 pub(crate) fn read(state_dir: &Path) -> Option<RepairNote> {
     let mut bytes = Vec::new();
     fs::File::open(state_dir.join(FILE)).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Looks for a note that another process writes. Only an agent that carries out no orders itself
-/// needs it: beside it `farrier orders` may, and the lock on the journal of orders keeps the two
-/// apart. The look is a `stat` with each tick of the brain, and not inotify, because the instances
-/// of inotify of a user are few and the programs on a node that want one are many.
+/// Watches for a note that another process writes. Only an agent that executes no orders needs it:
+/// `farrier orders` may run beside it, and the lock on the order journal keeps the two apart. It
+/// calls `stat` with each tick. It does not use inotify, because inotify instances per user are few
+/// and many programs on a node want one.
 #[derive(Debug)]
 pub struct RepairWatch {
     state_dir: PathBuf,
-    /// The file as it was at the last look: each note is a new one.
+    /// Identity of the file at the last look. Each note is a new file.
     last: Option<FileIdentity>,
 }
 
@@ -66,12 +65,11 @@ struct FileIdentity {
 }
 
 impl RepairWatch {
-    /// Watches the file in a state folder.
     pub fn new(state_dir: &Path) -> Self {
         Self { state_dir: state_dir.to_owned(), last: None }
     }
 
-    /// The note, where there is another one than at the last look.
+    /// The note, if it changed since the last call.
     pub(crate) fn look(&mut self) -> Option<RepairNote> {
         let file = fs::metadata(self.state_dir.join(FILE)).ok()?;
         let found = FileIdentity { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) };

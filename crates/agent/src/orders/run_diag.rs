@@ -1,4 +1,5 @@
-//! Tests with work, also those of rungs V2 and V3: `farrier diag` in a process of its own, and what its report comes to.
+//! GPU tests under load, including those of levels V2 and V3: runs `farrier diag` in its own
+//! process and evaluates its report.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use super::actuator::Proof;
 use super::process::{self, Keep};
 
-/// What is read of a report; the rest is for people.
+/// The fields of the report that matter here.
 #[derive(Deserialize)]
 struct Report {
     gpus: Vec<Gpu>,
@@ -20,7 +21,7 @@ struct Report {
 struct Gpu {
     index: u32,
     grade: Grade,
-    /// Tests that could have been run and were not.
+    /// Tests that could have run, but did not.
     missing: Vec<String>,
     tests: Vec<Row>,
 }
@@ -32,7 +33,7 @@ struct Row {
     why: String,
 }
 
-/// How long it may take on a node of many GPUs.
+/// Deadline for a node with many GPUs.
 fn deadline(level: u8, minutes: u32) -> Duration {
     Duration::from_secs(match level {
         1 => 180,
@@ -41,7 +42,7 @@ fn deadline(level: u8, minutes: u32) -> Duration {
     })
 }
 
-/// Proves the GPUs with work. `nvml` and `cuda` are for a node that is simulated.
+/// Tests the GPUs under load. `nvml` and `cuda` are for a simulated node.
 pub(super) fn examined(
     program: &Path,
     (level, minutes): (u8, u32),
@@ -52,7 +53,7 @@ pub(super) fn examined(
 ) -> Proof {
     let mut words: Vec<OsString> = ["diag", "--output", "json", "--level"].map(Into::into).into();
     words.push(level.to_string().into());
-    // It changes nothing: one that outlived us would only be in the way of the next.
+    // It changes nothing. If it outlived the agent, it would only block the next run.
     words.extend(["--ends-with".into(), std::process::id().to_string().into()]);
     if level == 3 {
         words.extend(["--minutes".into(), minutes.to_string().into()]);
@@ -64,7 +65,7 @@ pub(super) fn examined(
     let deadline = deadline(level, minutes);
     let ran = process::while_wanted(program.as_os_str(), words, deadline, Keep::First, wanted);
     match ran.and_then(|ran| ran.ended()) {
-        // Tested, whatever came of it.
+        // The tests ran, whatever their result.
         Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {
             Ok(report) => judged(&report, &mut proof),
             Err(err) => {
@@ -80,13 +81,13 @@ pub(super) fn examined(
     proof
 }
 
-/// Nothing of it changes by itself: a GPU that is slow or wrong is so in a minute too.
+/// Results are final: a slow or faulty GPU is no better a minute later.
 fn judged(report: &Report, proof: &mut Proof) {
     proof.is_final = true;
     for gpu in &report.gpus {
         let of = |grade: Grade| gpu.tests.iter().filter(move |row| row.grade == grade);
         match gpu.grade {
-            // It did well in what it was given, and nobody knows of the rest.
+            // It passed the tests that ran; the others have no result.
             Grade::Pass if !gpu.missing.is_empty() => {
                 let why = gpu.tests.iter().find(|row| gpu.missing.contains(&row.test));
                 let why = why.map_or("", |row| row.why.as_str());

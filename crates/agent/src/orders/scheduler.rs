@@ -1,4 +1,4 @@
-//! Who gives work to the node: whether it gives new work, whose mark keeps it from that, and what runs.
+//! The scheduler of the node: cordon state, cordon owner, and running jobs.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -9,73 +9,65 @@ use jiff::Timestamp;
 use super::node_error::InspectorError;
 use super::process::ProcessError;
 
-/// What a reason of ours begins with, wherever it is written.
+/// Prefix of every reason that farrier sets.
 pub(super) const PREFIX: &str = "farrier: ";
 
-/// The name that stands in our marks where there is room for one.
+/// Owner name in our cordons, if the scheduler stores one.
 pub(super) const OWNER: &str = "farrier";
 
-/// Characters of a reason: Slurm's are shown in one line.
+/// Maximum length of a reason: Slurm shows it on one line.
 const REASON_CHARS_MAX: usize = 200;
 
-/// A scheduler.
 pub trait Scheduler: Send + Sync {
     /// Its name in evidence.
     fn name(&self) -> &'static str;
 
-    /// Whether the node takes new work. `ours` is the reason in the mark that was last set, where the journal knows it.
+    /// The cordon state. `ours` is the reason in the last cordon we set, if the journal has it.
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError>;
 
-    /// No new work from now on; `reason` stands in the mark. Only where there is no mark.
+    /// Stops new work, and stores `reason`. Only if there is no cordon.
     fn cordon(&self, reason: &str) -> Result<(), SchedulerError>;
 
-    /// New work again. Only where the mark is ours.
+    /// Allows new work again. Only if the cordon is ours.
     fn uncordon(&self) -> Result<(), SchedulerError>;
 
-    /// What runs on the node, as seen after `since`.
+    /// Jobs on the node, as seen after `since`.
     fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError>;
 
-    /// Lets a job start anew elsewhere.
+    /// Requeues a job on another node.
     fn requeue(&self, job: &Job) -> Result<(), SchedulerError>;
 }
 
-/// Work that runs on the node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Job {
-    /// What the scheduler knows it by.
+    /// The scheduler's id.
     pub id: String,
-    /// What people know it by.
+    /// A label for operators.
     pub text: String,
-    /// It ends already: there is nothing to ask of it.
+    /// It is already ending, so it needs no requeue.
     pub is_ending: bool,
 }
 
-/// Why a scheduler did not do it, or does not say. `Display` holds the causes: it has no `source`.
+/// Why a scheduler operation failed. `Display` includes the causes, so there is no `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// A program of the scheduler failed: it refuses, or its controller does not answer.
+    /// A scheduler command failed: it refused, or its controller does not answer.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A program of the scheduler printed what does not parse.
+    /// The output of a scheduler command does not parse.
     #[error("what `{program}` says of `{node}` is not understood")]
     NotUnderstood {
-        /// The program.
         program: &'static str,
-        /// The node by its name in the scheduler.
+        /// The node's name in the scheduler.
         node: String,
     },
-    /// The file with the mark of a node without a scheduler could not be used.
+    /// The cordon file of a node without a scheduler is unusable.
     #[error("failed to {action} the mark `{}`: {err}", path.display())]
-    Mark {
-        /// What was to be done with it.
-        action: MarkAction,
-        path: PathBuf,
-        err: io::Error,
-    },
-    /// Whether the node takes new work could not be found out.
+    Mark { action: MarkAction, path: PathBuf, err: io::Error },
+    /// The cordon state could not be determined.
     #[error("whether the node takes new work is not known")]
     CordonUnknown,
-    /// Without a scheduler the processes on the GPUs are the jobs, and they are not known.
+    /// Without a scheduler the GPU processes are the jobs, and they are unknown.
     #[error(transparent)]
     Processes(#[from] InspectorError),
     /// Without a scheduler a job cannot be requeued.
@@ -83,14 +75,11 @@ pub enum SchedulerError {
     NoScheduler,
 }
 
-/// What was to be done with the file that holds a mark.
+/// An operation on the cordon file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkAction {
-    /// Read it.
     Read,
-    /// Write it.
     Write,
-    /// Remove it.
     Remove,
 }
 
@@ -104,7 +93,8 @@ impl fmt::Display for MarkAction {
     }
 }
 
-/// The reason that stands in a mark of ours: one line, not too long, and nothing in it that a mark's reader trips over.
+/// Formats the reason of our cordon: one line of bounded length, without characters that break
+/// parsers.
 pub(super) fn reason(why: &str, generation: u64) -> String {
     let plain =
         |letter: char| if letter.is_control() || "\"'\\".contains(letter) { ' ' } else { letter };
@@ -114,8 +104,8 @@ pub(super) fn reason(why: &str, generation: u64) -> String {
     format!("{PREFIX}{}{end}", why.trim())
 }
 
-/// Whose a mark is. By its reason it is ours; where the journal knows which reason was set, by that very reason: one that
-/// somebody has changed since is theirs.
+/// Determines the owner of a cordon. It is ours if the reason has our prefix and, where the journal
+/// knows the reason we set, equals it. A reason that was edited since makes it external.
 pub(super) fn whose(by_us: bool, owner: &str, reason: &str, ours: Option<&str>) -> Cordon {
     let is_ours = by_us && reason.starts_with(PREFIX) && ours.is_none_or(|ours| ours == reason);
     if is_ours {

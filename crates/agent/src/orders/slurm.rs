@@ -1,7 +1,7 @@
-//! Slurm, by its own programs in the form that all their versions print.
+//! Slurm, through its own commands, in the output format that all versions share.
 //!
-//! The node is drained with `Reason="farrier: ..."`. Slurm keeps who set it: by that and by the reason the drain is known to be
-//! ours, and only then is the node resumed.
+//! The node is drained with `Reason="farrier: ..."`. Slurm stores who set the reason. The user and
+//! the reason identify our drain, and only then is the node resumed.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use jiff::Timestamp;
 use super::process::{self, ProcessError};
 use super::scheduler::{Job, Scheduler, SchedulerError, whose};
 
-/// Slurm's programs wait for a controller that does not answer (`MessageTimeout`, 10 s, and again for its backup).
+/// Slurm's commands wait for an unresponsive controller (`MessageTimeout`, 10 s, and again for its
+/// backup).
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Fields of a job for `squeue`: number, state, user, name.
+/// `squeue` fields of a job: id, state, user, name.
 const FORMAT: &str = "%i|%T|%u|%j";
 
-/// States of a node in which it takes no new work (`scontrol(1)`, node states).
+/// Node states without new work (`scontrol(1)`, node states).
 const CLOSED: [&str; 8] =
     ["DRAIN", "DRAINED", "DRAINING", "DOWN", "ERROR", "FAIL", "FAILED", "FAILING"];
 
-/// Slurm on a node.
 pub struct Slurm {
     node: String,
     user: Option<String>,
 }
 
-/// What Slurm says of a node.
+/// State of a node in Slurm.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     state: String,
@@ -37,15 +37,16 @@ struct Seen {
 }
 
 impl Slurm {
-    /// The node by its name in Slurm.
+    /// `node` is the NodeName in Slurm.
     pub fn new(node: String) -> Self {
-        // Who sets a reason is told by name, and so by the program that knows names.
+        // Slurm reports who set a reason by name, so use the program that resolves names.
         let user = process::run(OsStr::new("id"), ["--user", "--name"], DEADLINE);
         let user = user.ok().map(|user| user.trim().to_owned()).filter(|user| !user.is_empty());
         Self { node, user }
     }
 
-    /// Slurm, where it is on this machine and knows the node. One that does not answer now is one that will.
+    /// Slurm, if it is installed and knows the node. A controller that does not answer now still
+    /// counts.
     pub fn found(node: &str) -> Option<Self> {
         if !process::in_path("scontrol") {
             return None;
@@ -59,7 +60,7 @@ impl Slurm {
             Err(ref err @ ProcessError::Failed { ref said, .. })
                 if said.contains("configuration source") =>
             {
-                // Its programs are installed, and nothing else of it.
+                // Only the client commands are installed.
                 tracing::info!(node, %err, "there is no Slurm here");
                 None
             }
@@ -117,7 +118,7 @@ impl Scheduler for Slurm {
     }
 }
 
-/// What `scontrol show node` says, a line for several fields and one for the reason:
+/// Parses `scontrol show node`: several fields per line, and one line for the reason:
 /// `   Reason=text [user@2026-11-15T12:00:00]`.
 fn seen(text: &str) -> Option<Seen> {
     let state = text.split_whitespace().find_map(|word| word.strip_prefix("State="))?;
@@ -149,8 +150,8 @@ fn cordon(seen: &Seen, user: Option<&str>, ours: Option<&str>) -> Cordon {
     }
 }
 
-/// What `squeue` lists. Jobs that have not begun or have ended are not on the node; of a state that is not known here it is not
-/// known, and they count.
+/// Parses `squeue`. Jobs that have not started or have ended are not on the node. A job in an
+/// unknown state counts as running.
 fn jobs(text: &str) -> Option<Vec<Job>> {
     let mut jobs = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -166,7 +167,7 @@ fn jobs(text: &str) -> Option<Vec<Job>> {
     Some(jobs)
 }
 
-/// States of a job in which it has no node (`squeue(1)`, job state codes).
+/// Job states without a node (`squeue(1)`, job state codes).
 const ELSEWHERE: [&str; 15] = [
     "BOOT_FAIL",
     "CANCELLED",

@@ -1,4 +1,4 @@
-//! Puts a desk together from the configuration.
+//! Creates the order executor from the configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,31 +20,26 @@ use crate::artifact::Outbox;
 use crate::config::{Config, SchedulerChoice};
 use crate::failpoint::Failpoint;
 
-/// How often something that is waited for is looked at.
+/// Polling interval.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Makes the hands of a node whose root is not this machine's, where it has some.
+/// Creates the actuator for a root that is not this machine's, if it has one.
 pub type ActuatorFactory = fn(&Path, Tuner) -> Option<Box<dyn Actuator>>;
 
-/// What a desk is started with.
 pub struct Start {
-    /// What changes the node.
     pub hands: Box<dyn Actuator>,
-    /// What looks at it.
     pub eyes: Arc<dyn Inspector>,
-    /// The node's own name.
     pub hostname: String,
-    /// The name that it enrolled with; none: it has not, and orders are not told apart by it.
+    /// The enrolled name. `None` if the node has not enrolled; then an order's node is not checked.
     pub node: Option<NodeId>,
-    /// The way to the server for files that orders ask for; `None`: there is no server.
+    /// Uploads artifacts to the server. `None` if there is no server.
     pub outbox: Option<Outbox>,
-    /// Called when there is a new answer.
+    /// Called when an order status changes.
     pub wake: Box<dyn Fn() + Send + Sync>,
-    /// Called when a repair by hand is on disk, for the brain of this process.
+    /// Called when a repair note is on disk, for the health monitor of this process.
     pub repaired: Box<dyn Fn(RepairNote) + Send + Sync>,
 }
 
-/// Opens the desk that the configuration describes.
 pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError> {
     let Start { hands, eyes, hostname, node, outbox, wake, repaired } = start;
     let orders = &config.orders;
@@ -74,7 +69,7 @@ pub fn open(config: &Config, start: Start) -> Result<OrderExecutor, OrdersError>
 }
 
 fn scheduler(config: &Config, hostname: &str, eyes: &Arc<dyn Inspector>) -> Box<dyn Scheduler> {
-    // As slurmd names a node that nobody named (`slurmd -N`, slurm.conf(5)).
+    // The default NodeName of slurmd (`slurmd -N`, slurm.conf(5)).
     let short = hostname.split('.').next().unwrap_or(hostname);
     let node = config.orders.slurm_node.as_deref().unwrap_or(short);
     let host = || Box::new(HostScheduler::new(&config.state_dir, Arc::clone(eyes)));

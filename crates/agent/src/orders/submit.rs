@@ -1,4 +1,4 @@
-//! What becomes of an order that is offered. Pure.
+//! Admission of orders. Pure.
 
 use farrier_fleet::fleet::NodeId;
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus};
@@ -8,40 +8,36 @@ use super::execute::{Permission, executor};
 use super::ledger::OrderLedger;
 use super::node_error::ActuatorError;
 
-/// Answers that may wait for the server. One that gives orders and takes no answers is not one to obey.
+/// Maximum statuses waiting for the server. Do not obey a server that sends orders but never
+/// acknowledges.
 const ANSWERS_MAX: usize = 64;
 
-/// What the node's owner allows.
+/// What the node's configuration allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The name that the node enrolled with; none: orders are not told apart by it.
+    /// The enrolled name. `None` if an order's node is not checked.
     pub node: Option<NodeId>,
-    /// GPUs may be reset.
     pub allow_reset: bool,
-    /// The node may be rebooted.
     pub allow_reboot: bool,
-    /// Settings may be changed.
     pub allow_tune: bool,
-    /// Units that may be started anew.
+    /// Units that may be restarted.
     pub services: Vec<String>,
-    /// How long a proof is waited for: findings clear some time after their cause.
+    /// How long a verification may be retried: findings clear some time after their cause.
     pub settle_s: u32,
 }
 
-/// What becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It was offered before: this was said then.
+    /// The order is known, with this status.
     Known(OrderStatus),
-    /// It is none of ours, and nothing is kept of it.
+    /// Not for this node, or stale. Not recorded.
     Strange(String),
-    /// It is not carried out; its number is used up.
+    /// Not executed, but its generation is used up.
     Refused(String),
-    /// It will be carried out.
     Accepted,
 }
 
-/// Judges an order. `boot` is the present one, or why it is not known.
+/// Judges an order. `boot` is the current boot id, or why it is unknown.
 pub(super) fn judge(
     ledger: &OrderLedger,
     limits: &Limits,
@@ -62,7 +58,7 @@ pub(super) fn judge(
     if now >= order.lease_until {
         return Verdict::Refused(format!("its lease ended at {:.0}", order.lease_until));
     }
-    // Without it nobody can tell later whether the node was rebooted.
+    // Without the boot id, a later reboot could not be detected.
     let boot = match boot {
         Ok(boot) => boot,
         Err(why) => return Verdict::Refused(format!("which boot this is cannot be read: {why}")),
@@ -73,7 +69,7 @@ pub(super) fn judge(
     forbidden(limits, &order.kind).map_or(Verdict::Accepted, Verdict::Refused)
 }
 
-/// Whether it was offered before, or is older than one that was.
+/// Whether the order was offered before, or is older than one that was.
 fn known(ledger: &OrderLedger, order: &Order) -> Option<Verdict> {
     let current = ledger.current.as_ref().map(|it| (&it.order, &OrderStatus::Accepted));
     let last = ledger.last.as_ref().map(|(order, answer)| (order, answer));
@@ -88,8 +84,8 @@ fn known(ledger: &OrderLedger, order: &Order) -> Option<Verdict> {
     })
 }
 
-/// Whether it is the same order. Its lease is told by a clock that may have been set between two tellings, and its reason is a text that
-/// another version of the server may word in another way.
+/// Whether it is the same order. Ignores the lease, because the clock may have been set in between,
+/// and the reason, because another server version may word it differently.
 fn is_same(known: &Order, order: &Order) -> bool {
     let Order { node, generation, kind, boot, lease_until: _, reason: _ } = known;
     (node, generation, kind, boot) == (&order.node, &order.generation, &order.kind, &order.boot)
@@ -175,7 +171,7 @@ mod tests {
         });
         ledger.apply(&JournalRecord::Acknowledged { generation: 3 });
         assert_eq!(verdict(&ledger, &first), Verdict::Known(done));
-        // Another one of the same number, and all below, are not.
+        // A different order with the same generation or a lower one is not.
         for strange in [order(3, OrderKind::Uncordon), order(2, OrderKind::Cordon)] {
             assert!(matches!(verdict(&ledger, &strange), Verdict::Strange(_)), "{strange:?}");
         }

@@ -1,4 +1,5 @@
-//! An order while it is carried out: its time, its journal, and changes that are on disk before and after they are made.
+//! An order during execution: its deadline, its journal, and changes that are journaled before and
+//! after they are made.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -11,18 +12,18 @@ use super::executor::Inner;
 use super::ledger::{ActiveOrder, Effect, FailureText, JournalRecord, Started};
 use crate::failpoint::Point;
 
-/// Locked by whatever makes a change, while it runs.
+/// Locked by the process that makes a change, while it runs.
 pub(crate) const ALIVE: &str = "orders.alive";
 
-/// How long before its lease ends an order is answered, at the most: the answer has a way to go.
+/// Maximum margin before the end of the lease, so that the status arrives in time.
 const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
 
-/// Why an order is not gone on with.
+/// Why execution stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Abort {
-    /// It is not wanted any longer, or the agent ends: there is nothing to answer.
+    /// The order is no longer wanted, or the agent stops. There is no status to report.
     Unwanted,
-    /// It cannot be done.
+    /// The order cannot be executed.
     Because(String),
 }
 
@@ -32,11 +33,11 @@ impl Abort {
     }
 }
 
-/// An order and its journal.
+/// An active order and its journal.
 pub(super) struct Task<'d> {
     pub(super) inner: &'d Inner,
     current: ActiveOrder,
-    /// When this agent took it up: what was seen before that is old.
+    /// When this agent started on it. Earlier readings are stale.
     since: Timestamp,
 }
 
@@ -49,22 +50,21 @@ impl<'d> Task<'d> {
         &self.current.order
     }
 
-    /// The boot in which it was accepted.
+    /// Boot id at acceptance.
     pub(super) fn boot_before(&self) -> &str {
         &self.current.boot
     }
 
-    /// When it was accepted.
     pub(super) fn accepted(&self) -> Timestamp {
         self.current.accepted
     }
 
-    /// When this agent took it up.
+    /// When this agent started on it.
     pub(super) fn since(&self) -> Timestamp {
         self.since
     }
 
-    /// What was begun for it, also by an agent before this one.
+    /// Changes started for it, including those of an earlier agent process.
     pub(super) fn begun(&self) -> &[Started] {
         &self.current.begun
     }
@@ -77,7 +77,7 @@ impl<'d> Task<'d> {
         self.inner.now()
     }
 
-    /// Until when it should be answered.
+    /// When the order must have a status.
     pub(super) fn deadline(&self) -> Timestamp {
         let until = self.current.lease_until();
         let early = (until.duration_since(self.current.accepted) / 10)
@@ -85,24 +85,24 @@ impl<'d> Task<'d> {
         until.checked_sub(early).unwrap_or(until)
     }
 
-    /// Whether there is time for another look.
+    /// Whether there is time for another attempt.
     pub(super) fn has_time(&self) -> bool {
         self.now() < self.deadline()
     }
 
-    /// Whether anybody still waits for it.
+    /// Whether the order is still active.
     pub(super) fn is_wanted(&self) -> bool {
         self.inner.is_wanted(self.current.order.generation)
     }
 
-    /// Waits for the next look.
+    /// Sleeps for a number of polling intervals.
     pub(super) fn pause(&self, looks: u32) -> Result<(), Abort> {
         let generation = self.current.order.generation;
         self.inner.pause(generation, self.inner.poll.saturating_mul(looks));
         if self.inner.is_wanted(generation) { Ok(()) } else { Err(Abort::Unwanted) }
     }
 
-    /// Looks until there is something to see, for as long as there is time.
+    /// Retries `look` until it succeeds or time runs out.
     pub(super) fn look<T, E: fmt::Display>(
         &self,
         mut look: impl FnMut() -> Result<T, E>,
@@ -119,8 +119,8 @@ impl<'d> Task<'d> {
         }
     }
 
-    /// Makes a change: on disk that it is begun, then the change, then on disk how it ended. Nothing is begun after the lease, nor
-    /// where that cannot be written.
+    /// Makes a change: journals the start, acts, journals the outcome. Starts nothing after the
+    /// lease has ended, or if the start cannot be journaled.
     pub(super) fn act<E: fmt::Display>(
         &mut self,
         effect: Effect,
@@ -160,7 +160,7 @@ impl<'d> Task<'d> {
         if let Some(last) = self.current.begun.last_mut() {
             (last.ended, last.failed) = (true, failed.clone());
         }
-        // What was done is done: a disk that takes nothing is waited for.
+        // The change is made: retry until the disk accepts the outcome.
         while let Err(err) = self
             .inner
             .write_current(generation, JournalRecord::Ended { generation, failed: failed.clone() })
@@ -172,12 +172,12 @@ impl<'d> Task<'d> {
         Ok(made)
     }
 
-    /// Waits until nothing that an agent before this one has begun is still at work.
+    /// Waits for any change that an earlier agent process started.
     pub(super) fn wait_for_others(&self) -> Result<(), Abort> {
         self.alive().map(drop)
     }
 
-    /// The lock that is held while a change is made.
+    /// Acquires the lock that is held during a change.
     fn alive(&self) -> Result<File, Abort> {
         let path = self.inner.state_dir().join(ALIVE);
         let failed =
@@ -197,7 +197,7 @@ impl<'d> Task<'d> {
         }
     }
 
-    /// So long after it was accepted.
+    /// A time after acceptance.
     pub(super) fn after(&self, time: Duration) -> Timestamp {
         let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
         self.current.accepted.checked_add(time).unwrap_or(Timestamp::MAX)

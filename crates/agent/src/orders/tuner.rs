@@ -1,5 +1,5 @@
-//! `farrier tune apply` in a process of its own, and what came of it. What was there before is in its journal, which
-//! `farrier tune revert` gives back.
+//! Runs `farrier tune apply` in its own process and evaluates its report. Its journal holds the
+//! previous settings, which `farrier tune revert` restores.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -13,36 +13,33 @@ use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Standing, Step};
 use super::process::{self, ProcessError};
 use crate::config::Config;
 
-/// NVML may take a minute to start and two for the one setting at which it is lost, and a service a minute to start.
+/// NVML may take a minute to start and two for the one setting at which it hangs. A service may
+/// take a minute to start.
 const DEADLINE: Duration = Duration::from_secs(540);
 
-/// Why a profile is not set.
+/// Why a profile was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     /// `farrier tune` did not start or did not end.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// It ended with an error.
+    /// It exited with an error.
     #[error("{stderr}")]
     Failed {
-        /// What it printed, in one line, without `error: `.
+        /// Its output on one line, without `error: `.
         stderr: String,
     },
-    /// Its report is of another version of farrier.
+    /// The report is from another version of farrier.
     #[error("the report of `farrier tune` has version {found}")]
-    ReportVersion {
-        /// The version of the report.
-        found: u32,
-    },
-    /// Its report is not in the form of one.
+    ReportVersion { found: u32 },
+    /// The report does not parse.
     #[error("the report of `farrier tune` does not read: {0}")]
     ReportUnreadable(serde_json::Error),
-    /// Settings are not as the profile wants them.
+    /// Settings differ from the profile.
     #[error("{}", Incomplete(.0))]
     Incomplete(Box<ApplyReport>),
 }
 
-/// Makes a node as a profile wants it.
 #[derive(Debug, Clone)]
 pub struct Tuner {
     program: PathBuf,
@@ -51,13 +48,13 @@ pub struct Tuner {
 }
 
 impl Tuner {
-    /// Of the node that the agent of this configuration watches. `program` is farrier.
+    /// For the node that this configuration monitors. `program` is the farrier binary.
     pub fn new(config: &Config, program: &Path) -> Self {
         let root = Some(config.root.clone()).filter(|_| !config.is_live());
         Self { program: program.to_owned(), root, nvml: config.nvml.clone() }
     }
 
-    /// Applies a profile; what came of it, in words.
+    /// Applies a profile. Returns a summary.
     pub fn apply(&self, profile: &str, alive: File) -> Result<String, TuneError> {
         let mut words: Vec<OsString> =
             ["tune", "apply", "--yes", "--output", "json"].map(Into::into).into();
@@ -104,7 +101,7 @@ fn changes_made(report: &ApplyReport) -> String {
     }
 }
 
-/// How many changes were made, and each setting that is not as wanted.
+/// Formats the number of changes made, and each setting that differs.
 struct Incomplete<'r>(&'r ApplyReport);
 
 impl fmt::Display for Incomplete<'_> {
@@ -115,7 +112,7 @@ impl fmt::Display for Incomplete<'_> {
             let words = step.standing.words();
             told(step, (step.standing.name(), &words))
         });
-        // A setting of several GPUs is named once.
+        // Name a setting of several GPUs once.
         let settings: BTreeSet<String> = failed.chain(open).collect();
         formatter.write_str(&changes_made(report))?;
         settings.iter().try_for_each(|setting| write!(formatter, "; {setting}"))
@@ -160,7 +157,7 @@ mod tests {
     #[test]
     fn what_was_not_done_or_is_not_known_is_told() {
         let of = |standing, outcomes| {
-            // As it comes out of the other process.
+            // As the other process prints it.
             let text = serde_json::to_string(&report(standing, outcomes)).unwrap();
             judged(serde_json::from_str(&text).unwrap())
         };

@@ -1,4 +1,5 @@
-//! Faults by the part on which they are: several of them are mostly one matter, and ask for one thing first.
+//! Groups faults by component: several faults on one component are mostly one problem with one
+//! first action.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,38 +8,37 @@ use farrier_fleet::health::finding::{Action, ActionBy};
 use farrier_fleet::health::{Finding, FindingKind, GpuIdentity, GpuUuid, Severity, Subject};
 use serde::{Deserialize, Serialize};
 
-/// The faults of one part.
+/// The faults of one component.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// The part for people: `GPU 3`, `mlx5_0`, `node`.
+    /// Display name: `GPU 3`, `mlx5_0`, `node`.
     pub name: String,
-    /// The GPU's UUID, where it is one.
+    /// `None` if it is not a GPU.
     pub uuid: Option<GpuUuid>,
-    /// Its address on the bus, where that is known.
+    /// PCI address. `None` if unknown.
     pub pci: Option<String>,
-    /// What NVML calls it, where that is known.
+    /// NVML's product name. `None` if unknown.
     pub model: Option<String>,
-    /// The worst of its faults.
+    /// Highest severity of its faults.
     pub worst: Severity,
-    /// What to do first.
     pub do_first: DoFirst,
-    /// The faults by number, beginning with the one that `do_first` comes from.
+    /// Ids of its faults, starting with the one behind `do_first`.
     pub findings: Vec<u64>,
 }
 
-/// What to do first.
+/// The first action to take.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DoFirst {
     pub action: Action,
-    /// The same in words.
+    /// The action as text.
     pub text: String,
-    /// Who says so.
+    /// Whether a rule or the driver asks for it.
     pub action_by: ActionBy,
     /// The finding that asks for it.
     pub finding: u64,
 }
 
-/// A part, in the order in which equals are shown.
+/// A component. The order of variants breaks ties.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Gpu(u32, GpuUuid),
@@ -48,7 +48,7 @@ pub(super) enum Part {
     Agent,
 }
 
-/// The GPUs that have a name: those that are listed, and those that were.
+/// GPUs with a known identity: those listed now, and those listed before.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known<'k> {
     pub(super) listed: &'k [GpuIdentity],
@@ -64,7 +64,7 @@ impl<'k> Known<'k> {
         self.iter().find(|gpu| gpu.uuid == *uuid)
     }
 
-    /// The part that a subject is, or belongs to.
+    /// The component that a subject is or belongs to.
     pub(super) fn part(self, subject: &Subject) -> Part {
         let gpu = |uuid: &GpuUuid| {
             Part::Gpu(self.find(uuid).map_or(u32::MAX, |gpu| gpu.index), uuid.clone())
@@ -81,13 +81,13 @@ impl<'k> Known<'k> {
         }
     }
 
-    /// A part for people.
+    /// Display name of a component.
     pub(super) fn name(self, part: &Part) -> String {
         let is_listed = |uuid: &GpuUuid| self.listed.iter().any(|gpu| gpu.uuid == *uuid);
         match part {
             Part::Gpu(_, uuid) => match self.find(uuid) {
                 Some(gpu) if is_listed(uuid) => format!("GPU {}", gpu.index),
-                // Another may have its number by now.
+                // Another GPU may have its index by now.
                 Some(gpu) => format!("GPU {} (as last listed)", gpu.index),
                 None => uuid.0.clone(),
             },
@@ -99,7 +99,7 @@ impl<'k> Known<'k> {
     }
 }
 
-/// The faults in groups, the worst first.
+/// Groups faults by component, worst first.
 pub(super) fn groups<'f>(
     findings: impl Iterator<Item = &'f Finding>,
     known: Known<'_>,
@@ -134,8 +134,8 @@ pub(super) fn groups<'f>(
     groups
 }
 
-/// What is known beyond the action: by the rule where the action is its own, by the rule about the driver's word where
-/// the driver asks.
+/// The remedy: from the rule if the action is its own, or from the rule on the driver's recovery
+/// action if the driver asks.
 fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
     let by_driver = |finding: &&&Finding| finding.code.starts_with("gpu.recovery-");
     let from = match first.action_by {
@@ -145,8 +145,9 @@ fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
     from?.remedy.as_deref()
 }
 
-/// As `farrier decode` does it: what the driver itself asks for, then the strongest action among the most severe; so a
-/// GPU that fell off the bus is never to be reset, which cannot work. Of equals the first that was seen.
+/// Same order as `farrier decode`: the driver's own request first, then the strongest action among
+/// the most severe findings. So a GPU that fell off the bus never gets a reset, which cannot work.
+/// Ties go to the oldest.
 fn rank(finding: &Finding) -> (bool, Reverse<(Severity, Action)>, u64) {
     let by_rule = finding.action_by == ActionBy::Rule;
     (by_rule, Reverse((finding.severity, finding.action)), finding.id)

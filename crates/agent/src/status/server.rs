@@ -1,4 +1,4 @@
-//! The fleet's server and its orders, as an agent sees them.
+//! The fleet's server and its orders, from the agent's side.
 
 use farrier_fleet::fleet::{NodeId, OrderKind};
 use jiff::Timestamp;
@@ -6,49 +6,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::uplink::Link;
 
-/// The server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// Where it is; none: the agent works alone.
+    /// `None` if the agent works without a server.
     pub url: Option<String>,
-    /// Under what name it knows this node; none: the node has not enrolled, or that could not be read.
+    /// The node's enrolled name. `None` if it has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
-    /// Whether it is told what is found.
     pub link: Link,
-    /// The last record of the journal that it has; none: that is not known.
+    /// The last journal record that the server acknowledged. `None` if unknown.
     pub acknowledged: Option<u64>,
-    /// Until when the node's certificate counts; none: it has none, or that is not known.
+    /// When the certificate expires. `None` if there is none, or its term is unknown.
     pub certificate_until: Option<Timestamp>,
 }
 
-/// Orders.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OrdersStatus {
-    /// This agent carries none out.
+    /// This agent executes no orders.
     Off,
-    /// They should be carried out and are not.
+    /// Enabled, but failed to start.
     Failed { why: String },
-    /// Whether one is in hand could not be seen.
+    /// The executor did not report its state.
     Unknown { why: String },
-    /// They are carried out.
     On {
-        /// The one in hand.
+        /// The active order.
         in_hand: Option<OrderInHand>,
-        /// Answers that the server does not have yet.
+        /// Order statuses that the server has not acknowledged.
         unacknowledged: usize,
     },
 }
 
-/// An order that is being carried out.
+/// An active order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderInHand {
     pub generation: u64,
-    /// What is to be done.
     pub what: OrderKind,
     pub reason: String,
-    /// Since when it is in hand.
     pub accepted: Timestamp,
-    /// Until when it must be answered.
+    /// When its status is due.
     pub lease_until: Timestamp,
 }

@@ -1,20 +1,22 @@
-//! When the next connection attempt is due: exponential back-off with full jitter, as pure arithmetic on instants.
+//! When the next connection attempt is due: exponential back-off with full jitter, as pure
+//! arithmetic on instants.
 
 use std::time::Duration;
 
 use farrier_fleet::fleet::reconnect::RECONNECT_WAIT_MAX_S;
 use tokio::time::Instant;
 
-/// The first step while the server has not said how large its fleet is.
+/// First step until the server has reported the spread for its fleet size.
 const FIRST: Duration = Duration::from_secs(1);
-/// Two attempts begin at least this far apart, whatever the reason: a server that accepts and drops sessions is not hammered.
+/// Minimum time between two attempts, so that a server that accepts and drops sessions is not
+/// hammered.
 const ATTEMPT_EVERY: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(RECONNECT_WAIT_MAX_S as u64);
-/// The longest back-off while an urgent finding is unreported, and the shortest time between two attempts that cut a wait short. Short
-/// enough for a fatal finding, and five times rarer than [`ATTEMPT_EVERY`] where every node of a rack has one.
+/// The longest back-off while an urgent finding is unreported, and the minimum time between two
+/// attempts that cut a wait short. Short enough for a fatal finding, and five times rarer than
+/// [`ATTEMPT_EVERY`] if every node of a rack has one.
 pub(super) const URGENT_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Counts failed attempts.
 #[derive(Debug)]
 pub(super) struct BackOff {
     /// Attempts since the last accepted session.
@@ -34,23 +36,24 @@ impl Default for BackOff {
 }
 
 impl BackOff {
-    /// An attempt begins.
+    /// Records that an attempt begins.
     pub(super) fn begin(&mut self, now: Instant) {
         self.began = Some(now);
     }
 
-    /// The server accepted a session, and asks for the next first attempt to be spread over so much time.
+    /// The server accepted a session. It asks agents to spread their next first attempt over
+    /// `spread`.
     pub(super) fn accepted(&mut self, spread: Duration) {
         self.failures = 0;
         self.first = spread.clamp(FIRST, WAIT_MAX);
     }
 
-    /// The next wait is from the first step.
+    /// Restarts the back-off at its first step.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// When the next attempt is due. `jitter` is from 0 to 1, and multiplies the whole step.
+    /// When the next attempt is due. `jitter` is in 0..=1 and scales the whole step.
     pub(super) fn next_attempt(&mut self, now: Instant, is_urgent: bool, jitter: f64) -> Instant {
         let longest = if is_urgent { URGENT_WAIT_MAX } else { WAIT_MAX };
         let step = self.first.saturating_mul(1 << self.failures.min(16)).min(longest);
@@ -58,13 +61,13 @@ impl BackOff {
         self.not_before(now + step.mul_f64(jitter))
     }
 
-    /// When an urgent finding is worth an attempt: at once, unless one did the same shortly before.
+    /// When an urgent finding may trigger an attempt: at once, unless one did so recently.
     pub(super) fn urgent_attempt(&self, now: Instant) -> Instant {
         let again = self.cut_short.map_or(now, |at| at + URGENT_WAIT_MAX);
         self.not_before(now.max(again))
     }
 
-    /// A wait ends early, for an urgent finding.
+    /// Records that an urgent finding cut a wait short.
     pub(super) fn cut_short(&mut self, at: Instant) {
         self.cut_short = Some(at);
     }
@@ -101,7 +104,7 @@ mod tests {
         assert_eq!(back_off.next_attempt(now, false, 1.0) - now, WAIT_MAX);
     }
 
-    /// The busiest second after all sessions of a fleet end at once, for a server that is away for 2 s.
+    /// The busiest second after all sessions of a fleet end at once and the server is away for 2 s.
     #[test]
     fn a_fleet_does_not_come_back_within_one_second() {
         let now = Instant::now();
@@ -112,7 +115,7 @@ mod tests {
             back_off.accepted(Duration::from_secs(30));
             let mut at = now;
             for attempt in 0..10 {
-                // A low-discrepancy sequence in place of chance: evenly spread over 0 to 1.
+                // A low-discrepancy sequence instead of random numbers: evenly spread over 0 to 1.
                 let jitter =
                     (f64::from(agent) * 0.618_033_99 + f64::from(attempt) * 0.754_877_67) % 1.0;
                 at = back_off.next_attempt(at, false, jitter);

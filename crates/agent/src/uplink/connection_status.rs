@@ -1,4 +1,4 @@
-//! What is known of the way to the server, for whoever asks: it is told when it changes, and asked without waiting.
+//! State of the connection to the server, in a watch channel: readers never block.
 
 use farrier_fleet::fleet::NodeId;
 use jiff::Timestamp;
@@ -7,39 +7,36 @@ use tokio::sync::watch;
 
 use super::identity::Opened;
 
-/// Whether the server is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// There is no server: the agent works alone.
+    /// No server is configured: the agent works alone.
     Alone,
-    /// Nothing is known yet: the first try is under way.
+    /// The first attempt is in progress.
     Connecting,
-    /// It is.
-    Connected { since: Timestamp },
-    /// It is not. What is found is kept, and told when they meet again.
-    NotConnected {
-        /// Since when; of an agent that never was connected, since it first failed.
+    Connected {
         since: Timestamp,
-        /// Why the last try failed.
+    },
+    /// The journal keeps findings until the connection is back.
+    NotConnected {
+        /// Since the connection was lost, or since the first failed attempt.
+        since: Timestamp,
+        /// Error of the last attempt.
         why: String,
-        /// Whether it stays so until the node enrols anew.
+        /// Whether only a new enrolment helps.
         must_enrol: bool,
     },
 }
 
-/// What an uplink shows of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionStatus {
-    /// Whether the server is told.
     pub link: Link,
-    /// Under what name; none: the node has not enrolled, or that could not be read.
+    /// `None` if the node has not enrolled, or its identity is unreadable.
     pub node: Option<NodeId>,
-    /// Until when its certificate counts; none: it has none, or that is not known.
+    /// When the certificate expires. `None` if there is none, or its term is unknown.
     pub certificate_until: Option<Timestamp>,
 }
 
-/// Tells it.
 #[derive(Debug)]
 pub(super) struct StatusSender(watch::Sender<ConnectionStatus>);
 
@@ -50,7 +47,7 @@ impl StatusSender {
         (Self(tell), told)
     }
 
-    /// A name without a certificate.
+    /// Sets the name of a node without a certificate.
     pub(super) fn named(&self, node: &NodeId) {
         self.0.send_modify(|sight| {
             sight.node = Some(node.clone());
@@ -65,7 +62,7 @@ impl StatusSender {
         });
     }
 
-    /// There is nothing to show to a server.
+    /// Clears the name and the certificate.
     pub(super) fn has_nothing(&self) {
         self.0.send_modify(|sight| (sight.node, sight.certificate_until) = (None, None));
     }

@@ -1,4 +1,5 @@
-//! How a node gets its first certificate: with a token, from a server whose authority has the fingerprint that it was told.
+//! How a node gets its first certificate: with a join token, from a server whose CA matches a given
+//! fingerprint.
 
 use farrier_fleet::fleet::NodeId;
 use farrier_wire::client::{self, ConnectError, FingerprintError, ServerUrl, fingerprint};
@@ -10,48 +11,46 @@ use tonic::Status;
 
 use super::identity::{IdentityError, Keep};
 
-/// Why a node has not enrolled.
+/// Why enrolment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// The fingerprint is none.
+    /// The fingerprint does not parse.
     #[error(transparent)]
     Fingerprint(#[from] FingerprintError),
-    /// The server is not reached, or is another one.
+    /// The server is unreachable, or has another CA.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Nothing could be kept.
+    /// The identity could not be stored.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// There is no key.
+    /// The key could not be created.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The server does not want it.
+    /// The server refused the request.
     #[error("the server refused: {}", .0.message())]
     Refused(Box<Status>),
-    /// The server signed something else.
+    /// The signed certificate is for another node or from another CA.
     #[error("the server's certificate is not for `{0}`")]
     Other(NodeId),
-    /// The system gives no threads or timers.
+    /// The system refused a thread or timer.
     #[error("failed to start")]
     Start(#[source] std::io::Error),
-    /// TLS cannot be set up.
     #[error("failed to set TLS up")]
     Tls(#[from] rustls::Error),
 }
 
-/// What to enrol with.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
     pub url: ServerUrl,
-    /// As whom.
     pub node: NodeId,
-    /// SHA-256 of the authority's certificate.
+    /// SHA-256 of the CA certificate.
     pub fingerprint: String,
-    /// Where key and certificate are kept.
+    /// Where to store the key and certificate.
     pub keep: Keep,
 }
 
-/// Enrols, and keeps what the server signed. Asked again after an answer that was lost it gets the same.
+/// Enrols and stores the certificate. Idempotent: a retry after a lost response gets the same
+/// result.
 pub fn enrol(enrolment: &Enrolment, token: &str) -> Result<Identity, EnrolError> {
     let wanted = fingerprint(&enrolment.fingerprint)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -83,7 +82,7 @@ async fn enrol_now(
     Ok(identity)
 }
 
-/// What was signed is for this node, by the authority that was asked for.
+/// Checks that the certificate is for this node, from the CA with this fingerprint.
 fn checked(node: &NodeId, signed: &Certificate, wanted: [u8; 32]) -> Result<Identity, EnrolError> {
     let other = || EnrolError::Other(node.clone());
     let identity = Identity::of_certificate(&signed.node).map_err(|_| other())?;

@@ -1,8 +1,8 @@
-//! The node's key and certificate, in one file that is replaced as a whole.
+//! The node's key and certificate, in one file that is replaced atomically.
 //!
 //! ```text
-//! node.pem   issued, not-before and not-after, in seconds / the key / the certificate     mode 0600
-//! ca.pem     the authority
+//! node.pem   issued, not-before and not-after, in seconds / the key / the certificate    mode 0600
+//! ca.pem     the CA certificate
 //! ```
 
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -23,62 +23,59 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 
-/// A certificate of weeks is looked at, and renewed, at most this often.
+/// Longest interval between renewal checks, for a certificate valid for weeks.
 const LOOK_EVERY_MOST: Duration = Duration::from_secs(600);
 
-/// Why the node has no identity.
+/// Why the node has no usable identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// It was never given one.
     #[error("`{}` is not there: this node has not enrolled", .0.display())]
     NotEnrolled(PathBuf),
-    /// A file cannot be read or written.
     #[error("failed to use `{}`", path.display())]
     File {
         path: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// A file is something else.
+    /// A file does not have the expected content.
     #[error("`{}` is no {what}", path.display())]
     Foreign {
         path: PathBuf,
-        /// What it should be.
+        /// The expected content.
         what: &'static str,
     },
-    /// Others may read the key.
+    /// Other users may read the key.
     #[error(transparent)]
     Modes(#[from] LooseModes),
-    /// Key and certificate do not fit.
+    /// The key and certificate do not match.
     #[error("the key and the certificate cannot be used")]
     Rustls(#[from] rustls::Error),
 }
 
-/// Where the node's identity is kept.
+/// Where the node's identity is stored.
 #[derive(Debug, Clone)]
 pub struct Keep {
     dir: PathBuf,
     ca: Option<PathBuf>,
 }
 
-/// An identity that can be used.
+/// A usable identity.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
     pub(crate) tls: Arc<ClientConfig>,
-    /// What tells this enrolment from every other: who signed, and for whom. A renewal does not change it.
+    /// Identifies this enrolment: the issuer and the subject. A renewal does not change it.
     pub(crate) enrolment: String,
-    /// None: that is not known, and it is not renewed.
+    /// `None` if unknown. The certificate is then not renewed.
     pub(crate) term: Option<Term>,
 }
 
 impl Keep {
-    /// In a folder; the authority's certificate there too, unless `ca` names another.
+    /// Uses `ca.pem` in `dir` unless `ca` names another file.
     pub fn new(dir: &Path, ca: Option<&Path>) -> Self {
         Self { dir: dir.to_owned(), ca: ca.map(Path::to_owned) }
     }
 
-    /// The file with key and certificate.
     pub fn node_path(&self) -> PathBuf {
         self.dir.join("node.pem")
     }
@@ -96,7 +93,7 @@ impl Keep {
         Ok(())
     }
 
-    /// A key that others may read is not used: it may be somebody else's by now.
+    /// Rejects a key that other users may read: it may have been copied.
     fn check_modes(&self) -> Result<(), IdentityError> {
         let keys = [self.node_path(), self.dir.join("enrol.key")];
         let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
@@ -114,7 +111,7 @@ impl Keep {
         })
     }
 
-    /// Reads key, certificate and authority.
+    /// Reads the key, certificate and CA.
     pub(crate) fn open(&self) -> Result<Opened, IdentityError> {
         let text = self.read()?;
         let path = self.node_path();
@@ -151,17 +148,19 @@ impl Keep {
         Ok(Opened { identity, tls: Arc::new(tls), enrolment, term: Term::of(&text) })
     }
 
-    /// TLS with the node's key and certificate, for whoever has a connection of their own.
+    /// TLS configuration with the node's key and certificate, for callers with their own
+    /// connection.
     pub fn tls(&self) -> Result<Arc<ClientConfig>, IdentityError> {
         self.open().map(|opened| opened.tls)
     }
 
-    /// Whether there is an identity that can be used.
+    /// Whether there is a usable identity.
     pub fn check(&self) -> Result<Identity, IdentityError> {
         self.open().map(|opened| opened.identity)
     }
 
-    /// Keeps what the server signed. `ca.pem` only where it is not there: who is trusted does not change by the way.
+    /// Stores the certificate. Writes `ca.pem` only if it is missing: a renewal must not change
+    /// whom the node trusts.
     pub(crate) fn store(&self, key: &NodeKey, signed: &Certificate) -> Result<(), IdentityError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -185,7 +184,7 @@ impl Keep {
         write(&path, 0o600, &text).map_err(failed(&path))
     }
 
-    /// The key of an enrolment that was begun: with it a lost answer can be asked for again.
+    /// The key of an enrolment in progress. A retry with it gets a lost response again.
     pub(crate) fn key_to_enrol(&self) -> Result<NodeKey, IdentityError> {
         self.check_modes()?;
         let path = self.dir.join("enrol.key");
@@ -201,13 +200,13 @@ impl Keep {
         Ok(key)
     }
 
-    /// The enrolment is finished, or was refused for good.
+    /// Removes that key: the enrolment completed, or was refused for good.
     pub(crate) fn forget_key_to_enrol(&self) {
         let _ = fs::remove_file(self.dir.join("enrol.key"));
     }
 }
 
-/// From when and until when a certificate counts.
+/// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Term {
     from: Timestamp,
@@ -215,13 +214,13 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// As it stands above key and certificate. When it was issued and not from when on it counts: that is hours earlier.
+    /// Parses the header of `node.pem`. The term starts at `issued`: `not-before` is hours earlier.
     fn of(text: &str) -> Option<Self> {
         let time = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             Timestamp::from_second(line.trim().parse().ok()?).ok()
         };
-        // An agent that was here before this one kept the other.
+        // Older agents wrote only `not-before`.
         let from = time("issued:").or_else(|| time("not-before:"))?;
         Some(Self { from, until: time("not-after:")? })
     }
@@ -230,19 +229,19 @@ impl Term {
         self.until.duration_since(self.from)
     }
 
-    /// Whether two thirds of its life are over.
+    /// Whether two thirds of the term have passed.
     pub(crate) fn is_due(self, now: Timestamp) -> bool {
         now.duration_since(self.from) > self.life() / 3 * 2
     }
 
-    /// How often it is looked whether it is due, and tried: often enough for several tries in what is left.
+    /// How often to check for renewal and retry it: several times in the remaining third.
     pub(crate) fn look_every(self) -> Duration {
         let part = Duration::try_from(self.life() / 20).unwrap_or_default();
         part.clamp(Duration::from_secs(1), LOOK_EVERY_MOST)
     }
 }
 
-/// Whole or not at all, and never readable by more than `mode` says.
+/// Writes atomically, and never with permissions wider than `mode`.
 fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");
     match fs::remove_file(&part) {
@@ -257,8 +256,9 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
 }
 
-/// Root enrols, and the agent may run as a user of its own: what stands in that user's folder is that user's. Whoever is
-/// not root has made it as themselves, and may not give it away.
+/// Enrolment runs as root, but the agent may run as its own user. Files in that user's directory
+/// must belong to that user. Without root the chown fails, and the file already has the right
+/// owner.
 fn give_to_owner_of(folder: Option<&Path>, path: &Path) {
     if let Some(Ok(meta)) = folder.map(fs::metadata) {
         let _ = std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid()));
@@ -277,7 +277,7 @@ mod tests {
         let at = |second: i64| Timestamp::from_second(issued + second).unwrap();
         for (life_s, every_s) in [(30 * 86_400, 600), (3600, 180), (10, 1)] {
             let until = issued + life_s;
-            // From when it counts is hours earlier: clocks of nodes are behind.
+            // `not-before` is hours earlier, because clocks of nodes may be slow.
             let text =
                 format!("issued: {issued}\nnot-before: {}\nnot-after: {until}\n", issued - 21_600);
             let term = Term::of(&text).unwrap();
@@ -285,7 +285,7 @@ mod tests {
             assert!(!term.is_due(at(life_s / 3 * 2 - 1)) && term.is_due(at(life_s / 3 * 2 + 1)));
             assert_eq!(term.look_every().as_secs(), every_s);
         }
-        // As an agent kept it that knew no better.
+        // As older agents wrote it.
         let term = Term::of("not-before: 0\nnot-after: 300\n").unwrap();
         assert!(term.is_due(Timestamp::from_second(201).unwrap()));
         assert_eq!(Term::of("not-after: 300\n"), None);

@@ -1,4 +1,4 @@
-//! What the node is made of, as the brain last showed it.
+//! The node's inventory, from the health monitor's last snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::MadeOf;
 use crate::jobs::JobRegistry;
 use crate::state::{Published, State};
 
-/// So long NVML is given to answer for the first time before the server is told that nobody knows the GPUs.
+/// How long NVML has for its first answer before the server gets an inventory without GPUs.
 const PATIENCE_MS: i64 = 30_000;
 
-/// What the brain last showed.
+/// Builds the inventory from the last snapshot.
 pub fn of_published(published: Published, board: Arc<JobRegistry>, root: &Path) -> MadeOf {
     let release = Root::unrecorded(root).trimmed("/proc/sys/kernel/osrelease");
     let kernel = match release {
@@ -39,10 +39,10 @@ pub fn of_published(published: Published, board: Arc<JobRegistry>, root: &Path) 
     })
 }
 
-/// Frameworks of which the server is told.
+/// Maximum frameworks in the inventory.
 const FRAMEWORKS_MAX: usize = 16;
 
-/// What the jobs of the last day computed with, as they said it. A node without such a job has none that anybody knows.
+/// Frameworks that jobs of the last day reported. Empty if no job reported any.
 fn distinct<'j>(
     jobs: impl IntoIterator<Item = &'j BTreeMap<String, String>>,
 ) -> Vec<(String, String)> {
@@ -52,14 +52,15 @@ fn distinct<'j>(
     distinct.into_iter().take(FRAMEWORKS_MAX).collect()
 }
 
-/// The newest CUDA that a driver speaks, where a source confirms it: a branch has one from its first release to its last.
+/// The newest CUDA version that a driver supports, if a source confirms it. It is the same for all
+/// releases of a driver branch.
 fn cuda(driver: &str) -> Option<String> {
     let driver: DriverVersion = driver.parse().ok()?;
     let branch = FactSet::embedded().drivers.branch(driver.branch())?;
     (!branch.is_unverified("native_cuda")).then(|| branch.native_cuda.to_string())
 }
 
-/// The GPUs; inside none: they could not be read; outside none: that is not known yet.
+/// The GPUs. `Some(None)` if they cannot be read; `None` if that is not known yet.
 #[expect(clippy::option_option, reason = "not yet known and not readable are different answers")]
 fn gpus(state: &State) -> Option<Option<Vec<GpuInventory>>> {
     let listed = &state.values.gpus;

@@ -1,4 +1,5 @@
-//! Reads on in the journal's files, from the record that the server has. Only what is on disk counts; what is missing is said.
+//! Reads the journal's files from the record that the server has acknowledged. Returns only records
+//! that are on disk, and reports gaps.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom};
@@ -8,43 +9,41 @@ use farrier_fleet::health::Finding;
 
 use crate::journal::{Fold, Record, is_readable, segment};
 
-/// Some records, and most snapshots of a node with nothing wrong.
+/// Holds several records, and most snapshots of a healthy node.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Where reading goes on.
+/// Read position.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     segment: u64,
     offset: u64,
-    /// Records up to this one were given.
+    /// The last record returned.
     last: u64,
 }
 
-/// What reading on came to.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// These, in order; empty: there is nothing new.
+    /// Records in order. Empty if there is nothing new.
     Records(Vec<Record>),
-    /// The journal does not go on from there: a line is damaged, or a file that was not read yet is gone.
+    /// The journal does not continue from there: a line is damaged, or an unread file was deleted.
     Gap,
 }
 
-/// Follows a journal.
 #[derive(Debug)]
 pub(super) struct Follower {
     dir: PathBuf,
     place: Option<Place>,
-    /// The segment at `place`, open between reads; none where nothing was read there yet.
+    /// The segment at `place`, kept open between reads. `None` before the first read.
     open: Option<OpenSegment>,
 }
 
-/// A segment that is being read. A file that is deleted meanwhile can be read to its end.
+/// The segment being read. An open file stays readable after it is deleted.
 #[derive(Debug)]
 struct OpenSegment {
     number: u64,
     reader: BufReader<File>,
-    /// Up to which record the file was on disk when the buffer was filled. What comes after it in
-    /// the buffer may have been cut off and written again since.
+    /// Last durable record when the buffer was filled. Buffered data beyond it may have been
+    /// truncated and rewritten since.
     durable: u64,
 }
 
@@ -54,8 +53,7 @@ impl OpenSegment {
         Ok(Self { number, reader: BufReader::with_capacity(BUFFER_BYTES, file), durable })
     }
 
-    /// Goes to a place of the file, and reads again from there what is not known to have been on
-    /// disk before.
+    /// Seeks to an offset. Discards buffered data that was not known to be durable.
     fn seek(&mut self, offset: u64, durable: u64) -> io::Result<()> {
         if self.durable != durable || self.reader.stream_position()? != offset {
             self.reader.seek(SeekFrom::Start(offset))?;
@@ -70,18 +68,18 @@ impl Follower {
         Self { dir: dir.to_owned(), place: None, open: None }
     }
 
-    /// Closes the file while nothing is read: a deleted segment would keep its disk space.
+    /// Closes the file while idle: an open file that was deleted keeps its disk space.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
 
-    /// Goes on after a record; false: the journal does not reach back to it.
+    /// Resumes after a record. Returns false if the journal does not reach back that far.
     pub(super) fn resume(&mut self, acked: u64) -> io::Result<bool> {
         (self.place, self.open) = (None, None);
         for number in segment::list(&self.dir)?.into_iter().rev() {
             let reaches = match first_of(&self.dir, number)? {
                 Some(first) if first.snapshot.is_some() => first.seq <= acked,
-                // The very first one begins with the first record that there ever was.
+                // Segment 1 starts with the first record ever written.
                 _ => number == 1,
             };
             if reaches {
@@ -92,7 +90,7 @@ impl Follower {
         Ok(false)
     }
 
-    /// All open findings as of the record `durable`, or of one before it; goes on from there.
+    /// All open findings as of record `durable` or an earlier one. Reading resumes from there.
     pub(super) fn resync(&mut self, durable: u64) -> io::Result<(u64, Vec<Finding>)> {
         let numbers = segment::list(&self.dir)?;
         let mut from = 0;
@@ -118,7 +116,8 @@ impl Follower {
         Ok((fold.seq, fold.open.into_values().collect()))
     }
 
-    /// The next records with changes, up to `durable` and to so many bytes of lines, but at least one where there is one.
+    /// The next records with changes, up to `durable` and `bytes_max` bytes of lines, but at least
+    /// one if there is any.
     pub(super) fn read(&mut self, durable: u64, bytes_max: u64) -> io::Result<Read> {
         let Some(mut place) = self.place else { return Ok(Read::Gap) };
         let mut records = Vec::new();
@@ -126,8 +125,8 @@ impl Follower {
         while place.last < durable && bytes < bytes_max {
             let mut open = match self.segment(place.segment, durable) {
                 Ok(open) => open,
-                // Deleted before it was opened: a later one stands for it, where all of it was
-                // read.
+                // Deleted before it was opened. Continue with a later segment if all of this one
+                // was read.
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {
                     let is_empty = segment::list(&self.dir)?.is_empty();
                     if place.last == 0 && is_empty {
@@ -166,7 +165,7 @@ impl Follower {
         Ok(Read::Records(records))
     }
 
-    /// The segment, opened where another one or none was.
+    /// Returns the open segment, or opens it.
     fn segment(&mut self, number: u64, durable: u64) -> io::Result<OpenSegment> {
         match self.open.take().filter(|open| open.number == number) {
             Some(open) => Ok(open),
@@ -175,19 +174,18 @@ impl Follower {
     }
 }
 
-/// What the next line of a segment came to.
 enum Next {
     /// A record with changes, and the length of its line.
     Record(Box<Record>, u64),
-    /// One that was given before, or has no changes.
+    /// Already returned, or without changes.
     Passed,
-    /// There is no whole line, or its record is not on disk yet.
+    /// The line is incomplete, or its record is not durable yet.
     End,
     /// The line is damaged, or records before it are missing.
     Gap,
 }
 
-/// Reads a line, and moves on behind it unless it is to be read again.
+/// Reads a line, and advances unless it has to be read again.
 fn next(reader: &mut BufReader<File>, place: &mut Place, durable: u64) -> io::Result<Next> {
     let mut line = Vec::new();
     let length = segment::read_line(reader, &mut line)?;
@@ -215,7 +213,7 @@ fn parse(line: &[u8]) -> Option<Record> {
     serde_json::from_slice::<Record>(line).ok().filter(|record| is_readable(record.v))
 }
 
-/// The first record of a segment; none: there is none, or it is damaged.
+/// The first record of a segment. `None` if there is none, or it is damaged.
 fn first_of(dir: &Path, number: u64) -> io::Result<Option<Record>> {
     let file = match File::open(segment::path(dir, number)) {
         Ok(file) => file,
@@ -227,7 +225,7 @@ fn first_of(dir: &Path, number: u64) -> io::Result<Option<Record>> {
     Ok(parse(&line))
 }
 
-/// A segment that was deleted since it was listed has a later one that stands for it.
+/// Ignores a segment that was deleted since it was listed: a later one supersedes it.
 fn gone_is_nothing(read: io::Result<()>) -> io::Result<()> {
     match read {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -369,8 +367,7 @@ mod tests {
         world.note(1);
         let path = segment::path(world.folder.path(), 1);
         let whole = std::fs::read_to_string(&path).unwrap();
-        // A write that failed: its record is not on disk, and the file is cut before it is written
-        // again.
+        // A failed write: its record is not durable, and the file is truncated before the retry.
         let failed = whole.replace("\"seq\":1", "\"seq\":2").replace("Xid 1", "Xid 77");
         std::fs::write(&path, format!("{whole}{failed}")).unwrap();
         let mut follower = world.follower();

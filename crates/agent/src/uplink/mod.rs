@@ -1,13 +1,14 @@
-//! To the server: what the journal has, once and in order; and from it: orders.
+//! Sends journal records to the server, once and in order, and receives orders.
 //!
 //! ```text
-//! Published ── record on disk ──> Follower (reads the journal's own files) ─ Changes ─> stream ─> server
-//!                                    ^ goes on after the acknowledged record      Order <─┘ └─> Ack
-//! OrderDesk <─ offer ─ Talk <──────────────────────────────────────────────────────┘
+//! Published ── durable record ──> Follower (reads journal files) ─ Changes ─> stream ─> server
+//!                                 ^ resumes after the acknowledged record Order <─┘ └─> Ack
+//! OrderHandler <─ offer ─ Session <─────────────────────────────────────────┘
 //! ```
 //!
-//! It runs on a thread and a runtime of its own, reads files and never asks the brain: a server that is gone costs the
-//! agent nothing but the tries to reach it. What is on its way is bounded; what waits, waits in the journal.
+//! It runs on its own thread and runtime, reads files and never calls the health monitor. An
+//! unreachable server costs the agent only the connection attempts. Data in flight is bounded; the
+//! backlog stays in the journal.
 
 mod back_off;
 mod connection_status;
@@ -47,23 +48,25 @@ pub use reconnect::fixed_wait_from_environment;
 use session::Session;
 pub use urgent::Urgent;
 
-/// Who carries orders out. Offered an order that it has, it answers how far that is.
+/// Executes orders. Offered a known order again, it returns the current status.
 pub trait OrderHandler: Send + Sync {
-    /// Takes an order, or says why not. May wait for the disk.
+    /// Accepts or refuses an order. May block on the disk.
     fn offer(&self, order: Order) -> OrderStatus;
-    /// The newest answer to each order that the server has not acknowledged.
+    /// The newest status of each order that the server has not acknowledged.
     fn outstanding(&self) -> Vec<(u64, OrderStatus)>;
-    /// The number of the last order that was taken or refused; 0: none. May wait for the disk.
+    /// Generation of the last order accepted or refused; 0 if there was none. May block on the
+    /// disk.
     fn last_order(&self) -> u64;
-    /// The server has what became of an order on disk.
+    /// The server has persisted the final status of an order.
     fn acknowledged(&self, generation: u64);
-    /// The node talks under this enrolment: after a re-enrolment order numbers start over. May wait for the disk.
+    /// The enrolment of this session. After a re-enrolment, generations start over. May block on
+    /// the disk.
     fn enrolled(&self, _enrolment: &str) {}
 }
 
 impl OrderHandler for OrderExecutor {
     fn offer(&self, order: Order) -> OrderStatus {
-        // The lease was put into this machine's time.
+        // The session has already converted the lease to this machine's clock.
         Self::offer(self, &order, Timestamp::now())
     }
 
@@ -84,7 +87,7 @@ impl OrderHandler for OrderExecutor {
     }
 }
 
-/// A desk of an agent that carries nothing out.
+/// Order handler of an agent that executes no orders.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoOrders;
 
@@ -104,38 +107,30 @@ impl OrderHandler for NoOrders {
     fn acknowledged(&self, _: u64) {}
 }
 
-/// What a node is made of; none: that is not known yet.
+/// The node's inventory. `None` if not known yet.
 pub type MadeOf = Box<dyn Fn() -> Option<NodeInventory> + Send>;
 
-/// What an uplink is made of.
 pub struct Parts {
-    /// Where the server is.
     pub url: ServerUrl,
-    /// The node's key and certificate.
     pub keep: Keep,
-    /// The node's name, for a server that asks for no certificate.
+    /// The node's name, for a server without TLS.
     pub node: Option<NodeId>,
-    /// Where the journal is.
     pub state_dir: PathBuf,
-    /// The last record on disk.
+    /// Last durable record of the journal.
     pub durable: watch::Receiver<u64>,
-    /// The newest finding that the server has to hear of at once.
+    /// The newest finding that must reach the server at once.
     pub urgent: watch::Receiver<Urgent>,
-    /// What the node is.
     pub made_of: MadeOf,
-    /// Whether it takes new work.
     pub cordon: watch::Receiver<Cordon>,
-    /// Who carries orders out.
     pub desk: Arc<dyn OrderHandler>,
-    /// Files that orders ask for, on their way to the server.
+    /// Artifacts to upload.
     pub artifacts: mpsc::Receiver<Sending>,
-    /// VerificationLevel when there is a new answer.
+    /// Notified when an order status changes.
     pub bell: Arc<Notify>,
-    /// For a test: the length of every back-off.
+    /// For tests: the length of every back-off.
     pub fixed_wait: Option<Duration>,
 }
 
-/// An uplink that runs.
 #[derive(Debug)]
 pub struct Uplink {
     stop: Arc<Notify>,
@@ -145,7 +140,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Starts it on a thread of its own.
+    /// Starts the uplink on its own thread.
     pub fn spawn(parts: Parts) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -163,30 +158,29 @@ impl Uplink {
                     () = stopped.notified() => (),
                 }
             });
-            // A name that is being looked up, or a desk that waits for a disk, is not waited for.
+            // Do not wait for a pending DNS lookup, or for an order handler blocked on the disk.
             runtime.shutdown_background();
         })?;
         Ok(Self { stop, acked, sight, thread })
     }
 
-    /// The last record that the server has; none: nothing is known of that yet.
+    /// The last record acknowledged by the server. `None` if not known yet.
     pub fn acked(&self) -> watch::Receiver<Option<u64>> {
         self.acked.clone()
     }
 
-    /// Whether the server is told, and as whom.
     pub fn sight(&self) -> watch::Receiver<ConnectionStatus> {
         self.sight.clone()
     }
 
-    /// Ends it. What was not acknowledged is sent by the next one.
+    /// Stops the uplink. The next one sends whatever was not acknowledged.
     pub fn stop(self) {
         self.stop.notify_one();
         let _ = self.thread.join();
     }
 }
 
-/// Why a talk with the server came to an end.
+/// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TalkError {
     #[error(transparent)]
@@ -249,12 +243,13 @@ async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: StatusSend
     }
 }
 
-/// Whether the same again would be refused again.
+/// Whether the server would refuse the same message again.
 fn refuses_what_is_said(err: &TalkError) -> bool {
     matches!(err, TalkError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
 }
 
-/// Whether nothing but another enrolment helps: there is no certificate, it was revoked, or the node was retired.
+/// Whether only a new enrolment helps: there is no certificate, it was revoked, or the node was
+/// retired.
 fn must_enrol(err: &TalkError) -> bool {
     match err {
         TalkError::Identity(IdentityError::NotEnrolled(_)) => true,
@@ -268,7 +263,7 @@ fn must_enrol(err: &TalkError) -> bool {
 
 async fn once(talk: &mut Session) -> TalkError {
     talk.accepted = None;
-    // The certificate may be another one by now.
+    // The certificate may have been replaced since the last session.
     let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
         (Some(name), true) => {
             talk.teller.named(name);

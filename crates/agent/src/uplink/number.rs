@@ -1,4 +1,5 @@
-//! The journal's name. Numbers of records begin anew with a new journal; by its name the server tells one from another.
+//! The journal's name. A new journal numbers its records from the start, so the server uses the
+//! name to tell journals apart.
 
 use std::fs;
 use std::io;
@@ -15,7 +16,6 @@ struct Form {
     journal: String,
 }
 
-/// The file that has the name.
 #[derive(Debug)]
 pub(super) struct JournalName {
     path: PathBuf,
@@ -26,7 +26,7 @@ impl JournalName {
         Self { path: state_dir.join("uplink.json") }
     }
 
-    /// The name; a journal that has none gets one.
+    /// Returns the name, creating one if there is none.
     pub(super) fn get(&self) -> io::Result<String> {
         let kept = fs::read(&self.path).ok();
         let kept = kept.and_then(|bytes| serde_json::from_slice::<Form>(&bytes).ok());
@@ -36,7 +36,7 @@ impl JournalName {
         }
     }
 
-    /// A new name: the server knows records under the old one that the journal does not have.
+    /// Creates a new name: under the old one the server has records that this journal lacks.
     pub(super) fn renew(&self) -> io::Result<String> {
         let mut bytes = [0_u8; 16];
         let random = SystemRandom::new().fill(&mut bytes);

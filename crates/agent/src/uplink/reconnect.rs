@@ -9,19 +9,19 @@ use tokio::time::Instant;
 use super::back_off::BackOff;
 use super::urgent::Urgent;
 
-/// In place of every back-off, a wait of so many seconds: a test has a long one without waiting until it has grown.
+/// Replaces every back-off with a wait of this many seconds, so that a test gets a long wait at
+/// once.
 const FIXED_WAIT: &str = "FARRIER_TEST_RECONNECT_WAIT_S";
 
-/// The fixed wait that the environment asks for, for a test.
+/// The fixed wait from the environment, for tests.
 pub fn fixed_wait_from_environment() -> Option<Duration> {
-    // A release build has one longest back-off, which policies are checked against.
+    // Release builds have one maximum back-off, and policies are validated against it.
     if !cfg!(debug_assertions) {
         return None;
     }
     std::env::var(FIXED_WAIT).ok()?.parse().ok().map(Duration::from_secs)
 }
 
-/// Decides when the next attempt begins.
 #[derive(Debug)]
 pub(super) struct Reconnect {
     back_off: BackOff,
@@ -36,23 +36,24 @@ impl Reconnect {
         Self { back_off: BackOff::default(), urgent, fixed_wait, attempted_for: 0 }
     }
 
-    /// An attempt begins.
+    /// Records that an attempt begins.
     pub(super) fn begin(&mut self) {
         self.attempted_for = self.urgent.borrow_and_update().record;
         self.back_off.begin(Instant::now());
     }
 
-    /// The server accepted the session, however short it then was.
+    /// The server accepted the session, however short it was.
     pub(super) fn accepted(&mut self, spread: Duration) {
         self.back_off.accepted(spread);
     }
 
-    /// The session ended for a reason of our own.
+    /// The agent itself ended the session.
     pub(super) fn reset(&mut self) {
         self.back_off.reset();
     }
 
-    /// Waits until the next attempt is due. The server has acknowledged all records up to `reported`.
+    /// Waits until the next attempt is due. The server has acknowledged all records up to
+    /// `reported`.
     pub(super) async fn wait(&mut self, reported: u64) {
         let now = Instant::now();
         let is_urgent = self.urgent.borrow().record > reported;
@@ -76,7 +77,7 @@ impl Reconnect {
     }
 }
 
-/// From 0 to 1.
+/// A random number in 0..=1.
 fn random() -> f64 {
     let mut bytes = [0; 4];
     match SystemRandom::new().fill(&mut bytes) {
@@ -94,7 +95,7 @@ mod tests {
     use crate::journal::tests::finding;
     use crate::state::Shown;
 
-    /// An hour: no wait of a test that works lasts so long.
+    /// One hour: no wait in a passing test lasts this long.
     const LONG: Duration = Duration::from_secs(3600);
 
     fn reconnect(fixed_wait: Option<Duration>) -> (watch::Sender<Urgent>, Reconnect) {
@@ -102,7 +103,7 @@ mod tests {
         (sender, Reconnect::new(receiver, fixed_wait))
     }
 
-    /// A fatal finding is on disk with this record.
+    /// Reports that a fatal finding is on disk with this record.
     fn find_fatal(sender: &watch::Sender<Urgent>, record: u64) {
         let finding = finding(record, 1);
         let fatal = farrier_fleet::health::Finding { severity: Severity::Fatal, ..finding };
@@ -116,7 +117,7 @@ mod tests {
         start.elapsed()
     }
 
-    /// Grows the back-off to its longest.
+    /// Grows the back-off to its maximum.
     async fn fail_often(reconnect: &mut Reconnect) {
         for _ in 0..10 {
             reconnect.begin();
@@ -131,7 +132,7 @@ mod tests {
             fail_often(&mut reconnect).await;
             reconnect.begin();
             reconnect.accepted(Duration::ZERO);
-            // Of a millisecond, as tokio's timers are.
+            // Tokio's timers have millisecond resolution.
             let wait = waited(&mut reconnect, 0).await;
             assert!(wait <= Duration::from_millis(1001), "{wait:?}");
         }
@@ -147,11 +148,11 @@ mod tests {
         };
         let (wait, ()) = tokio::join!(waited(&mut reconnect, 0), later);
         assert_eq!(wait.as_secs(), 60);
-        // The server is still away: until it has the finding it is tried every few seconds.
+        // The server is still away: retry every few seconds until it has the finding.
         reconnect.begin();
         let wait = waited(&mut reconnect, 0).await;
         assert!(wait <= URGENT_WAIT_MAX + Duration::from_millis(1), "{wait:?}");
-        // It has it.
+        // The server has it.
         reconnect.begin();
         reconnect.accepted(Duration::ZERO);
         assert_eq!(waited(&mut reconnect, 1).await, LONG);
@@ -192,7 +193,7 @@ mod tests {
             loop {
                 reconnect.begin();
                 attempts += 1;
-                // Each one is reported, so that only new ones are urgent.
+                // Report each one, so that only new ones are urgent.
                 let reported = reconnect.attempted_for;
                 reconnect.wait(reported).await;
             }

@@ -1,4 +1,4 @@
-//! One talk with the server over one stream, from hello to whatever ends it.
+//! One session with the server over one stream, from the hello message to its end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -30,50 +30,52 @@ use super::upload;
 use super::{Parts, TalkError};
 use crate::monitor::Chain;
 
-/// Messages that may wait for the connection. Where they are not taken it is a dead one.
+/// Maximum messages queued for the connection. If the queue fills up, the connection is dead.
 const OUT_MAX: usize = 64;
-/// Bytes of records that may be on their way without an acknowledgement: what the agent may cost is little.
+/// Maximum bytes of unacknowledged records in flight. Bounds the agent's memory.
 const FLIGHT_BYTES_MAX: u64 = 1 << 20;
-/// How long the server may take to say anything at first.
+/// Timeout for the server's welcome message.
 const WELCOME_WAIT: Duration = Duration::from_secs(15);
-/// Before the brain has shown something there is nothing to say.
+/// Polling interval for the first inventory. Before the health monitor has published it there is
+/// nothing to send.
 const MADE_OF_EVERY: Duration = Duration::from_millis(100);
 
-/// What is kept between streams.
+/// State that outlives a stream.
 pub(super) struct Session {
     pub(super) parts: Parts,
-    /// Where the server accepted the last session: over how much time it wants agents to spread their reconnects.
+    /// Set if the server accepted the last session: the time over which agents spread their
+    /// reconnects.
     pub(super) accepted: Option<Duration>,
-    /// The server has acknowledged everything up to this record, also records without changes.
+    /// The server has acknowledged everything up to this record, including records without changes.
     pub(super) reported: u64,
     pub(super) teller: StatusSender,
-    /// How the life of the certificate goes that this stream has.
+    /// Term of the certificate that this stream uses.
     pub(super) term: Option<Term>,
     acked: watch::Sender<Option<u64>>,
     follower: Follower,
     name: JournalName,
     renewal_tried: Option<Instant>,
-    /// What was said was refused: the next stream begins with all open findings.
+    /// The server rejected a message: the next stream starts with a snapshot of all open findings.
     must_resync: bool,
 }
 
-/// What belongs to one stream.
+/// State of one stream.
 struct Stream {
     node: NodeId,
     out: mpsc::Sender<AgentMessage>,
     inventory: NodeInventory,
-    /// The node's cordon; what was reported of it is marked as seen.
+    /// The node's cordon. A value is marked as seen once reported.
     cordon: watch::Receiver<Cordon>,
-    /// The last record that was sent.
+    /// The last record sent.
     sent: u64,
-    /// Records on their way, with their bytes.
+    /// Records in flight, with their sizes in bytes.
     flight: VecDeque<(u64, u64)>,
-    /// The newest answer to each order that was sent on this stream.
+    /// The newest status of each order sent on this stream.
     answers: BTreeMap<u64, OrderStatus>,
-    /// How far the server's clock is ahead of this one.
+    /// How far the server's clock is ahead of ours.
     ahead: SignedDuration,
     offers: JoinSet<(u64, OrderStatus)>,
-    /// Files on their way. They end with the stream, and the executor sends them again.
+    /// Uploads in progress. They end with the stream, and the executor retries them.
     uploads: JoinSet<()>,
 }
 
@@ -99,12 +101,12 @@ impl Session {
         }
     }
 
-    /// The stream has ended, and nothing is read until the next one.
+    /// Closes the journal until the next stream.
     pub(super) fn ended(&mut self) {
         self.follower.close();
     }
 
-    /// The server refuses what it was told.
+    /// The server rejected a message.
     pub(super) fn refused(&mut self) {
         self.must_resync = true;
     }
@@ -151,7 +153,7 @@ impl Session {
         self.go_on(agents, stream, inbound, interval).await
     }
 
-    /// Names the node where no certificate does.
+    /// Sends the node's name in metadata if there is no certificate.
     fn name_node(&self, node: &NodeId, metadata: &mut MetadataMap) -> Result<(), TalkError> {
         if self.parts.url.is_plain() {
             let name: MetadataValue<_> = node.as_str().parse().map_err(|_| TalkError::Language)?;
@@ -170,7 +172,7 @@ impl Session {
     }
 
     fn hello(&self, stream: &mut Stream, journal: String) -> proto::Hello {
-        // Marked as seen: only a later change is reported.
+        // Marks it as seen, so that only later changes are reported.
         let cordon = convert::cordon_message(&stream.cordon.borrow_and_update());
         stream.answers.extend(self.parts.desk.outstanding());
         let outstanding = stream
@@ -187,7 +189,7 @@ impl Session {
         }
     }
 
-    /// Goes on after what the server has, or tells it everything anew.
+    /// Resumes after the last acknowledged record, or resyncs.
     fn begin(&mut self, stream: &mut Stream, welcome: &proto::Welcome) -> Result<(), TalkError> {
         if let Ok(server) = Timestamp::from_millisecond(welcome.server_time_ms) {
             stream.ahead = server.duration_since(Timestamp::now());
@@ -207,7 +209,7 @@ impl Session {
         self.resync(stream)
     }
 
-    /// Tells every open finding.
+    /// Sends a snapshot of all open findings.
     fn resync(&mut self, stream: &mut Stream) -> Result<(), TalkError> {
         let durable = *self.parts.durable.borrow();
         let (record, open) = self.follower.resync(durable).map_err(TalkError::Journal)?;
@@ -219,7 +221,7 @@ impl Session {
         stream.report(report::What::Open(open))
     }
 
-    /// Sends what is on disk and has room on its way.
+    /// Sends durable records while the flight window has room.
     fn pump(&mut self, stream: &mut Stream) -> Result<(), TalkError> {
         let durable = *self.parts.durable.borrow_and_update();
         loop {
@@ -227,7 +229,7 @@ impl Session {
             if stream.flight.len() >= FLIGHT_MAX || flying >= FLIGHT_BYTES_MAX {
                 return Ok(());
             }
-            // One by one, so that no more is read than has room on its way: the file stays open.
+            // One at a time, to read no more than fits the window. The file stays open.
             let records = match self.follower.read(durable, 1).map_err(TalkError::Journal)? {
                 Read::Records(records) if records.is_empty() => {
                     if stream.flight.is_empty() {
@@ -325,7 +327,7 @@ impl Session {
                 generation,
                 accepted,
             })) => {
-                // That it was accepted is no news any more when it was done meanwhile.
+                // Ignore an acknowledgement of `Accepted`: the order may have ended meanwhile.
                 if !accepted {
                     stream.answers.remove(&generation);
                     self.parts.desk.acknowledged(generation);
@@ -333,7 +335,7 @@ impl Session {
                 Ok(())
             }
             Some(server_message::What::Welcome(_)) => Err(TalkError::Language),
-            // Of a server that is newer.
+            // A message type from a newer server.
             None => Ok(()),
         }
     }
@@ -352,7 +354,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says what became of orders since it was last said.
+    /// Sends order statuses that changed since they were last sent.
     fn answer(&self, stream: &mut Stream) -> Result<(), TalkError> {
         for (generation, answer) in self.parts.desk.outstanding() {
             if stream.answers.get(&generation) != Some(&answer) {
@@ -362,16 +364,17 @@ impl Session {
         Ok(())
     }
 
-    /// Gets the next certificate when two thirds of this one's life are over. While that fails this one does.
+    /// Renews the certificate once two thirds of its term have passed. If renewal fails, this one
+    /// stays in use.
     async fn renew(&mut self, agents: &mut Agents) -> Result<(), TalkError> {
-        // A tick of the clock comes a moment early.
+        // A timer may fire slightly early.
         let soon = self.look_every().mul_f64(0.9);
         let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < soon);
         let is_due = self.term.is_some_and(|term| term.is_due(Timestamp::now()));
         if is_early || !is_due {
             return Ok(());
         }
-        // A clock that is weeks ahead would have a new one with every stream.
+        // Limits attempts: with a clock weeks ahead, every stream would renew.
         self.renewal_tried = Some(Instant::now());
         match self.next_certificate(agents).await {
             Ok(()) => {
@@ -402,7 +405,7 @@ impl Stream {
     fn say(&self, what: agent_message::What) -> Result<(), TalkError> {
         match self.out.try_send(AgentMessage { what: Some(what) }) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(TalkError::Slow),
-            // Why it has ended is about to be read.
+            // The stream's error is about to be read.
             Err(mpsc::error::TrySendError::Closed(_)) | Ok(()) => Ok(()),
         }
     }
@@ -419,7 +422,7 @@ impl Stream {
     }
 }
 
-/// The lease is by the server's clock; whoever carries the order out has this one.
+/// Converts the lease from the server's clock to ours, which the executor uses.
 fn by_own_clock(order: Order, ahead: SignedDuration) -> Order {
     let lease_until = order.lease_until.checked_sub(ahead).unwrap_or(order.lease_until);
     Order { lease_until, ..order }

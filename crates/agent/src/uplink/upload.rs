@@ -1,4 +1,4 @@
-//! Sends a file that an order asks for, on a stream of its own beside the session.
+//! Uploads an artifact on its own stream beside the session.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,12 +14,12 @@ use tonic::{Code, Extensions, Request, Status};
 
 use crate::artifact::{SendError, Sending};
 
-/// Chunks that are in memory at once.
+/// Maximum chunks in memory.
 const CHUNKS_MAX: usize = 4;
-/// The largest file over a slow link; the lease of the order usually ends earlier.
+/// Timeout for the largest file over a slow link. The order's lease usually ends earlier.
 const UPLOAD_WAIT: Duration = Duration::from_secs(600);
 
-/// Sends a file, and tells its executor how that ended.
+/// Uploads a file and reports the result to its executor.
 pub(super) async fn upload(agents: Agents, metadata: MetadataMap, sending: Sending) {
     let sent = send(agents, metadata, &sending).await;
     if let Err(err) = &sent {
@@ -43,7 +43,7 @@ async fn send(
     let reading = tokio::task::spawn_blocking(move || read(&path, header, &out));
     let request = Request::from_parts(metadata, Extensions::default(), ReceiverStream::new(parts));
     let answer = tokio::time::timeout(UPLOAD_WAIT, agents.send_artifact(request)).await;
-    // A file that cannot be read ends the stream early: that is the cause of what the server says.
+    // A read error ends the stream early, and is the real cause of the server's error.
     if let Ok(Err(err)) = reading.await {
         return Err(SendError::Read { path: sending.path.clone(), why: err.to_string() });
     }
@@ -54,7 +54,7 @@ async fn send(
     }
 }
 
-/// Reads the file into parts, until the stream takes no more.
+/// Reads the file in chunks until the stream closes.
 fn read(
     path: &std::path::Path,
     header: ArtifactHeader,
@@ -95,15 +95,15 @@ mod tests {
     #[test]
     fn what_the_server_may_take_later_is_sent_again() {
         for (code, is_temporary) in [
-            // Another node has the slot, the disk is full, or the link is slow.
+            // Retry: another node has the slot, the disk is full, or the link is slow.
             (Code::ResourceExhausted, true),
             (Code::DeadlineExceeded, true),
-            // The session has ended.
+            // Retry: the session ended.
             (Code::Unavailable, true),
             (Code::Cancelled, true),
             (Code::Unknown, true),
             (Code::Internal, true),
-            // The same file will not be taken.
+            // No retry: the server would reject the same file again.
             (Code::InvalidArgument, false),
             (Code::FailedPrecondition, false),
             (Code::PermissionDenied, false),

@@ -1,4 +1,4 @@
-//! Findings that do not wait for the back-off: the server has to take the node out of service for them.
+//! Findings that bypass the back-off: the server must take the node out of service for them.
 
 use std::collections::BTreeSet;
 
@@ -7,23 +7,26 @@ use farrier_fleet::health::{Finding, Severity};
 
 use crate::state::Shown;
 
-/// The newest urgent finding on disk. The journal's writer updates it; the uplink waits for changes.
+/// The newest urgent finding on disk. The journal's writer updates it; the uplink waits for
+/// changes.
 #[derive(Debug, Default)]
 pub struct Urgent {
-    /// The journal's last record when an urgent finding was first on disk; 0: there was none.
+    /// The journal's last record when the newest urgent finding reached the disk; 0 if there was
+    /// none.
     pub record: u64,
-    /// Urgent findings that are open and were on disk.
+    /// Urgent findings that are open and have been on disk.
     open: BTreeSet<u64>,
 }
 
 impl Urgent {
-    /// Takes in the open findings and the last record on disk. Returns whether an urgent finding is new.
+    /// Applies the open findings and the last durable record. Returns whether an urgent finding is
+    /// new.
     pub(crate) fn update(&mut self, findings: &[Shown], last_record: u64) -> bool {
         let urgent = || findings.iter().filter(|it| is_urgent(&it.finding));
         let is_open = |id: &u64| urgent().any(|it| it.finding.id == *id);
         self.open.retain(is_open);
         let known = self.open.len();
-        // One that is open and waits for the disk with its newest count was new before.
+        // An open finding whose newest count is not yet on disk is not new.
         self.open.extend(urgent().filter(|it| it.durable).map(|it| it.finding.id));
         let is_new = self.open.len() > known;
         if is_new {
@@ -33,7 +36,8 @@ impl Urgent {
     }
 }
 
-/// Whether the server has to hear of a finding at once: it is fatal, or critical and takes the node out of service.
+/// Whether a finding must reach the server at once: it is fatal, or critical and takes the node out
+/// of service.
 fn is_urgent(finding: &Finding) -> bool {
     finding.severity == Severity::Fatal
         || finding.severity == Severity::Critical && affects_service(finding)

@@ -1,16 +1,16 @@
-//! Private keys, which take many lines.
+//! Private keys, which span many lines.
 
-/// What a private key is between, each followed by its kind.
+/// Delimiters of a private key, each followed by its type.
 const BEGIN: &str = "-----BEGIN";
 pub(super) const END: &str = "-----END";
 
-/// Lines of a private key; the longest in use have about a hundred.
+/// Maximum lines of a private key. The longest in use have about a hundred.
 pub(super) const KEY_LINES_MAX: usize = 200;
 
 /// The checksum after a PGP key: `=` and four characters.
 const CHECKSUM_CHARS: usize = 5;
 
-/// The length of what belongs to a private key after the line in which one begins.
+/// Length of the rest of a private key, after the line in which it begins.
 pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     let lines = rest.split_inclusive('\n').take(KEY_LINES_MAX);
     let len_of = |count| lines.clone().take(count).map(str::len).sum();
@@ -22,12 +22,13 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     if !has_marker(line, BEGIN) {
         return None;
     }
-    // One on a single line, as in JSON, ends there.
+    // A key on a single line, as in JSON, ends there.
     if line.rfind(END) > line.rfind(BEGIN) {
         return Some(0);
     }
-    // In a log each line begins with a time and more, so all lines go up to the end of the key. A
-    // mere mention of a key has no end, and the end after another beginning is not its own.
+    // In a log, each line has a timestamp and other prefixes, so redact all lines up to the end
+    // marker. A mere mention of a key has no end marker, and one after another begin marker is not
+    // its own.
     let mut own = lines.clone().take_while(|it| !has_marker(it, BEGIN));
     let is_whole = line.contains("KEY-----") || line.contains("BLOCK-----");
     if let Some(end) = own.position(|it| has_marker(it, END)).filter(|_| is_whole) {
@@ -36,13 +37,13 @@ pub(super) fn key_len(line: &str, rest: &str) -> Option<usize> {
     Some(len_of(lines.clone().take_while(|it| is_of_key(it)).count()))
 }
 
-/// Whether a private key begins, or ends, in a line.
+/// Whether a line holds this marker of a private key.
 pub(super) fn has_marker(line: &str, marker: &str) -> bool {
     line.split_once(marker).is_some_and(|(_, rest)| rest.contains("PRIVATE KEY"))
 }
 
-/// Takes the last lines away that may belong to a private key. The last of them may be short, also
-/// before the checksum of a PGP key.
+/// Removes the last lines that may belong to a private key. The last of them may be short, as may
+/// the one before a PGP checksum.
 pub(super) fn cut_key(out: &mut String) {
     let mut may_be_short = true;
     while let Some(line) = out.split_inclusive('\n').next_back() {
@@ -63,7 +64,7 @@ fn last_word(line: &str) -> &str {
     line.trim().rsplit(' ').next().unwrap_or_default()
 }
 
-/// Whether a line may belong to a private key: base64, also after a time and the like, or a header.
+/// Whether a line may belong to a private key: base64, possibly after a timestamp, or a header.
 fn is_of_key(line: &str) -> bool {
     let line = line.trim();
     let last = last_word(line);

@@ -1,9 +1,9 @@
 //! Removes secrets from text before it leaves the node.
 //!
-//! Logs hold what programs print: command lines with passwords, URLs with credentials, tokens. One
-//! search finds the hints of all rules in a line, and a rule looks only at the text around its hint:
-//! logs are long. Where it is in doubt a rule hides too much. This is a safety net: a secret without
-//! a name and without a known form passes.
+//! Logs contain what programs print: command lines with passwords, URLs with credentials, tokens.
+//! Logs are long, so one search finds the hints of all rules in a line, and a rule inspects only
+//! the text around its hint. In doubt a rule hides too much. This is a safety net: a secret without
+//! a known name or format gets through.
 
 mod keys;
 mod names;
@@ -18,14 +18,14 @@ use self::keys::{END, cut_key, has_marker, key_len};
 use self::rules::RULES;
 use self::values::block_len;
 
-/// What stands in the place of a secret.
+/// Replacement for a secret.
 const REDACTED: &str = "[redacted]";
 
-/// Input between two questions whether to go on.
+/// Bytes of input between two calls of `keep_going`.
 const ASK_BYTES: usize = 64 << 10;
 
-/// The text without secrets, and how many there were. What is not UTF-8 is replaced. It is `None`
-/// where `keep_going`, which is asked again and again, says no.
+/// The text without secrets, and their number. Invalid UTF-8 is replaced. `None` if `keep_going`,
+/// which is called repeatedly, returns false.
 pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<u8>, u64)> {
     let text = String::from_utf8_lossy(text);
     let (mut out, mut count) = (String::with_capacity(text.len()), 0);
@@ -45,7 +45,7 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
         if let Some(len) = key_len(line, rest) {
             rest = &rest[len..];
         } else if has_marker(line, END) {
-            // Its beginning was cut off by a limit.
+            // A limit cut off its beginning.
             cut_key(&mut out);
         } else {
             let found = push_redacted(&mut out, line, |within| ask(at + within))?;
@@ -61,7 +61,7 @@ pub(crate) fn redact(text: &[u8], keep_going: &dyn Fn() -> bool) -> Option<(Vec<
     Some((out.into_bytes(), count))
 }
 
-/// Adds a line without its secrets, and says how many there were.
+/// Appends a line without its secrets. Returns their number.
 fn push_redacted(
     out: &mut String,
     line: &str,

@@ -1,13 +1,13 @@
-//! Whether the text around a hint is the name of a secret, and its value.
+//! Whether the text around a hint is the name of a secret with its value.
 
-/// How far a rule looks from its hint, where it is not sure to find a secret.
+/// How far a rule looks from its hint when a secret is not certain.
 const NEAR_BYTES: usize = 1024;
 
-/// `api key` and `apikey` are secrets as `api_key` is. With other words only `_key` is.
+/// With these words `api key` and `apikey` are secrets like `api_key`. With others only `_key` is.
 const SPOKEN_KEYS: &[&str] =
     &["api", "access", "account", "auth", "encryption", "private", "secret", "signing"];
 
-/// Keys that are no secrets: `public_key`.
+/// Keys that are not secret: `public_key`.
 const OPEN_KEYS: &[&str] = &["public", "primary", "foreign", "sort", "partition", "cache", "fault"];
 
 /// Programs that take a password after `-p`.
@@ -18,13 +18,13 @@ pub(super) fn always(_: &str, _: &str) -> bool {
     true
 }
 
-/// Whether a hint begins a word, or a part of a name: `DB_PASS`, `dbPass`, but not `Bypass`.
+/// Whether a hint begins a word or a part of a name: `DB_PASS`, `dbPass`, but not `Bypass`.
 pub(super) fn in_name(before: &str, from: &str) -> bool {
     let mut bytes = before.bytes().rev();
     let last = bytes.next().unwrap_or(b' ');
     let is_camel =
         last.is_ascii_lowercase() && from.starts_with(|it: char| it.is_ascii_uppercase());
-    // The letter of an escape, as in `\npass=`, is not of the word.
+    // The letter of an escape sequence, as in `\npass=`, is not part of the word.
     !last.is_ascii_alphanumeric() || is_camel || bytes.next() == Some(b'\\')
 }
 
@@ -37,7 +37,7 @@ pub(super) fn of_pass(before: &str, from: &str) -> bool {
     in_name(before, from) || in_capitals() && !before.ends_with("BY")
 }
 
-/// Whether `key` is that of `jwt_key`, `signingKey` or `api key`, but not of `Monkey` or of `P_Key`.
+/// Whether `key` is that of `jwt_key`, `signingKey` or `api key`, but not of `Monkey` or `P_Key`.
 pub(super) fn of_secret_key(before: &str, from: &str) -> bool {
     let before = near(before);
     let stem = before.trim_end_matches(['_', '-', ' ']);
@@ -51,7 +51,7 @@ pub(super) fn of_secret_key(before: &str, from: &str) -> bool {
     }
 }
 
-/// Whether a hint begins an argument of a command, or follows the first `-` of one.
+/// Whether a hint begins a command-line argument, or follows its first `-`.
 fn of_flag(before: &str, _: &str) -> bool {
     before.is_empty() || before.ends_with([' ', '\t', '\0', '"', '\'', '-'])
 }
@@ -69,13 +69,13 @@ pub(super) fn of_curl_flag(before: &str, from: &str) -> bool {
     of_flag(before, from) && near(before).contains("curl")
 }
 
-/// Whether a word from the hint on has an `@`. Most URLs have none, and patterns are slow.
+/// Whether the word from the hint on contains an `@`. Most URLs have none, and patterns are slow.
 pub(super) fn before_at(_: &str, from: &str) -> bool {
     let mut word = from.bytes().take(NEAR_BYTES).take_while(|it| !it.is_ascii_whitespace());
     word.any(|it| it == b'@')
 }
 
-/// Whether a dot ends the first part of what may be a JSON web token.
+/// Whether a dot ends the first part of a possible JSON web token.
 pub(super) fn before_dot(_: &str, from: &str) -> bool {
     let mut bytes = from.bytes().take(NEAR_BYTES);
     bytes.find(|it| !it.is_ascii_alphanumeric() && !b"_-".contains(it)) == Some(b'.')
@@ -90,14 +90,14 @@ fn near(text: &str) -> &str {
     &text[from..]
 }
 
-/// Whether the name that ends a text is that of a flag.
+/// Whether the name at the end of a text is a flag.
 pub(super) fn is_flag(before: &str) -> bool {
     let of_name = |it: &u8| it.is_ascii_alphanumeric() || b"_.-".contains(it);
     near(before).bytes().rev().take_while(of_name).last() == Some(b'-')
 }
 
-/// Whether what follows a name after a mere space is its value: the name is a flag, as in
-/// `--password abc`, or the value is no word of a sentence, as in `passphrase ab12cd`.
+/// Whether the word after a name and a mere space is its value: the name is a flag, as in
+/// `--password abc`, or the word is not plain language, as in `passphrase ab12cd`.
 pub(super) fn is_likely(is_flag: bool, value: &str) -> bool {
     let has = |is: fn(&u8) -> bool| value.as_bytes().iter().any(is);
     let is_random = value.len() > NEAR_BYTES

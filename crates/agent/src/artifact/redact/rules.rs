@@ -1,4 +1,4 @@
-//! Kinds of secrets: names, forms, and what tells that one is there.
+//! Kinds of secrets: their names, formats and hints.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -30,10 +30,10 @@ const SECRETS: &[&str] = &[
     "private-mac",
 ];
 
-/// The group after a name with a qualifier.
+/// The regex group after a name with a qualifier.
 const QUALIFIED: &str = "qualified";
 
-/// Forms of secrets, whatever stands before them. Each has its hints.
+/// Formats of secrets, whatever precedes them, each with its hints.
 const FORMS: &[(&[&str], &str)] = &[
     (&["akia", "asia"], r"(?:AKIA|ASIA)[A-Z0-9]{16}"),
     (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"gh[pousr]_[A-Za-z0-9]{20,}"),
@@ -48,7 +48,7 @@ const FORMS: &[(&[&str], &str)] = &[
     (&["npm_"], r"npm_[A-Za-z0-9]{30,}"),
     (&["hvs.", "hvb."], r"hv[sb]\.[A-Za-z0-9_-]{20,}"),
     (&["fjoin_", "fperson_"], r"f(?:join|person)_[A-Za-z0-9_-]{20,}"),
-    // Hashes of passwords, as in /etc/shadow.
+    // Password hashes, as in /etc/shadow.
     (
         &["$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$"],
         r"\$[0-9a-z]{1,2}\$[A-Za-z0-9./$=,]{20,}",
@@ -57,27 +57,25 @@ const FORMS: &[(&[&str], &str)] = &[
     (&["ls0tls1crudjtib"], r"LS0tLS1CRUdJTiB[A-Za-z0-9+/=]{20,}"),
 ];
 
-/// One kind of secret.
 pub(super) struct Rule {
-    /// The pattern is tried where one of these occurs. Compared without regard to case.
+    /// The pattern is tried at each of these. Case-insensitive.
     hints: &'static [&'static str],
-    /// Whether it is to be tried, by the text before the hint and the text from the hint on.
+    /// Whether to try it, given the text before the hint and the text from the hint on.
     applies: fn(&str, &str) -> bool,
-    /// Begins at the hint. Its first group stays, and the secret follows. Where it may fail late its
-    /// repetitions are bounded: a line can be as long as a file.
+    /// Starts at the hint. The first group is kept, and the secret follows. If it can fail late,
+    /// its repetitions are bounded: a line can be as long as a file.
     pattern: Regex,
     extent: Extent,
 }
 
-/// Where a secret ends.
 enum Extent {
-    /// Where the pattern ends, or where its second group begins.
+    /// At the end of the pattern, or where its second group begins.
     Pattern,
-    /// Where a word ends, or what is in quotation marks. A second group is a mere space, or the
-    /// like, between a name and a value: then the value must look like one. A group [`QUALIFIED`]
-    /// follows a name with a qualifier: then the value must look random.
+    /// At the end of a word or quoted string. If the second group matches a weak separator such as
+    /// a space, the value must look like one. If the group [`QUALIFIED`] matches, after a name with
+    /// a qualifier, the value must look random.
     Value,
-    /// Where the line ends, or the string that has the header.
+    /// At the end of the line, or of the string that contains the header.
     Header,
 }
 
@@ -108,7 +106,7 @@ fn rules() -> Vec<Rule> {
         let pattern = format!(r"(?i)((?:{}){rest}){value}", hints.join("|"));
         rule(hints, applies, &pattern, Extent::Value)
     };
-    // Zeros stand between the arguments of a process, and escapes are colours.
+    // NUL separates the arguments of a process, and ANSI escapes set colours.
     let gap = r"(?:[\s\x00]|\x1b\[[0-9;]*m)*";
     // As in `"name": "DB_PASSWORD", "value": "abc"`.
     let pair = format!(r#"(?:\\*["'],{gap}\\*["']value)?"#);
@@ -116,15 +114,15 @@ fn rules() -> Vec<Rule> {
     let weak = r#"\\*["']?[\s\x00]+(?:is[\s\x00]+)?|\\*["'],[\s\x00]*"#;
     let more = r"[a-z0-9_-]{0,32}(?:\.(?:data|key|string|text|value))?";
     let part = r"(?:[_-]?(?:id|value|data|file|content|string|hash|base64|[0-9]{1,9})){0,3}";
-    // The qualifier of `GITHUB_TOKEN_RO`; that of `token_count` has no such value.
+    // The qualifier of `GITHUB_TOKEN_RO`. `token_count` has no value that looks random.
     let qualified = &format!(r"(?:[_-][a-z0-9]{{1,32}}){{1,3}}{is}(?<{QUALIFIED}>)");
     let any = r"[^\s\x00]";
 
     let mut all = vec![
         named(SECRETS, always, &format!("{more}(?:{is}|({weak}))"), any),
-        // `Failed to set up credentials: Protocol error` is no secret.
+        // `Failed to set up credentials: Protocol error` is not a secret.
         named(&["credential"], always, &format!(r"{more}(?:(:\s+|{weak})|{is})"), any),
-        // `tokenizer` is no secret.
+        // `tokenizer` is not a secret.
         named(&["token"], always, &format!("{part}(?:{is}|({weak})|{qualified})"), any),
         // `tokens=4096` is a count, and `tokens: all of them` is a sentence.
         named(&["tokens"], always, &format!(r"(?:(:\s+)|{is})"), r#"[\["'\\]*[0-9.]*[a-z]"#),
@@ -137,7 +135,7 @@ fn rules() -> Vec<Rule> {
             r"(?:\d{4}|\d{0,3}[^\d\s,;])",
         ),
         named(&["-pass"], of_pass_flag, r#"(?:[\s\x00=]+|\\*["'],[\s\x00]*)"#, r"[^\s\x00-]"),
-        // `PWD=/root` is a folder.
+        // `PWD=/root` is a directory.
         named(&["pwd"], in_name, is, r"[^\s\x00/]"),
         named(&["jwt", "psk"], in_name, is, any),
         named(&["auth"], in_name, is, r#"[\\"']*[a-z0-9+/=]{16}"#),
@@ -165,8 +163,8 @@ fn rules() -> Vec<Rule> {
             r#"(?i)([a-z0-9?&-]{0,6}sig(?:nature)?=)[^&\s\x00"'\\]+"#,
             Extent::Pattern,
         ),
-        // Up to the last `@` before the path, since a password may have one. A password with a `/`
-        // is told from a host with a port: it is not of digits.
+        // Up to the last `@` before the path, since a password may contain one. A password with a
+        // `/` differs from a host with a port: it is not all digits.
         rule(
             &["://", r":\/\/"],
             before_at,
@@ -188,7 +186,7 @@ fn rules() -> Vec<Rule> {
 }
 
 impl Rule {
-    /// Where the secret of a hint is.
+    /// The range of the secret at a hint.
     pub(super) fn secret(&self, line: &str, hint: usize) -> Option<Range<usize>> {
         let (before, from) = line.split_at(hint);
         if !(self.applies)(before, from) {

@@ -51,7 +51,7 @@ fn secrets_go_and_what_names_them_stays() {
         ("ipmitool -H bmc -U root -P x1 sel", "ipmitool -H bmc -U root -P [redacted] sel"),
         ("curl -s -u ann:x1 https://host", "curl -s -u [redacted] https://host"),
         ("curl\0-u\0ann:x1\0https://host", "curl\0-u\0[redacted]\0https://host"),
-        // The rest goes too: it may belong to the key.
+        // The rest is removed too: it may belong to the key.
         ("AccountKey=abc==;End", "AccountKey=[redacted]"),
         ("GET /x?a=1&X-Amz-Signature=abc&b=2", "GET /x?a=1&X-Amz-Signature=[redacted]&b=2"),
         ("key AKIAABCDEFGHIJKLMNOP end", "key [redacted] end"),
@@ -172,7 +172,7 @@ fn what_was_planted_goes() {
         let (got, _) = redacted(text);
         assert!(!got.contains("LEAK"), "{got}");
     }
-    // As one file too: what goes for one must not hide, or show, the next.
+    // Also as one file: redacting one line must not hide or expose the next.
     let (got, count) = redacted(&PLANTED.join("\n"));
     assert!(!got.contains("LEAK"), "{got}");
     assert!(count > PLANTED.len() as u64 && got.lines().count() > PLANTED.len(), "{got}");
@@ -181,15 +181,15 @@ fn what_was_planted_goes() {
 #[test]
 fn what_is_knowingly_not_seen() {
     let passes = [
-        // A key with neither an end nor lines of base64.
+        // A key with neither an end marker nor lines of base64.
         "-----BEGIN PRIVATE KEY----- MIIE\nLEAK57MIIEvQ with space",
-        // A name that is cut in two.
+        // A name cut in two.
         "pass\0word=LEAK58",
-        // A value on a line of its own.
+        // A value on its own line.
         "password:\nLEAK",
         // A word after a mere space.
         "the password LEAK",
-        // What looks like a host and its port.
+        // Looks like a host and its port.
         "postgres://u:12/LEAK@host/db",
     ];
     for text in passes {
@@ -201,14 +201,14 @@ fn what_is_knowingly_not_seen() {
 fn a_private_key_goes_and_what_follows_it_stays() {
     let text = "a\n-----BEGIN EC PRIVATE KEY-----\nMHc\nAbc\n-----END EC PRIVATE KEY-----\nb\n";
     assert_eq!(redacted(text), ("a\n[redacted private key]\nb\n".to_owned(), 1));
-    // One that is cut off by a limit is not shown either.
+    // A key truncated by a limit is hidden too.
     let cut = "-----BEGIN PRIVATE KEY-----\nMHc\n";
     assert_eq!(redacted(cut), ("[redacted private key]\n".to_owned(), 1));
     let cut = "[1.0] -----BEGIN PRIVATE KEY-----\n[1.1] MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nb c\n";
     assert_eq!(redacted(cut), ("[redacted private key]\nb c\n".to_owned(), 1));
     let cut = "b c\nMIIEvQIBADANBgkqhkiG9w\nAbc=\n-----END PRIVATE KEY-----\n";
     assert_eq!(redacted(cut), ("b c\n[redacted private key]\n".to_owned(), 1));
-    // In a log each line begins with a time; the last of the key is short.
+    // In a log each line begins with a timestamp. The last line of the key is short.
     let end = "[1.4] -----END PRIVATE KEY-----\n";
     let cut = format!("b c.\n[1.2] MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n[1.3] Abc=\n{end}");
     assert_eq!(redacted(&cut), ("b c.\n[redacted private key]\n".to_owned(), 1));
@@ -272,7 +272,7 @@ docker run -p 8080:80 -u 1000 nvcr.io/nvidia/pytorch:25.01-py3
 
 #[test]
 fn it_stops_when_it_is_told_to() {
-    // Many lines, and one that is as long.
+    // Many lines, and one line of the same length.
     for text in ["a token\n".repeat(ASK_BYTES / 2), "a token ".repeat(ASK_BYTES / 2)] {
         let asked = Cell::new(0);
         let until = |most: usize| {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::keys::KEY_LINES_MAX;
 
-/// The length of a value. `kept` is its name and what stands between them.
+/// The length of a value. `kept` is its name and the separator.
 pub(super) fn value_len(kept: &str, value: &str) -> usize {
     let depth = slashes(value.bytes());
     let quoted = &value[depth..];
@@ -14,7 +14,7 @@ pub(super) fn value_len(kept: &str, value: &str) -> usize {
             .map_or(text.len(), |it| if it.len() > depth { it.end } else { it.start });
         return depth + 1 + len;
     }
-    // A list goes as a whole, and one without an end as the rest of the line does.
+    // A list is redacted as a whole; one without an end, up to the end of the line.
     let mut open = 0_usize;
     let list_end = value.find(|it: char| {
         open += usize::from("[{".contains(it));
@@ -22,7 +22,7 @@ pub(super) fn value_len(kept: &str, value: &str) -> usize {
         open == 0
     });
     let Some(from) = list_end else { return value.len() };
-    // Where the name is in quotation marks it is JSON, and the value is a number or the like.
+    // A quoted name means JSON, and the value is a number or a literal.
     let is_json = kept.contains(is_quote);
     let end = value[from..].char_indices().find(|&(at, it)| {
         it.is_whitespace()
@@ -34,7 +34,7 @@ pub(super) fn value_len(kept: &str, value: &str) -> usize {
     value[..end].trim_end_matches([',', ';', '\\']).len()
 }
 
-/// The length of the value of a header, in which there may be spaces and quotation marks.
+/// The length of a header's value, which may contain spaces and quotes.
 pub(super) fn header_len(before: &str, kept: &str, value: &str) -> usize {
     let name = |it: char| it.is_ascii_alphanumeric() || "-_".contains(it);
     let outside = before.trim_end_matches(name);
@@ -43,15 +43,15 @@ pub(super) fn header_len(before: &str, kept: &str, value: &str) -> usize {
         _ if before.starts_with('{') => ('"', 0),
         _ => return value.len(),
     };
-    // The name is in quotation marks of its own.
+    // The name has quotes of its own.
     if kept.contains(quote) && value.trim_start_matches('\\').starts_with([quote, '[', '{']) {
         return value_len(kept, value);
     }
     closing(value, quote, depth).map_or(value.len(), |it| it.start)
 }
 
-/// The quotation mark that closes a string, with its backslashes. One with more of them than the
-/// opening mark is of the text, as is one within a word.
+/// The closing quote of a string, with its backslashes. A quote with more backslashes than the
+/// opening one belongs to the text, as does one within a word.
 fn closing(text: &str, quote: char, depth: usize) -> Option<Range<usize>> {
     text.match_indices(quote).find_map(|(at, _)| {
         let slashes = slashes(text[..at].bytes().rev());
@@ -64,7 +64,7 @@ fn is_quote(it: char) -> bool {
     it == '"' || it == '\''
 }
 
-/// Whether a word goes on after a quotation mark. `'\''` is such a mark in a shell.
+/// Whether a word continues after a quote. `'\''` is such a quote in a shell.
 fn goes_on(after: &str) -> bool {
     after.starts_with(|it: char| it.is_alphanumeric()) || after.starts_with(r"\''")
 }
@@ -73,7 +73,8 @@ fn slashes(bytes: impl Iterator<Item = u8>) -> usize {
     bytes.take_while(|it| *it == b'\\').count()
 }
 
-/// The length of the lines after `password: |`, which in YAML are the value: those further in.
+/// The length of the lines after `password: |`, which in YAML are the value: those with deeper
+/// indentation.
 pub(super) fn block_len(line: &str, rest: &str) -> usize {
     let start = line.trim_end().trim_end_matches(['+', '-']).strip_suffix(['|', '>']);
     if !start.is_some_and(|it| it.trim_end().ends_with(':')) {

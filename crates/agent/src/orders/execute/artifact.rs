@@ -1,5 +1,5 @@
-//! Gathers a file for an order and sends it. It reads only: an agent that was started again begins
-//! again, or sends what the one before it had gathered.
+//! Collects an artifact for an order and uploads it. Read-only: a restarted agent starts over, or
+//! uploads what the previous one collected.
 
 use farrier_fleet::fleet::order::OrderStatus;
 use farrier_hardware::Root;
@@ -9,13 +9,13 @@ use super::{Ended, done, failed};
 use crate::artifact::{self, Bundle, BundleError, Finished, SendError};
 use crate::run::boot_time;
 
-/// Bytes in a bundle before compression: below what the server takes, also where nothing shrinks.
+/// Maximum bytes before compression: below the server's limit, even for incompressible data.
 const CONTENT_BYTES_MAX: u64 = 30 << 20;
 
-/// From one attempt to send it to the next, in looks; it doubles up to the second.
+/// Polling intervals between upload attempts. Doubles from the first up to the second.
 const RETRY_LOOKS: (u32, u32) = (1, 32);
 
-/// Sends the bundle that `gather` fills. Without a server it stays on the node.
+/// Uploads the bundle that `gather` fills. Without a server it stays on the node.
 pub(super) fn deliver(
     task: &Task<'_>,
     gather: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
@@ -27,7 +27,8 @@ pub(super) fn deliver(
         Err(NoBundle::Failed(err)) => failed(err.to_string()),
         Err(NoBundle::Unwanted) => Err(Abort::Unwanted),
     };
-    // Without a server the bundle is the result; an agent that ends carries on with it.
+    // Keep the bundle if there is no server, because it is the result, or if the agent is stopping,
+    // because the next one resumes with it.
     let is_over = !matches!(ended, Err(Abort::Unwanted));
     let is_sent = task.inner.outbox.is_some() || !matches!(ended, Ok(OrderStatus::Done { .. }));
     if is_over && is_sent {
@@ -36,10 +37,9 @@ pub(super) fn deliver(
     ended
 }
 
-/// Why there is no bundle.
 enum NoBundle {
     Failed(BundleError),
-    /// The order was withdrawn, or the agent ends.
+    /// The order was cancelled, or the agent is stopping.
     Unwanted,
 }
 
@@ -49,7 +49,7 @@ impl From<BundleError> for NoBundle {
     }
 }
 
-/// The bundle on disk: that of an agent before this one, or a new one.
+/// The bundle on disk: one from an earlier agent process, or a new one.
 fn bundle(
     task: &Task<'_>,
     gather: impl FnOnce(&Task<'_>, &mut Bundle) -> Result<(), BundleError>,
@@ -62,7 +62,7 @@ fn bundle(
     let times = (task.now(), boot_time(&Root::unrecorded(&task.inner.paths.root)));
     let mut bundle = Bundle::create(&path, order.node.as_str(), times, CONTENT_BYTES_MAX)?;
     let gathered = gather(task, &mut bundle);
-    // Sources end early then: half of it must not be taken for the whole after a restart.
+    // Sources end early in this case. A partial bundle must not look complete after a restart.
     if !task.is_wanted() {
         bundle.discard();
         return Err(NoBundle::Unwanted);

@@ -1,7 +1,6 @@
-//! What an engineer asks for first: the kernel log of this boot and the one before,
-//! `nvidia-smi -q`, the agent's journal and open findings, its orders, and
-//! `nvidia-bug-report.sh`. Each source has a limit in bytes and time; what cannot be gathered is
-//! named in the manifest.
+//! Log bundle for support: the kernel log of this boot and the previous one, `nvidia-smi -q`, the
+//! agent's journal and open findings, its orders, and `nvidia-bug-report.sh`. Each source has a
+//! byte and time limit. The manifest lists what could not be collected.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,34 +24,34 @@ const FINDINGS_BYTES: u64 = 4 << 20;
 const JOURNAL_BYTES: u64 = 8 << 20;
 const ORDERS_BYTES: u64 = 1 << 20;
 const BUG_REPORT_BYTES: u64 = 12 << 20;
-/// What is unpacked of a bug report at most, and what is kept of that until it is redacted.
+/// Maximum bytes decompressed from a bug report, and bytes kept for redaction.
 const BUG_REPORT_READ_BYTES: u64 = 1 << 30;
 const BUG_REPORT_REDACT_BYTES: usize = 16 << 20;
 
 /// A busy machine with a large journal takes a few seconds.
 const JOURNALCTL_DEADLINE: Duration = Duration::from_secs(60);
-/// The last lines of the previous boot: of 200 bytes each they fill what is kept.
+/// Last lines of the previous boot. At 200 bytes a line they fill the limit.
 const PREVIOUS_KERNEL_LINES: &str = "--lines=20000";
-/// `nvidia-smi -q` takes seconds for eight GPUs, and hangs where the driver does.
+/// `nvidia-smi -q` takes seconds for eight GPUs, and hangs if the driver does.
 const SMI_DEADLINE: Duration = Duration::from_secs(60);
-/// The script takes one to three minutes on a node of eight GPUs.
+/// The script takes one to three minutes on a node with eight GPUs.
 const BUG_REPORT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What has to be free on disk for the bug report: the script writes up to 64 MiB and packs that,
-/// and the node's own work needs the rest.
+/// Free disk space required for the bug report. The script writes up to 64 MiB and compresses that;
+/// the node's own work needs the rest.
 const BUG_REPORT_RESERVE_BYTES: u64 = 256 << 20;
 
-/// What the bug report is written with: for this user only, and no larger than 64 MiB.
+/// Runs the script with private file permissions and a file size limit of 64 MiB.
 const BOUNDED: &str = r#"umask 077; ulimit -f 131072; exec "$@""#;
 
-/// The end of what a program prints to stderr.
+/// Maximum characters of stderr kept, from its end.
 const STDERR_CHARS: usize = 300;
 
 pub(super) fn collect(task: &Task<'_>) -> Ended {
     artifact::deliver(task, gather)
 }
 
-/// Every source in turn, for as long as the order is wanted: a cordon may wait for it.
+/// Collects every source in turn while the order is wanted: a cordon may be waiting behind it.
 fn gather(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     type Source = fn(&Task<'_>) -> Result<Content, SourceError>;
     let sources: [(&str, Source, u64); 6] = [
@@ -81,7 +80,7 @@ fn kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     Ok(Content { bytes, dropped_bytes, cut_off_by: None })
 }
 
-/// Of the boot before this one: a node that was rebooted for a fault has it there.
+/// Kernel log of the previous boot: it holds the fault of a node that was rebooted for it.
 fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     const PROGRAM: &str = "journalctl";
     if !is_live(&task.inner.paths.root) {
@@ -93,7 +92,7 @@ fn previous_kernel(task: &Task<'_>) -> Result<Content, SourceError> {
     output_of(task, PROGRAM, words, JOURNALCTL_DEADLINE)
 }
 
-/// Of this machine; or of the NVML library that the agent was given, which may be a simulated node's.
+/// Queries this machine, or the configured NVML library, which may be a simulated node's.
 fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
     const PROGRAM: &str = "nvidia-smi";
     let paths = &task.inner.paths;
@@ -102,7 +101,7 @@ fn nvidia_smi(task: &Task<'_>) -> Result<Content, SourceError> {
         None => None,
         Some(nvml) => nvml.parent(),
     };
-    // The dynamic linker takes the library from there.
+    // The dynamic linker loads the library from there.
     let mut words: Vec<OsString> = vec!["env".into()];
     if let Some(folder) = library {
         let mut variable = OsString::from("LD_LIBRARY_PATH=");
@@ -120,7 +119,7 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         bundle.add_gap(NAME, &SourceError::NotThisMachine);
         return Ok(());
     }
-    // Beside the bundle, by process: one of an agent that was killed may still write its own.
+    // Per process: the script of a killed agent may still be writing its own file.
     let folder = task.inner.state_dir().join("artifacts");
     if let Err(err) = make_private(&folder) {
         return Err(BundleError::Write { path: folder, err });
@@ -130,11 +129,11 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
         return Ok(());
     }
     let path = folder.join(format!("bug-report-{}", std::process::id()));
-    // Safe mode leaves out what is known to hang on a GPU that is lost.
+    // Safe mode skips what is known to hang on a lost GPU.
     let words = ["sh", "-c", BOUNDED, "sh", PROGRAM, "--safe-mode", "--output-file"];
     let words = words.into_iter().map(OsString::from).chain([path.clone().into()]).collect();
     let ran = output_of(task, PROGRAM, words, BUG_REPORT_DEADLINE);
-    // The script adds an extension of its own, and packs the report where it finds gzip.
+    // The script appends its own extension, and compresses the report if gzip is installed.
     let written = ["", ".gz", ".log", ".log.gz"].map(|extension| {
         let mut name = path.clone().into_os_string();
         name.push(extension);
@@ -161,7 +160,7 @@ fn bug_report(task: &Task<'_>, bundle: &mut Bundle) -> Result<(), BundleError> {
     bundle.add(NAME, content, BUG_REPORT_BYTES, &|| task.is_wanted())
 }
 
-/// Whether so much of the disk of a folder is free.
+/// Checks that the file system of a directory has this much free space.
 fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
     let path = folder.to_owned();
     let disk = match rustix::fs::statvfs(folder) {
@@ -175,7 +174,7 @@ fn check_space(folder: &Path, reserve_bytes: u64) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// A report, also one that was cut off while it was packed.
+/// Reads a report, even if its compression was cut short.
 fn unpacked(path: &Path) -> Result<Content, SourceError> {
     let failed = |err| SourceError::Read { path: path.to_owned(), err };
     let mut file = File::open(path).map_err(failed)?;
@@ -191,7 +190,7 @@ fn unpacked(path: &Path) -> Result<Content, SourceError> {
     }
 }
 
-/// The last bytes of what can be read, from the beginning of a line.
+/// The last bytes that can be read, starting at a line boundary.
 fn last_of(mut from: impl Read, keep_bytes: usize, path: &Path) -> Content {
     let (mut last, mut piece) = (LastBytes::new(keep_bytes), vec![0; 64 << 10]);
     let cut_off_by = loop {
@@ -209,7 +208,7 @@ fn is_live(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// The end of what a program prints on stdout. The first word starts it.
+/// The end of a program's stdout. `words[0]` is the program.
 fn output_of(
     task: &Task<'_>,
     program: &str,
@@ -230,7 +229,7 @@ fn output_of(
     }
 }
 
-/// Also what a program printed before it failed or hung: with a lost GPU `nvidia-smi` prints the
+/// Includes output printed before a failure or a hang: with a lost GPU, `nvidia-smi` prints the
 /// others and exits with an error.
 fn printed_by(program: &str, ran: Ran, after: Duration) -> Result<Content, SourceError> {
     let Ran { end, stdout, stderr, .. } = ran;
@@ -250,7 +249,7 @@ fn printed_by(program: &str, ran: Ran, after: Duration) -> Result<Content, Sourc
             Some(failed(program, status))
         }
         End::Late => Some(SourceError::TimedOut { program, after }),
-        // The lease has ended, or the order was withdrawn: then there is no bundle.
+        // The lease ended, or the order was cancelled. In that case there is no bundle.
         End::Unwanted => Some(SourceError::LeaseEnded { program }),
     };
     match problem {
@@ -262,7 +261,7 @@ fn printed_by(program: &str, ran: Ran, after: Duration) -> Result<Content, Sourc
     }
 }
 
-/// Redacted before it is cut: a secret of which only the end is left could not be recognised.
+/// Redacts before truncating: a secret without its beginning would not be recognised.
 fn end_of(stderr: &[u8]) -> String {
     let (text, _) = redact(stderr, &|| true).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -271,7 +270,7 @@ fn end_of(stderr: &[u8]) -> String {
     text[from..].to_owned()
 }
 
-/// The open findings, as the journal on disk has them.
+/// The open findings in the journal on disk.
 fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
@@ -279,7 +278,7 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     for number in segment::list(state_dir).map_err(failed)? {
         let read = segment::read(&segment::path(state_dir, number), |record| fold.apply(&record));
         match read {
-            // Deleted since it was listed: a later one stands for it.
+            // Deleted since it was listed: a later segment supersedes it.
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             read => {
                 read.map_err(failed)?;
@@ -291,7 +290,6 @@ fn findings(task: &Task<'_>) -> Result<Content, SourceError> {
     Ok(text.into())
 }
 
-/// The end of the journal.
 fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
     let state_dir = task.inner.state_dir();
     let failed = |err| SourceError::Read { path: state_dir.to_owned(), err };
@@ -299,12 +297,12 @@ fn journal(task: &Task<'_>) -> Result<Content, SourceError> {
     segments_end(state_dir, &numbers, JOURNAL_BYTES)
 }
 
-/// The end of these segments, over as many as it takes.
+/// The end of these segments, across as many as needed.
 fn segments_end(state_dir: &Path, numbers: &[u64], bytes_max: u64) -> Result<Content, SourceError> {
     let (mut parts, mut left, mut dropped_bytes) = (Vec::new(), bytes_max, 0);
     for number in numbers.iter().rev() {
         let part = match tail(&segment::path(state_dir, *number), left) {
-            // Deleted since it was listed, by its age.
+            // Deleted since it was listed, by retention.
             Err(SourceError::Read { err, .. }) if err.kind() == io::ErrorKind::NotFound => continue,
             part => part?,
         };
@@ -320,7 +318,7 @@ fn orders(task: &Task<'_>) -> Result<Content, SourceError> {
     tail(&task.inner.state_dir().join("orders.jsonl"), ORDERS_BYTES)
 }
 
-/// The end of a file, from the beginning of a line: half of a line may have half of a secret.
+/// The end of a file, starting at a line boundary: half a line may hold half a secret.
 fn tail(path: &Path, bytes_max: u64) -> Result<Content, SourceError> {
     let read = || -> io::Result<Content> {
         let mut file = File::open(path)?;

@@ -1,4 +1,4 @@
-//! The scheduler's mark: set where there is none, taken away where it is ours.
+//! Cordon and uncordon: sets a cordon if there is none, and removes only our own.
 
 use farrier_fleet::fleet::event::Cordon;
 
@@ -33,7 +33,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Ended {
         Cordon::External { owner, reason } => return Err(others(scheduler, &owner, &reason)),
         Cordon::ByFarrier | Cordon::Unknown => {}
     }
-    // It may have been found after the server gave the order.
+    // The finding may have opened after the server sent the order.
     if let Some(finding) = task.look(|| task.inner.eyes.finding_against())? {
         return failed(format!("the node has an open finding and stays cordoned: {finding}"));
     }
@@ -46,7 +46,7 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Ended {
     }
 }
 
-/// Whether the node takes new work; that nobody knows is no answer to go by.
+/// Reads the cordon state. Unknown is an error.
 pub(super) fn look(task: &Task<'_>) -> Result<Cordon, Abort> {
     task.look(|| match task.inner.cordon()? {
         Cordon::Unknown => Err(SchedulerError::CordonUnknown),

@@ -1,5 +1,5 @@
-//! Waits until nothing runs on the node. What has not ended in its time is started anew elsewhere, where the scheduler can; the
-//! rest is waited for until the lease is over.
+//! Waits until no job runs on the node. Jobs that outlast the wait are requeued elsewhere if the
+//! scheduler supports it. The rest may run until the lease ends.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Ended {
     let boot = boot(task)?;
     let requeue_from = task.after(Duration::from_secs(wait_s.into()));
     loop {
-        // Somebody may have taken the mark away meanwhile: then it never gets empty.
+        // If the cordon was removed meanwhile, the node never becomes idle.
         if look(task)? == Cordon::None {
             return Err(Abort::because("the node takes new work: it has to be cordoned first"));
         }
@@ -35,8 +35,8 @@ pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Ended {
     }
 }
 
-/// How many seconds until the next look: work ends soon or late, and thousands of nodes may ask one controller. Never beyond what
-/// comes next.
+/// Polling intervals until the next look. Backs off, because thousands of nodes may poll one
+/// controller. Never goes beyond `next`.
 fn looks_apart(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
     let wait = match now.duration_since(since).as_secs() {
         ..60 => 1,
@@ -47,7 +47,7 @@ fn looks_apart(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
     left.clamp(1, wait)
 }
 
-/// Asks for each job once. One that the scheduler refuses to move is left as it is.
+/// Requeues each job once. Leaves a job alone if the scheduler refuses.
 fn requeue(task: &mut Task<'_>, jobs: &[Job], boot: &str) -> Result<(), Abort> {
     for job in jobs.iter().filter(|job| !job.is_ending) {
         let effect = Effect::Requeue { job: job.id.clone() };
@@ -74,7 +74,7 @@ fn emptied(task: &Task<'_>) -> String {
     format!("nothing runs on the node by {scheduler}{moved}")
 }
 
-/// The jobs that were asked to start anew elsewhere, and why they were not.
+/// Requeued jobs, with the error if the requeue failed.
 fn requeued<'t>(task: &'t Task<'_>) -> impl Iterator<Item = (&'t str, Option<&'t FailureText>)> {
     task.begun().iter().filter_map(|begun| match &begun.effect {
         Effect::Requeue { job } => Some((job.as_str(), begun.failed.as_ref())),

@@ -1,13 +1,13 @@
-//! How an order is carried out: look, ask whether it may be done, do it, look again.
+//! Execution of an order: inspect, check the precondition, act, inspect again.
 //!
 //! ```text
-//! observe ─ so already ─> Done
-//!    │ may not ─────────> Refused
-//!    └─ begun on disk ─ act ─ ended on disk ─ observe ─> Done with what was seen, or Failed
+//! inspect ─ already so ──> Done
+//!    │ not allowed ──────> Refused
+//!    └─ started on disk ─ act ─ ended on disk ─ inspect ─> Done with evidence, or Failed
 //! ```
 //!
-//! An agent that was started anew comes here with what was begun before. It looks first; what cannot be known to have been done
-//! and must not be done twice is answered as failed.
+//! A restarted agent comes here with the changes started earlier. It inspects first. A change that
+//! may or may not have been made, and must not be made twice, fails the order.
 
 mod artifact;
 mod collect_logs;
@@ -23,28 +23,24 @@ use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
 
 use super::task::{Abort, Task};
 
-/// How an order ended; an error is a reason why it was not done.
+/// Final status of an order. An error says why it was not executed.
 type Ended = Result<OrderStatus, Abort>;
 
-/// What the configuration of the node must allow before an order is accepted.
+/// What the node's configuration must allow before an order is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Permission<'o> {
-    /// Resets of GPUs.
     Reset,
-    /// Reboots.
     Reboot,
-    /// Changes of settings.
     Tune,
-    /// Restarts of this unit.
+    /// Restart of this unit.
     Service(&'o str),
 }
 
-/// How an order kind is carried out.
 type Execute<'o> = Box<dyn FnOnce(&mut Task<'_>) -> Ended + 'o>;
 
-/// The row of an order kind.
+/// The entry of an order kind.
 pub(super) struct Executor<'o> {
-    /// `None` where the configuration cannot forbid it.
+    /// `None` if the configuration cannot forbid it.
     pub(super) needs: Option<Permission<'o>>,
     execute: Execute<'o>,
 }
@@ -59,7 +55,7 @@ impl<'o> Executor<'o> {
     }
 }
 
-/// The table of order kinds: a new kind adds its row here and its executor beside this file.
+/// The table of order kinds. A new kind adds its entry here and its executor beside this file.
 pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
     match what {
         OrderKind::Cordon => Executor::new(cordon::cordon),
@@ -86,7 +82,7 @@ pub(super) fn executor(what: &OrderKind) -> Executor<'_> {
     }
 }
 
-/// Carries an order out; none: it is not wanted any longer, or the agent ends.
+/// Executes an order. `None` if it is no longer wanted, or the agent is stopping.
 pub(super) fn carry(task: &mut Task<'_>) -> Option<OrderStatus> {
     let what = task.order().kind.clone();
     let ended = (executor(&what).execute)(task);
@@ -110,7 +106,7 @@ fn failed(why: impl fmt::Display) -> Ended {
     Ok(OrderStatus::Failed { reason: why.to_string() })
 }
 
-/// The boot that is now. An order that must not outlive a reboot is not begun in another.
+/// The current boot id. Fails if the order is bound to another boot.
 fn boot(task: &Task<'_>) -> Result<String, Abort> {
     let boot = task.look(|| task.inner.hands.boot())?;
     match &task.order().boot {
@@ -121,7 +117,7 @@ fn boot(task: &Task<'_>) -> Result<String, Abort> {
     }
 }
 
-/// Names, the first few.
+/// Joins the first few names.
 fn listed<T: ToString>(items: &[T]) -> String {
     const NAMED_MAX: usize = 8;
     let mut names: Vec<String> = items.iter().take(NAMED_MAX).map(T::to_string).collect();

@@ -1,4 +1,4 @@
-//! What is meant to mend a node, each on a node that takes no work and has none.
+//! Repairs. Each requires a node that is cordoned and idle.
 
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::GpuUuid;
@@ -9,7 +9,7 @@ use super::super::task::{Abort, Task};
 use super::cordon::look;
 use super::{Ended, boot, done, failed, listed};
 
-/// How often a GPU or a service is looked at afterwards before it counts as not mended.
+/// How often to check a GPU or a service after a repair before it counts as failed.
 const LOOKS_MAX: u32 = 60;
 
 pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
@@ -33,8 +33,8 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
     reset_seen(task, gpu)
 }
 
-/// A person's repair: on disk first, so that an agent that restarts has it, then to the one that
-/// runs. Noted twice it is the same note: it is dated by when the order was accepted.
+/// Acknowledges a manual repair: writes the note first, for a restarted agent, then notifies the
+/// running one. Idempotent, because the note has the time at which the order was accepted.
 pub(super) fn acknowledge(task: &Task<'_>, what: String) -> Ended {
     let note = RepairNote { at: task.accepted(), what };
     if let Err(err) = repair_note::write(task.inner.state_dir(), &note) {
@@ -44,7 +44,7 @@ pub(super) fn acknowledge(task: &Task<'_>, what: String) -> Ended {
     done("what waited for a part is over, and what is counted begins anew")
 }
 
-/// How a GPU is after a reset that was made.
+/// State of a GPU after its reset.
 fn reset_seen(task: &Task<'_>, gpu: &GpuUuid) -> Ended {
     let mut last = String::new();
     for _ in 0..LOOKS_MAX {
@@ -63,7 +63,7 @@ fn reset_seen(task: &Task<'_>, gpu: &GpuUuid) -> Ended {
     failed(format!("it was reset, and still: {last}"))
 }
 
-/// What became of a reset that an agent before this one has begun. It is not made twice.
+/// Outcome of a reset that an earlier agent process started. Never resets twice.
 fn was_reset(task: &Task<'_>, gpu: &GpuUuid, begun: &Started) -> Ended {
     match begun {
         Started { ended: true, failed: Some(why), .. } => return failed(why),
@@ -73,7 +73,7 @@ fn was_reset(task: &Task<'_>, gpu: &GpuUuid, begun: &Started) -> Ended {
     let unknown = "the agent ended while the GPU was being reset, and whether it was is not known";
     let was_wrong = matches!(&begun.effect, Effect::ResetGpu { wrong, .. } if !wrong.is_empty());
     match task.inner.eyes.gpu(gpu) {
-        // What called for the reset is gone.
+        // The cause of the reset is gone.
         Ok(seen) if was_wrong && seen.wrong.is_empty() => {
             done(format!("it was reset, while the agent was started anew; {}", seen.text))
         }
@@ -92,7 +92,7 @@ pub(super) fn reboot(task: &mut Task<'_>) -> Ended {
         None => {}
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Started { ended: true, failed: None, .. }) => return reboot_seen(task),
-        // The boot is the same: whatever was begun, the node was not rebooted.
+        // Same boot: even if the reboot was started, it has not happened.
         Some(Started { ended: false, .. }) => task.wait_for_others()?,
     }
     let boot = boot(task)?;
@@ -104,7 +104,7 @@ pub(super) fn reboot(task: &mut Task<'_>) -> Ended {
     reboot_seen(task)
 }
 
-/// Waits for the end, which comes for the agent as well.
+/// Waits for the reboot, which also ends this process.
 fn reboot_seen(task: &Task<'_>) -> Ended {
     while task.has_time() {
         if let Some(evidence) = rebooted(task)? {
@@ -115,7 +115,7 @@ fn reboot_seen(task: &Task<'_>) -> Ended {
     failed("the reboot was asked for, and the node still runs")
 }
 
-/// That this is another boot than the one in which the order was accepted.
+/// Evidence that this is not the boot in which the order was accepted.
 fn rebooted(task: &Task<'_>) -> Result<Option<String>, Abort> {
     let boot = task.look(|| task.inner.hands.boot())?;
     let before = task.boot_before();
@@ -136,7 +136,7 @@ pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Ended {
             if now.run.is_some() && now.run.as_ref() != before(effect) {
                 return service_seen(task, unit, before(effect));
             }
-            // The same run: it was not started anew.
+            // Same run: the service was not restarted.
         }
     }
     let boot = boot(task)?;
@@ -158,7 +158,7 @@ fn before(effect: &Effect) -> Option<&String> {
     }
 }
 
-/// How a service is after it was started anew.
+/// State of a service after its restart.
 fn service_seen(task: &Task<'_>, unit: &str, before: Option<&String>) -> Ended {
     let mut last = String::new();
     for _ in 0..LOOKS_MAX {
@@ -177,7 +177,7 @@ fn service_seen(task: &Task<'_>, unit: &str, before: Option<&String>) -> Ended {
     failed(format!("`{unit}` was started anew, and does not run: {last}"))
 }
 
-/// Every change needs a node that gets no work and has none.
+/// Precondition of every change: a node that is cordoned and idle.
 pub(super) fn emptied(task: &Task<'_>) -> Result<(), Abort> {
     if look(task)? == Cordon::None {
         return Err(Abort::because(

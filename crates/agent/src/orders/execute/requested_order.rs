@@ -1,4 +1,4 @@
-//! What a person wants done on a node, once.
+//! Operator-requested orders: diag and tune.
 
 use super::super::actuator::Proof;
 use super::super::ledger::{Effect, Started};
@@ -6,7 +6,7 @@ use super::super::task::{Abort, Task};
 use super::repair::emptied;
 use super::{Ended, boot, done, failed, listed};
 
-/// A look only: an agent that was started anew begins it anew.
+/// Read-only: a restarted agent runs it again.
 pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
     emptied(task)?;
     let proof = task.inner.eyes.examine(level, minutes, &|| task.is_wanted());
@@ -17,11 +17,11 @@ pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
         return done(format!("level {level}: {}", proof.passed.join("; ")));
     }
     let why = format!("level {level}: {}", shortfall(&proof));
-    // What could not be tested says nothing of a GPU.
+    // A test without a result says nothing about a GPU.
     if proof.failed.is_empty() { Err(Abort::Because(why)) } else { failed(why) }
 }
 
-/// What speaks against the GPUs, all of it: a person asked.
+/// Lists every failure, since an operator asked for it.
 fn shortfall(proof: &Proof) -> String {
     match (proof.failed.as_slice(), proof.unknown.as_slice()) {
         ([], []) => "nothing was seen".to_owned(),
@@ -31,7 +31,7 @@ fn shortfall(proof: &Proof) -> String {
     }
 }
 
-/// What is set already is not set again, so that it may be begun twice.
+/// Idempotent: settings already in place are not applied again, so it may be started twice.
 pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Ended {
     match task.last_begun().cloned() {
         Some(Started { ended: true, failed: Some(why), .. }) => return failed(why),

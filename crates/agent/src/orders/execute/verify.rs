@@ -1,5 +1,5 @@
-//! Proves the node. Findings clear some time after their cause, and a new agent has to look around first: what does not pass is
-//! looked at again for a while.
+//! Verifies the node. Findings clear some time after their cause, and a new agent needs time for
+//! its first readings, so a failed verification is retried for a while.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::super::actuator::Proof;
 use super::super::task::{Abort, Task};
 use super::{Ended, done, failed};
 
-/// A look costs a child that asks NVML.
+/// Polling intervals between attempts. Each one starts a child process for NVML.
 const LOOKS_APART: u32 = 5;
 
 pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Ended {
@@ -29,7 +29,7 @@ pub(super) fn verify(task: &Task<'_>, level: VerificationLevel) -> Ended {
     }
 }
 
-/// Why it was not passed, in one sentence: whoever wants all of it looks at the node.
+/// One sentence on why it failed. The details are on the node.
 fn why(proof: &Proof) -> String {
     let (first, unknown) = (shortly(&proof.failed), shortly(&proof.unknown));
     match (first, unknown) {
@@ -42,7 +42,7 @@ fn why(proof: &Proof) -> String {
     }
 }
 
-/// The first, and how many more there are.
+/// The first item, and the number of others.
 fn shortly(items: &[String]) -> Option<String> {
     let more = items.len().saturating_sub(1);
     items.first().map(|it| if more == 0 { it.clone() } else { format!("{it}, and {more} more") })

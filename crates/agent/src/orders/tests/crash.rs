@@ -1,4 +1,4 @@
-//! Killed at every step, an order is carried out once and answered.
+//! Crashes at every step: an order is still executed once and gets a status.
 
 use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
 
@@ -33,7 +33,7 @@ fn world(what: &OrderKind) -> World {
     }
 }
 
-/// Gives an order and carries it out; false: it died of it.
+/// Submits an order and executes it. Returns false if the agent crashed.
 fn lives(desk: Option<OrderExecutor>, world: &World, order: &farrier_fleet::fleet::Order) -> bool {
     let Some(desk) = desk else { return false };
     dies(|| {
@@ -58,7 +58,8 @@ fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
                 }
                 deaths += 1;
                 let at = format!("{what}, {} for the {times}. time", point.name());
-                // The server gives the order until it hears of it, and a desk that was opened anew has it or does not.
+                // The server resends the order until it gets a status. A reopened executor may or
+                // may not have it.
                 let desk = world.desk();
                 desk.step();
                 let answer = desk.offer(&order, world.now());
@@ -70,7 +71,7 @@ fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
                     "{at}: {answer:?} {told:?}"
                 );
                 check(&world, told, &at);
-                // It is answered again until the server has it, and then not.
+                // The status is resent until acknowledged, and not after that.
                 drop(desk);
                 let desk = world.desk();
                 assert_eq!(desk.outstanding(), [(5, told.clone())], "{at}");
@@ -90,7 +91,7 @@ fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
     assert!(deaths > 100, "{deaths}");
 }
 
-/// What holds of the node and the answer, wherever it died.
+/// Invariants of the node and the status, wherever the crash was.
 fn check(world: &World, told: &OrderStatus, at: &str) {
     let state = world.state().clone();
     assert_eq!(state.violated, None, "{at}");
@@ -100,7 +101,7 @@ fn check(world: &World, told: &OrderStatus, at: &str) {
     {
         assert!(times <= 1, "{at}: {times} {name}");
     }
-    // Only of a reset it cannot be known whether it was begun.
+    // Only for a reset it can be unknown whether it happened.
     if !done {
         let unknown = matches!(told, OrderStatus::Failed { reason } if reason.contains("whether it was is not known"));
         assert!(
@@ -117,7 +118,7 @@ fn check(world: &World, told: &OrderStatus, at: &str) {
         "reboot" => state.reboots == 1,
         "restart" => state.restarts == 1,
         "verify" | "diag" => true,
-        // What is set already is not set again.
+        // Settings already in place are not applied again.
         "tune" => (1..=2).contains(&state.tunes),
         other => panic!("{other}"),
     };
@@ -131,7 +132,7 @@ fn what_still_runs_from_before_is_waited_for() {
     let world = World::drained();
     let order = world.order(5, OrderKind::ResetGpu { gpu: gpu() });
     assert!(!lives(world.open("order-begun:panic").ok(), &world, &order));
-    // The process that the agent has started outlives it.
+    // The process that the agent started outlives it.
     let path = world.folder.path().join(ALIVE);
     let running = std::fs::File::options().append(true).open(path).unwrap();
     running.lock().unwrap();
@@ -143,7 +144,7 @@ fn what_still_runs_from_before_is_waited_for() {
     };
     world.wait_for_looks();
     assert_eq!(desk.outstanding(), [(5, OrderStatus::Accepted)]);
-    // It ends, and has made the change.
+    // It exits, and has made the change.
     world.state().gpu_wrong.clear();
     drop(running);
     carried.join().unwrap();

@@ -1,4 +1,4 @@
-//! Draining: waits, moves what does not end, and names what does not go.
+//! Drain: waits, requeues jobs that do not end, and names those that remain.
 
 use farrier_fleet::fleet::order::{OrderKind, OrderStatus};
 

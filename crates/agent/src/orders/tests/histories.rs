@@ -1,4 +1,5 @@
-//! Generated histories: orders, deaths at any point, reboots by others, lost acknowledgements. What holds whatever happens.
+//! Generated histories: orders, crashes at any point, external reboots, lost acknowledgements.
+//! Checks the invariants.
 
 use farrier_fleet::fleet::order::{Order, OrderKind, OrderStatus, VerificationLevel};
 use proptest::prelude::*;
@@ -9,19 +10,23 @@ use crate::failpoint::Point;
 
 #[derive(Debug, Clone)]
 enum Act {
-    /// The server gives an order; the agent dies at this point of it for the n-th time, if it gets there.
-    Order { kind: usize, point: usize, times: u32 },
-    /// The order that was given last is given again.
+    /// The server sends an order. The agent crashes at the n-th pass of this failpoint, if it gets
+    /// there.
+    Order {
+        kind: usize,
+        point: usize,
+        times: u32,
+    },
+    /// The server resends the last order.
     Again,
-    /// The server has the answers.
+    /// The server acknowledges every status.
     Acknowledge,
-    /// Somebody else reboots the node.
+    /// An external reboot.
     Reboot,
-    /// Somebody drains it for a reason of theirs, and no longer.
+    /// An external drain starts or ends.
     Theirs(bool),
-    /// Work begins, or ends.
+    /// A job starts or ends.
     Work(bool),
-    /// Time passes.
     Pass(i64),
 }
 
@@ -52,13 +57,13 @@ fn kind(number: usize) -> OrderKind {
     }
 }
 
-/// Changes that were made so far and must not be made twice.
+/// Changes so far that must not be made twice.
 fn changes(world: &World) -> u32 {
     let state = world.state();
     state.resets + state.reboots + state.restarts
 }
 
-/// Lets an agent begin, take the order and carry out what it has; it may die of it.
+/// Starts an agent that accepts the order and executes what it has. It may crash.
 fn live(world: &World, crash: &str, order: Option<&Order>) {
     let open = |crash: &str| -> Option<OrderExecutor> { dies(|| world.open(crash).unwrap()) };
     let Some(desk) = open(crash) else { return };
@@ -111,14 +116,14 @@ proptest! {
                 Act::Work(on) => world.state().jobs = if on { vec![job("7")] } else { Vec::new() },
                 Act::Pass(seconds) => world.pass(seconds),
             }
-            // One order makes one change at the most, however often the agent dies of it.
+            // One order makes at most one change, however often the agent crashes.
             prop_assert!(changes(&world) - changed_before <= 1, "{last:?}");
             prop_assert_eq!(world.state().violated, None);
             let desk = world.desk();
             let ledger = desk.ledger();
             prop_assert!(ledger.generation <= generation, "{ledger:?}");
         }
-        // Whatever was accepted ends with an answer, and the number never goes back.
+        // Every accepted order gets a status, and the generation never decreases.
         live(&world, "", last.as_ref());
         let desk = world.desk();
         prop_assert_eq!(desk.ledger().generation, generation);

@@ -1,4 +1,4 @@
-//! The journal: what it refuses, what it folds, and what a full disk does.
+//! The journal: what it refuses, how it compacts, and its behaviour on a full disk.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn a_newer_order_takes_the_place_of_one_that_has_not_ended() {
         panic!("{told:?}")
     };
     assert_eq!(reason, "order 4 came before it had ended");
-    // The first is not carried out any more.
+    // The first one is no longer executed.
     let refused = desk.offer(&first, world.now());
     assert_eq!(refused, OrderStatus::Failed { reason: reason.clone() });
     desk.step();
@@ -48,7 +48,7 @@ fn an_order_whose_lease_ended_while_the_agent_was_gone_is_not_begun() {
 #[test]
 fn leases_go_by_the_servers_clock_also_after_a_restart() {
     let world = World::drained();
-    // The server is an hour ahead of this node.
+    // The server's clock is an hour ahead of this node's.
     let hour = jiff::SignedDuration::from_hours(1);
     let mut order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
     order.lease_until += hour;
@@ -73,7 +73,7 @@ fn what_was_done_and_acknowledged_is_folded_away() {
     }
     assert!(most < 80 << 10, "{most}");
     drop(desk);
-    // A file that was folded says the same, and takes more.
+    // A compacted file has the same state, and accepts more.
     let desk = world.desk();
     assert_eq!((desk.ledger().generation, desk.outstanding()), (600, vec![]));
     let old = world.order(600, OrderKind::Cordon);
@@ -111,7 +111,7 @@ fn on_a_full_disk_nothing_is_begun_and_nothing_is_claimed() {
     assert_eq!(desk.outstanding(), []);
     desk.fill_disk(false);
     assert_eq!(desk.offer(&order, world.now()), OrderStatus::Accepted);
-    // It fills up before the order is begun: the answer waits for room.
+    // The disk fills up before the order starts: the status waits for space.
     desk.fill_disk(true);
     world.stand_still();
     let carried = {
@@ -136,7 +136,7 @@ fn a_file_that_is_damaged_or_newer_is_not_gone_on_with() {
     world.carry(VERIFY);
     let path = world.folder.path().join(FILE);
     let good = fs::read_to_string(&path).unwrap();
-    // What was being written when the power went was never told of.
+    // A line that was being written during a power failure was never reported.
     fs::write(&path, format!("{good}{{\"v\":1,\"at\":\"2026")).unwrap();
     assert_eq!(world.desk().ledger().generation, 1);
     assert_eq!(fs::read_to_string(&path).unwrap(), good, "it is cut");
@@ -152,7 +152,7 @@ fn a_file_that_is_damaged_or_newer_is_not_gone_on_with() {
     drop(desk);
 }
 
-/// As the first version wrote them.
+/// As version 1 wrote them.
 const RECORDED: &str = r#"{"v":1,"at":"2026-11-15T12:00:00Z","note":{"whole":{"generation":4,"answers":{"4":{"refused":{"why":"its lease ended"}}},"mark":"farrier: Xid 79 (order 2)"}}}
 {"v":1,"at":"2026-11-15T12:00:01Z","note":{"accepted":{"order":{"node":"node-1","generation":5,"what":{"reset-gpu":{"gpu":"GPU-1"}},"boot":"boot-1","lease-until":"x"},"boot":"boot-1","accepted":"2026-11-15T12:00:01Z","skew_ms":-250}}}
 {"v":1,"at":"2026-11-15T12:00:02Z","note":{"begun":{"generation":5,"effect":{"reset-gpu":{"gpu":"GPU-1","wrong":["the driver asks for a reset"]}},"boot":"boot-1"}}}

@@ -1,4 +1,4 @@
-//! What each order does and does not do.
+//! What each kind of order does and does not do.
 
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{OrderKind, OrderStatus, VerificationLevel};
@@ -29,7 +29,7 @@ fn a_mark_is_set_once_and_only_our_own_is_taken_away() {
         evidence(world.carry(OrderKind::Cordon)).contains("farrier: Xid 79 on GPU 3 (order 1)")
     );
     assert_eq!(world.desk().cordon(), Cordon::ByFarrier);
-    // So already: nothing is done.
+    // Already so: no change.
     evidence(world.carry(OrderKind::Cordon));
     assert_eq!(world.state().cordons, 1);
     evidence(world.carry(OrderKind::Uncordon));
@@ -63,7 +63,7 @@ fn anothers_mark_is_left_as_it_is() {
             "refused: the test has a mark of alice, which only they take away: disk"
         );
     }
-    // Ours, to which a person has added something, is theirs from then on.
+    // Our cordon becomes external once a person edits its reason.
     world.state().mark = None;
     evidence(world.carry(OrderKind::Cordon));
     world.state().mark.as_mut().unwrap().1.push_str("; and the disk");
@@ -102,7 +102,7 @@ fn a_repair_needs_an_empty_node() {
         let world = World::drained();
         world.state().jobs = vec![job("7")];
         assert_eq!(why(world.carry(what.clone())), "refused: the node is not empty: job 7");
-        // A mark of somebody else's keeps work away just as well.
+        // An external cordon keeps work away just as well.
         world.state().jobs.clear();
         world.state().mark = Some(("alice".to_owned(), "disk".to_owned()));
         evidence(world.carry(what.clone()));
@@ -152,7 +152,7 @@ fn a_reset_that_fails_or_does_not_help_is_told() {
 fn a_reboot_is_proven_by_another_boot() {
     let world = World::drained();
     assert_eq!(evidence(world.carry(OrderKind::Reboot)), "boot boot-2, before it boot boot-1");
-    // An order for the boot before is not carried out in this one.
+    // An order for the previous boot is not executed in this one.
     let desk = world.desk();
     let mut order = world.order(2, OrderKind::Reboot);
     order.boot = Some("boot-1".to_owned());
@@ -221,7 +221,7 @@ fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     );
     world.state().proof = Proof::default();
     assert_eq!(why(world.carry(what.clone())), "failed: nothing was seen");
-    // It is open for a while, and clears.
+    // The finding is open for a while, then clears.
     world.state().proof = Proof { failed: vec!["gpu.lost".to_owned()], ..Proof::default() };
     let desk = world.desk();
     let order = world.order(9, what);
@@ -258,7 +258,7 @@ fn logs_are_kept_on_a_node_without_a_server_and_lack_what_is_not_there() {
     assert_eq!(missing("kernel.log").as_deref(), Some("unreadable"));
     assert_eq!(missing("nvidia-smi-q.txt").as_deref(), Some("not-this-machine"));
     assert!(manifest.files.iter().any(|it| it.name == "agent/orders.jsonl"), "{manifest:?}");
-    // The next one takes its place.
+    // The next one replaces it.
     evidence(world.carry(OrderKind::CollectLogs));
     assert_eq!(bundles(), ["2.tar.gz"]);
 }
@@ -266,7 +266,7 @@ fn logs_are_kept_on_a_node_without_a_server_and_lack_what_is_not_there() {
 #[test]
 fn a_disk_that_takes_no_bundle_is_told_and_nothing_is_left() {
     let world = World::new();
-    // A file stands where the folder should be.
+    // A file is in the way of the directory.
     std::fs::write(world.folder.path().join("artifacts"), "").unwrap();
     let reason = why(world.carry(OrderKind::CollectLogs));
     assert!(reason.starts_with("failed: failed to "), "{reason}");

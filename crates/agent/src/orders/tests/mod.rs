@@ -1,4 +1,4 @@
-//! Desks on a node that is made of values, and killed at every step.
+//! Executors on an in-memory node, crashed at every step.
 
 mod crash;
 mod drain;
@@ -10,7 +10,7 @@ mod world;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A program that does this.
+/// A program that runs this shell script.
 pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("program");
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! A node that is made of values.
+//! An in-memory node.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,13 +16,13 @@ use super::super::scheduler::whose;
 use super::super::*;
 use crate::failpoint::Failpoint;
 
-/// How the node is, and what was done to it.
+/// State of the node, and counts of the changes made to it.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a way in which a node can be")]
 pub(super) struct State {
     pub(super) boot: u32,
     pub(super) boot_unreadable: bool,
-    /// Who set the mark, and the reason in it.
+    /// Owner and reason of the cordon.
     pub(super) mark: Option<(String, String)>,
     pub(super) mark_unreadable: bool,
     pub(super) jobs: Vec<Job>,
@@ -43,7 +43,7 @@ pub(super) struct State {
     pub(super) cordons: u32,
     pub(super) uncordons: u32,
     pub(super) requeues: Vec<String>,
-    /// What must never happen and did. A panic would pass for a death.
+    /// An invariant that was violated. A panic would look like a simulated crash.
     pub(super) violated: Option<&'static str>,
 }
 
@@ -100,20 +100,20 @@ pub(super) fn job(id: &str) -> Job {
     Job { id: id.to_owned(), text: format!("job {id}"), is_ending: false }
 }
 
-/// The node and the time.
+/// The node and its clock.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) folder: Arc<tempfile::TempDir>,
     state: Arc<Mutex<State>>,
     clock_s: Arc<AtomicI64>,
-    /// Seconds that a look at the clock takes.
+    /// Seconds that pass with each read of the clock.
     look_s: Arc<AtomicI64>,
     looks: Arc<AtomicU32>,
     pub(super) woken: Arc<AtomicU32>,
     pub(super) repairs: Arc<Mutex<Vec<RepairNote>>>,
 }
 
-/// The beginning of time.
+/// The clock's first reading.
 const BEGIN_S: i64 = 1_800_000_000;
 
 impl World {
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// One with our mark, on which nothing runs.
+    /// A node that we cordoned, without jobs.
     pub(super) fn drained() -> Self {
         let world = Self::new();
         world.state().mark = Some(("farrier".to_owned(), "farrier: before".to_owned()));
@@ -148,12 +148,12 @@ impl World {
         self.clock_s.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// From now on no time passes by itself.
+    /// Stops the clock from advancing by itself.
     pub(super) fn stand_still(&self) {
         self.look_s.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until the clock was looked at some more times.
+    /// Waits for further reads of the clock.
     pub(super) fn wait_for_looks(&self) {
         let until = self.looks.load(Ordering::Relaxed) + 20;
         while self.looks.load(Ordering::Relaxed) < until {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Offers an order and carries it out; gives how it ended.
+    /// Submits an order and executes it. Returns its final status.
     pub(super) fn carry(&self, what: OrderKind) -> OrderStatus {
         let desk = self.desk();
         let generation = desk.ledger().generation + 1;
@@ -227,9 +227,9 @@ impl World {
     }
 }
 
-/// Whether it dies of what a test asked for.
+/// Runs `what`. Returns `None` if it hit a failpoint.
 pub(super) fn dies<T>(what: impl FnOnce() -> T) -> Option<T> {
-    // What it says of itself is of no interest.
+    // Suppress the panic message.
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let ended = catch_unwind(AssertUnwindSafe(what));
