@@ -17,7 +17,7 @@ const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
 /// Differences are also summed up for this long, so that a clock that creeps counts as stepped.
 const CREEP_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 /// A slew is a tenth of the time that passed at most: ntpd slews by 500 ppm, chrony by 83,333 ppm (`maxslewrate`).
-const SLEW_PART: i32 = 10;
+const SLEW_DIVISOR: i32 = 10;
 /// Both clocks are read within this time, or again: a thread that was not scheduled in between sees no step.
 const READ_MAX: Duration = Duration::from_millis(100);
 /// How often they are read again; after that a step is noticed with the next look.
@@ -32,11 +32,11 @@ pub struct WallClock {
 impl WallClock {
     /// What it shows.
     pub fn now(&self) -> Timestamp {
-        self.shown(Timestamp::now())
+        self.wall_now(Timestamp::now())
     }
 
     /// What it shows when the system's clock shows this.
-    pub(crate) fn shown(&self, system: Timestamp) -> Timestamp {
+    pub(crate) fn wall_now(&self, system: Timestamp) -> Timestamp {
         let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
         system.checked_add(offset).unwrap_or(system)
     }
@@ -92,11 +92,11 @@ struct Readings {
     window: (Timestamp, Instant),
 }
 
-fn passed(from: Instant, until: Instant) -> SignedDuration {
+fn elapsed_between(from: Instant, until: Instant) -> SignedDuration {
     SignedDuration::try_from(until.saturating_duration_since(from)).unwrap_or_default()
 }
 
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+fn saturating_add(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(time)
 }
 
@@ -104,9 +104,10 @@ impl LogClock {
     /// Goes on from the last entry of a log. The wall clock may be ahead of it by any time: the server was down. Where it is behind, it
     /// was stepped.
     pub(crate) fn after(last: Timestamp, wall: WallClock) -> Self {
-        let (shown, now) = (wall.now(), Instant::now());
-        let was_stepped = shown.duration_since(last) <= -STEP_MIN;
-        let (start, window) = if was_stepped { (last, last) } else { (shown.max(last), shown) };
+        let (wall_now, now) = (wall.now(), Instant::now());
+        let was_stepped = wall_now.duration_since(last) <= -STEP_MIN;
+        let (start, window) =
+            if was_stepped { (last, last) } else { (wall_now.max(last), wall_now) };
         let readings = Readings { last: (start, now), window: (window, now) };
         Self { wall, readings: Mutex::new(readings) }
     }
@@ -123,21 +124,21 @@ impl LogClock {
     /// The time by now, and a step that was seen, which the log's time follows where the caller takes it.
     fn read(&self, takes_step: bool) -> (Timestamp, Option<Step>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shown, now, is_exact) = both_clocks(&self.wall);
+        let (wall_now, now, is_exact) = both_clocks(&self.wall);
         let Readings { last, window } = &mut *readings;
-        let expected = later(last.0, passed(last.1, now));
-        let watched = passed(window.1, now);
-        let judged = judged(last.0, expected, (window.0, watched), shown);
-        let (time, step) = match judged {
-            Judged::Follows(time) => (time, None),
-            Judged::Stepped { from } if is_exact && takes_step => {
-                (shown, Some(Step { from, to: shown }))
+        let expected = saturating_add(last.0, elapsed_between(last.1, now));
+        let watched = elapsed_between(window.1, now);
+        let check = check_clock(last.0, expected, (window.0, watched), wall_now);
+        let (time, step) = match check {
+            ClockCheck::Follows(time) => (time, None),
+            ClockCheck::Stepped { from } if is_exact && takes_step => {
+                (wall_now, Some(Step { from, to: wall_now }))
             }
-            Judged::Stepped { .. } => (expected, None),
+            ClockCheck::Stepped { .. } => (expected, None),
         };
-        let is_over = watched >= CREEP_WINDOW && matches!(judged, Judged::Follows(_));
+        let is_over = watched >= CREEP_WINDOW && matches!(check, ClockCheck::Follows(_));
         if step.is_some() || is_over {
-            *window = (shown, now);
+            *window = (wall_now, now);
         }
         *last = (time, now);
         (time, step)
@@ -158,7 +159,7 @@ fn both_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
+enum ClockCheck {
     /// The log's time, which follows the wall clock and does not go back.
     Follows(Timestamp),
     /// The wall clock was stepped, or has crept away.
@@ -169,21 +170,21 @@ enum Judged {
 }
 
 /// `window`: what the wall clock showed a while ago, and how long ago.
-fn judged(
+fn check_clock(
     last: Timestamp,
     expected: Timestamp,
     window: (Timestamp, SignedDuration),
     wall: Timestamp,
-) -> Judged {
+) -> ClockCheck {
     if wall.duration_since(expected).abs() > STEP_MIN {
-        return Judged::Stepped { from: expected };
+        return ClockCheck::Stepped { from: expected };
     }
     let (began, watched) = window;
-    let from = later(began, watched);
-    if wall.duration_since(from).abs() > STEP_MIN + watched / SLEW_PART {
-        return Judged::Stepped { from };
+    let from = saturating_add(began, watched);
+    if wall.duration_since(from).abs() > STEP_MIN + watched / SLEW_DIVISOR {
+        return ClockCheck::Stepped { from };
     }
-    Judged::Follows(wall.max(last))
+    ClockCheck::Follows(wall.max(last))
 }
 
 #[cfg(test)]
@@ -197,13 +198,13 @@ mod tests {
     fn it_follows_a_wall_clock_that_is_slewed_and_sees_one_that_is_stepped() {
         let start: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let expected = start + SECOND;
-        let judged = |wall| judged(start, expected, (start, SECOND), wall);
-        assert_eq!(judged(expected), Judged::Follows(expected));
+        let judged = |wall| check_clock(start, expected, (start, SECOND), wall);
+        assert_eq!(check_clock(expected), ClockCheck::Follows(expected));
         let slewed = expected - SECOND * 2;
-        assert_eq!(judged(slewed), Judged::Follows(start), "it does not go back");
-        assert_eq!(judged(expected + SECOND), Judged::Follows(expected + SECOND));
+        assert_eq!(check_clock(slewed), ClockCheck::Follows(start), "it does not go back");
+        assert_eq!(check_clock(expected + SECOND), ClockCheck::Follows(expected + SECOND));
         for stepped in [expected - HOUR, expected + HOUR] {
-            assert_eq!(judged(stepped), Judged::Stepped { from: expected });
+            assert_eq!(check_clock(stepped), ClockCheck::Stepped { from: expected });
         }
     }
 

@@ -14,28 +14,28 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::{ClockWatch, LogClock, Step};
-use crate::ingest::admission::{self, Verdict};
+use crate::ingest::admission::{self, Admission};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 use crate::last_ran::LastRan;
 use crate::log::LogError;
-use crate::space::Space;
+use crate::space::DiskSpace;
 use crate::state_machine::{Committed, StateMachine};
 
 /// Inputs that may wait. Whoever brings more waits, and with them the stream that they read from.
-const WAITING_MAX: usize = 4096;
+const QUEUE_MAX: usize = 4096;
 /// Inputs of one commit: what waits longer is answered sooner when it comes in pieces.
 const BATCH_MAX: usize = 4096;
-/// Time is looked at this often.
+/// Time is last_deadline_check at this often.
 const TICK: Duration = Duration::from_secs(1);
 /// A tick that comes later than this means that the process did not run, or could not: a pause, a suspended machine, a disk that hung.
 const TICK_GAP: Duration = Duration::from_secs(5);
 /// Sessions are ended for a step of the clock this often at most.
-const CUT_EVERY: Duration = Duration::from_secs(60);
-/// Nodes whose time has come and for whom nothing could be done are looked at again this often.
-const AGAIN: SignedDuration = SignedDuration::from_secs(60);
-/// A state is kept after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
+const DISCONNECT_EVERY: Duration = Duration::from_secs(60);
+/// Nodes whose time has come and for whom nothing could be done are last_deadline_check at again this often.
+const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// A state is last_snapshot_seq after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
 /// large fleet is not little.
-const KEEP_EVERY: u64 = 50_000;
+const SNAPSHOT_EVERY: u64 = 50_000;
 
 /// What became of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum CommitOutcome {
     /// It is in the log, and so is what was decided about its node.
     Logged(Decided),
     /// It was there, or changes nothing.
-    Known,
+    Duplicate,
 }
 
 impl CommitOutcome {
@@ -67,16 +67,16 @@ pub struct Decided {
 pub enum SubmitError {
     /// Nobody knows the node.
     #[error("`{0}` is not a node of the fleet: it was retired, or never enrolled")]
-    Stranger(NodeId),
+    UnknownNode(NodeId),
     /// The node has more open findings than anybody reads.
     #[error("`{0}` has too many open findings")]
-    TooMany(NodeId),
+    TooManyFindings(NodeId),
     /// Disk space is low, and the report changes no decision.
     #[error("disk space is low: only reports that affect whether a node is in service are logged")]
     LowSpace,
     /// The log takes nothing any more. Nobody knows whether it has the input.
     #[error("the server is ending")]
-    Ended,
+    Stopped,
 }
 
 struct Input {
@@ -86,8 +86,8 @@ struct Input {
 }
 
 enum Job {
-    Take(Box<Input>),
-    Look(Box<dyn FnOnce(&FleetState) + Send>),
+    Submit(Box<Input>),
+    Read(Box<dyn FnOnce(&FleetState) + Send>),
     Tick,
     Stop,
 }
@@ -123,42 +123,42 @@ impl std::fmt::Debug for Controller {
 pub(crate) type Ended = oneshot::Receiver<Result<(), LogError>>;
 
 impl Controller {
-    /// Starts the thread. With `dies_after` it ends, for a test, after so many commits, before anybody hears of the last.
+    /// Starts the thread. With `fail_after_commits` it ends, for a test, after so many commits, before anybody hears of the last.
     pub(crate) fn spawn(
-        core: StateMachine,
-        roster: Arc<SessionRegistry>,
-        space: Arc<Space>,
+        state_machine: StateMachine,
+        sessions: Arc<SessionRegistry>,
+        space: Arc<DiskSpace>,
         log_end: watch::Sender<u64>,
-        watching: ClockWatch,
-        dies_after: Option<u64>,
+        clock_watch: ClockWatch,
+        fail_after_commits: Option<u64>,
     ) -> std::io::Result<(Self, Ended)> {
-        roster.expect(core.state());
-        let (jobs, inbox) = mpsc::channel(WAITING_MAX);
+        sessions.track_nodes(state_machine.state());
+        let (jobs, inbox) = mpsc::channel(QUEUE_MAX);
         let (end, ended) = oneshot::channel();
-        let looked = Timestamp::MIN;
-        let kept = core.state().seq;
+        let last_deadline_check = Timestamp::MIN;
+        let last_snapshot_seq = state_machine.state().seq;
         let stats = Arc::new(ControllerStats::default());
-        let counted = Arc::clone(&stats);
-        let clock = Arc::new(LogClock::after(core.state().at, watching.wall));
+        let thread_stats = Arc::clone(&stats);
+        let clock = Arc::new(LogClock::after(state_machine.state().at, clock_watch.wall));
         let mut thread = Thread {
-            core,
+            state_machine,
             clock: Arc::clone(&clock),
-            on_clock_step: watching.on_step,
-            roster,
+            on_clock_step: clock_watch.on_step,
+            sessions,
             space,
             inbox,
             log_end,
-            looked,
-            kept,
-            keeping: None,
-            is_time_untold: false,
-            last_cut: None,
+            last_deadline_check,
+            last_snapshot_seq,
+            snapshot_thread: None,
+            is_time_stale: false,
+            last_disconnect: None,
             last_tick: None,
-            last_ran: watching.last_ran,
-            dies_after,
-            stats: counted,
+            last_ran: clock_watch.last_ran,
+            fail_after_commits,
+            stats: thread_stats,
         };
-        std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
+        std::thread::Builder::new().name("controller".to_owned()).spawn(move || {
             let ended = thread.run();
             // The log is closed before anybody hears that it is.
             drop(thread);
@@ -169,24 +169,24 @@ impl Controller {
     }
 
     /// Gives it an input, and waits until that is on disk.
-    pub async fn take(&self, by: Actor, event: Event) -> Result<CommitOutcome, SubmitError> {
-        let (reply, taken) = oneshot::channel();
+    pub async fn submit(&self, by: Actor, event: Event) -> Result<CommitOutcome, SubmitError> {
+        let (reply, outcome) = oneshot::channel();
         let input = Input { by, event, reply };
-        self.jobs.send(Job::Take(Box::new(input))).await.map_err(|_| SubmitError::Ended)?;
-        taken.await.map_err(|_| SubmitError::Ended)?
+        self.jobs.send(Job::Submit(Box::new(input))).await.map_err(|_| SubmitError::Stopped)?;
+        outcome.await.map_err(|_| SubmitError::Stopped)?
     }
 
     /// Looks at the state as it is on disk.
-    pub async fn look<T: Send + 'static>(
+    pub async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&FleetState) -> T + Send + 'static,
+        read: impl FnOnce(&FleetState) -> T + Send + 'static,
     ) -> Result<T, SubmitError> {
-        let (reply, seen) = oneshot::channel();
-        let job = Job::Look(Box::new(move |state| {
-            let _ = reply.send(look(state));
+        let (reply, result) = oneshot::channel();
+        let job = Job::Read(Box::new(move |state| {
+            let _ = reply.send(read(state));
         }));
-        self.jobs.send(job).await.map_err(|_| SubmitError::Ended)?;
-        seen.await.map_err(|_| SubmitError::Ended)
+        self.jobs.send(job).await.map_err(|_| SubmitError::Stopped)?;
+        result.await.map_err(|_| SubmitError::Stopped)
     }
 
     /// The time by which leases and silence are counted.
@@ -238,30 +238,30 @@ impl Controller {
 }
 
 struct Thread {
-    core: StateMachine,
+    state_machine: StateMachine,
     clock: Arc<LogClock>,
     /// Done before sessions are ended for a step: what agents need to connect again.
     on_clock_step: Box<dyn Fn() + Send>,
-    roster: Arc<SessionRegistry>,
-    space: Arc<Space>,
+    sessions: Arc<SessionRegistry>,
+    space: Arc<DiskSpace>,
     inbox: mpsc::Receiver<Job>,
     /// Who waits for entries hears here that there are some.
     log_end: watch::Sender<u64>,
-    /// The last time at which nodes whose time has come were looked at.
-    looked: Timestamp,
-    /// The entry at which the state was kept, or is being.
-    kept: u64,
+    /// The last time at which nodes whose time has come were last_deadline_check at.
+    last_deadline_check: Timestamp,
+    /// The entry at which the state was last_snapshot_seq, or is being.
+    last_snapshot_seq: u64,
     /// Who keeps it.
-    keeping: Option<JoinHandle<()>>,
+    snapshot_thread: Option<JoinHandle<()>>,
     /// Whether agents go by a server's time from before a step.
-    is_time_untold: bool,
+    is_time_stale: bool,
     /// When sessions were last ended for that.
-    last_cut: Option<Instant>,
+    last_disconnect: Option<Instant>,
     /// When it last ran; none before the first tick.
     last_tick: Option<Instant>,
     /// The same for the next start.
     last_ran: Option<LastRan>,
-    dies_after: Option<u64>,
+    fail_after_commits: Option<u64>,
     stats: Arc<ControllerStats>,
 }
 
@@ -269,63 +269,63 @@ impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
         self.follow_clock()?;
         // Nobody was observed while there was no server: what was to be waited for is waited for from here on.
-        let logged = self.core.state().at;
-        let noted = self.last_ran.as_ref().and_then(LastRan::read);
+        let logged = self.state_machine.state().at;
+        let recorded = self.last_ran.as_ref().and_then(LastRan::read);
         // One of a clock that was ahead says nothing.
         let last_ran =
-            noted.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
+            recorded.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
         if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
             self.write(Event::ControllerResumed { last_ran })?;
         }
-        let mut held = None;
-        while let Some(job) = held.take().or_else(|| self.inbox.blocking_recv()) {
+        let mut deferred = None;
+        while let Some(job) = deferred.take().or_else(|| self.inbox.blocking_recv()) {
             match job {
-                Job::Take(first) => held = self.take(first)?,
-                Job::Look(look) => look(self.core.state()),
+                Job::Submit(first) => deferred = self.commit_batch(first)?,
+                Job::Read(read) => read(self.state_machine.state()),
                 Job::Tick => self.tick()?,
                 Job::Stop => break,
             }
         }
-        if let Some(keeping) = self.keeping.take() {
-            let _ = keeping.join();
+        if let Some(snapshot_thread) = self.snapshot_thread.take() {
+            let _ = snapshot_thread.join();
         }
         if let Some(last_ran) = &mut self.last_ran {
             last_ran.write(self.clock.now());
         }
-        self.core.keep()
+        self.state_machine.write_snapshot()
     }
 
     /// Commits an input with all that waits behind it. Gives back what has to wait for the commit.
-    fn take(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
+    fn commit_batch(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
         let mut batch: Vec<Box<Input>> = Vec::new();
         // Whether something is news is seen in the state: of one node and one kind there may be one in a commit.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
-        let mut next = Some(Job::Take(first));
-        let mut held = None;
+        let mut next = Some(Job::Submit(first));
+        let mut deferred = None;
         while let Some(job) = next {
             match job {
-                Job::Take(input) => match self.judge(&input) {
-                    Verdict::Known => drop(input.reply.send(Ok(CommitOutcome::Known))),
-                    Verdict::Stranger(node) => {
-                        drop(input.reply.send(Err(SubmitError::Stranger(node))));
+                Job::Submit(input) => match self.classify(&input) {
+                    Admission::Duplicate => drop(input.reply.send(Ok(CommitOutcome::Duplicate))),
+                    Admission::UnknownNode(node) => {
+                        drop(input.reply.send(Err(SubmitError::UnknownNode(node))));
                     }
-                    Verdict::TooMany(node) => {
-                        drop(input.reply.send(Err(SubmitError::TooMany(node))));
+                    Admission::TooManyFindings(node) => {
+                        drop(input.reply.send(Err(SubmitError::TooManyFindings(node))));
                     }
-                    Verdict::LowValue => drop(input.reply.send(Err(SubmitError::LowSpace))),
-                    Verdict::News => {
+                    Admission::LowValue => drop(input.reply.send(Err(SubmitError::LowSpace))),
+                    Admission::New => {
                         let kind = std::mem::discriminant(&input.event);
                         if !kinds.insert((input.event.node().cloned(), kind)) {
-                            held = Some(Job::Take(input));
+                            deferred = Some(Job::Submit(input));
                             break;
                         }
                         batch.push(input);
                     }
                 },
                 // What is on disk now is the truth, whatever comes next.
-                Job::Look(look) => look(self.core.state()),
+                Job::Read(read) => read(self.state_machine.state()),
                 other => {
-                    held = Some(other);
+                    deferred = Some(other);
                     break;
                 }
             }
@@ -343,7 +343,7 @@ impl Thread {
             let decided = node.and_then(|it| decided.remove(&it)).unwrap_or_default();
             let _ = reply.send(Ok(CommitOutcome::Logged(decided)));
         }
-        Ok(held)
+        Ok(deferred)
     }
 
     /// Has the log follow the wall clock where that was stepped. Agents go by the server's clock for leases, and are told the time anew.
@@ -352,24 +352,24 @@ impl Thread {
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
         (self.on_clock_step)();
-        self.looked = Timestamp::MIN;
+        self.last_deadline_check = Timestamp::MIN;
         self.write(Event::ClockStepped { from, to })?;
-        self.is_time_untold = true;
-        self.tell_time();
+        self.is_time_stale = true;
+        self.disconnect_stale_sessions();
         Ok(())
     }
 
     /// Sessions begin with the server's time, so they end after a step; a clock that flaps ends them once a minute at most.
-    fn tell_time(&mut self) {
-        let is_due = self.last_cut.is_none_or(|at| at.elapsed() >= CUT_EVERY);
-        if self.is_time_untold && is_due {
-            self.is_time_untold = false;
-            self.last_cut = Some(Instant::now());
-            self.roster.cut(|_, _| Some(DisconnectReason::ClockStepped));
+    fn disconnect_stale_sessions(&mut self) {
+        let is_due = self.last_disconnect.is_none_or(|at| at.elapsed() >= DISCONNECT_EVERY);
+        if self.is_time_stale && is_due {
+            self.is_time_stale = false;
+            self.last_disconnect = Some(Instant::now());
+            self.sessions.disconnect(|_, _| Some(DisconnectReason::ClockStepped));
         }
     }
 
-    /// Time in which this thread did not run is no time in which a node kept silent, or an order went unanswered.
+    /// Time in which this thread did not run is no time in which a node last_snapshot_seq silent, or an order went unanswered.
     fn resume(&mut self) -> Result<(), LogError> {
         // Less what a tick may be late: one that is always late still counts most of the time.
         let paused = self.last_tick.map(|at| at.elapsed().saturating_sub(TICK_GAP));
@@ -380,21 +380,21 @@ impl Thread {
             paused_s = paused.as_secs(),
             "the controller did not run; that time counts towards no timeout"
         );
-        self.roster.extend_timeouts(paused);
+        self.sessions.extend_timeouts(paused);
         let now = self.clock.now();
         let last_ran = now.checked_sub(paused).unwrap_or(now);
         self.write(Event::ControllerResumed { last_ran })
     }
 
-    fn judge(&self, input: &Input) -> Verdict {
-        let state = self.core.state();
-        match admission::judge(state, &input.by, &input.event) {
-            Verdict::News
+    fn classify(&self, input: &Input) -> Admission {
+        let state = self.state_machine.state();
+        match admission::classify(state, &input.by, &input.event) {
+            Admission::New
                 if self.space.is_low() && admission::is_low_value(state, &input.event) =>
             {
-                Verdict::LowValue
+                Admission::LowValue
             }
-            verdict => verdict,
+            admission => admission,
         }
     }
 
@@ -405,12 +405,12 @@ impl Thread {
         }
         self.follow_clock()?;
         self.resume()?;
-        let done = self.core.commit(inputs, self.clock.now())?;
+        let done = self.state_machine.commit(inputs, self.clock.now())?;
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
-        if let Some(left) = &mut self.dies_after {
+        if let Some(left) = &mut self.fail_after_commits {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                return Err(LogError::Rehearsed);
+                return Err(LogError::Failpoint);
             }
         }
         self.announce(&done);
@@ -419,61 +419,65 @@ impl Thread {
 
     /// Writes what the controller has to say of itself.
     fn write(&mut self, event: Event) -> Result<(), LogError> {
-        let done = self.core.commit(vec![(Actor::Server, event)], self.clock.now())?;
+        let done = self.state_machine.commit(vec![(Actor::Server, event)], self.clock.now())?;
         self.announce(&done);
         Ok(())
     }
 
     /// Those whom a commit concerns hear of it.
     fn announce(&mut self, done: &Committed) {
-        self.roster.dispatch(&done.entries);
-        self.log_end.send_replace(self.core.state().seq);
-        let every = KEEP_EVERY.max(self.core.state().nodes.len() as u64);
-        if self.core.state().seq >= self.kept + every {
-            self.keep();
+        self.sessions.dispatch(&done.entries);
+        self.log_end.send_replace(self.state_machine.state().seq);
+        let every = SNAPSHOT_EVERY.max(self.state_machine.state().nodes.len() as u64);
+        if self.state_machine.state().seq >= self.last_snapshot_seq + every {
+            self.write_snapshot();
         }
     }
 
-    /// Has the state kept beside all else. Where that fails the next start takes longer, and it is tried again later.
-    fn keep(&mut self) {
-        if self.keeping.as_ref().is_some_and(|keeping| !keeping.is_finished()) {
+    /// Has the state last_snapshot_seq beside all else. Where that fails the next start takes longer, and it is tried again later.
+    fn write_snapshot(&mut self) {
+        if self
+            .snapshot_thread
+            .as_ref()
+            .is_some_and(|snapshot_thread| !snapshot_thread.is_finished())
+        {
             return;
         }
-        let (snapshot, mut keeper) = self.core.keeping();
-        self.kept = snapshot.state.seq;
-        let keep = move || {
-            if let Err(err) = keeper.keep(&snapshot) {
-                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "the state was not kept");
+        let (snapshot, mut writer) = self.state_machine.prepare_snapshot();
+        self.last_snapshot_seq = snapshot.state.seq;
+        let write = move || {
+            if let Err(err) = writer.write(&snapshot) {
+                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "the state was not last_snapshot_seq");
             }
         };
-        match std::thread::Builder::new().name("keeper".to_owned()).spawn(keep) {
-            Ok(keeping) => self.keeping = Some(keeping),
-            Err(err) => tracing::error!(%err, "the state was not kept"),
+        match std::thread::Builder::new().name("snapshot".to_owned()).spawn(write) {
+            Ok(snapshot_thread) => self.snapshot_thread = Some(snapshot_thread),
+            Err(err) => tracing::error!(%err, "the state was not last_snapshot_seq"),
         }
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
         self.stats.tick_waits.store(false, Ordering::Relaxed);
         self.follow_clock()?;
-        self.tell_time();
+        self.disconnect_stale_sessions();
         self.resume()?;
         let now = self.clock.now();
         self.last_tick = Some(Instant::now());
         if let Some(last_ran) = &mut self.last_ran {
-            last_ran.note(now);
+            last_ran.update(now);
         }
-        let state = self.core.state();
-        let silent = self.roster.silent(state, now);
+        let state = self.state_machine.state();
+        let losses = self.sessions.heartbeat_losses(state, now);
         let mut inputs: Vec<(Actor, Event)> =
-            silent.into_iter().map(|event| (Actor::Server, event)).collect();
+            losses.into_iter().map(|event| (Actor::Server, event)).collect();
         let due = |after| {
             let mut times = state.deadlines.iter().map(|(at, _)| *at).skip_while(|at| *at <= after);
             times.next().is_some_and(|at| at <= now)
         };
-        let overdue = now.duration_since(self.looked) >= AGAIN;
-        if due(self.looked) || overdue && due(Timestamp::MIN) {
+        let overdue = now.duration_since(self.last_deadline_check) >= RETRY_AFTER;
+        if due(self.last_deadline_check) || overdue && due(Timestamp::MIN) {
             inputs.push((Actor::Server, Event::Tick));
-            self.looked = now;
+            self.last_deadline_check = now;
         }
         self.commit(inputs).map(drop)
     }
@@ -504,40 +508,43 @@ mod tests {
     /// A controller that is not started, whose log ends then, and the nodes of whose fleet were last heard then.
     fn thread(folder: &tempfile::TempDir, last_ran: Timestamp, ago: Duration) -> Thread {
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let mut core = StateMachine::open(Box::new(log)).unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
-        let joined =
-            |name: &str| Event::Enrolled { node: name.parse().unwrap(), location: place.clone() };
-        core.commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
+        let mut state_machine = StateMachine::open(Box::new(log)).unwrap();
+        let location = Location::in_pool("train".parse().unwrap());
+        let joined = |name: &str| Event::Enrolled {
+            node: name.parse().unwrap(),
+            location: location.clone(),
+        };
+        state_machine
+            .commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
             .unwrap();
-        let roster = Arc::new(SessionRegistry::started_at(
+        let sessions = Arc::new(SessionRegistry::started_at(
             Instant::now().checked_sub(ago).unwrap(),
             ReportQuota::default(),
         ));
-        roster.expect(core.state());
+        sessions.track_nodes(state_machine.state());
         Thread {
-            clock: Arc::new(LogClock::after(core.state().at, WallClock::default())),
+            clock: Arc::new(LogClock::after(state_machine.state().at, WallClock::default())),
             on_clock_step: Box::new(|| ()),
-            core,
-            roster,
+            state_machine,
+            sessions,
             space: Arc::default(),
             inbox: mpsc::channel(1).1,
             log_end: watch::channel(0).0,
-            looked: Timestamp::MIN,
-            kept: 0,
-            keeping: None,
-            is_time_untold: false,
-            last_cut: None,
+            last_deadline_check: Timestamp::MIN,
+            last_snapshot_seq: 0,
+            snapshot_thread: None,
+            is_time_stale: false,
+            last_disconnect: None,
             last_tick: None,
             last_ran: None,
-            dies_after: None,
+            fail_after_commits: None,
             stats: Arc::default(),
         }
     }
 
-    fn silent(thread: &Thread) -> usize {
+    fn heartbeats_lost(thread: &Thread) -> usize {
         thread
-            .core
+            .state_machine
             .state()
             .nodes
             .values()
@@ -550,8 +557,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut thread = thread(&folder, Timestamp::now(), Duration::ZERO);
         let node: NodeId = "c".parse().unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
-        let enrolled = Event::Enrolled { node: node.clone(), location: place };
+        let location = Location::in_pool("train".parse().unwrap());
+        let enrolled = Event::Enrolled { node: node.clone(), location };
         let done = thread.commit(vec![(Actor::Node(node.clone()), enrolled)]).unwrap();
         let decisions = || done.entries.iter().filter(|it| it.event.is_decision());
         let bytes = decisions().map(|it| it.encode().unwrap().len()).sum();
@@ -567,10 +574,12 @@ mod tests {
         let mut thread = thread(&folder, Timestamp::now() - ago, pause);
         thread.last_tick = Instant::now().checked_sub(pause);
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
-        assert!(thread.core.state().nodes.values().all(|it| it.phase() == NodePhase::Joining));
+        assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert!(
+            thread.state_machine.state().nodes.values().all(|it| it.phase() == NodePhase::Joining)
+        );
     }
 
     /// A controller that starts, with one dead node, a quiet log and a note of when it last ran.
@@ -580,17 +589,17 @@ mod tests {
         let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
         let mut thread = thread(&folder, ago(1000), Duration::ZERO);
         let silent = Event::HeartbeatLost { node: "a".parse().unwrap(), since: ago(1000) };
-        thread.core.commit(vec![(Actor::Server, silent)], ago(900)).unwrap();
+        thread.state_machine.commit(vec![(Actor::Server, silent)], ago(900)).unwrap();
         let mut last_ran = LastRan::at(folder.path());
         last_ran.write(ago(60));
         thread.last_ran = Some(last_ran);
         thread.inbox.close();
         thread.run().unwrap();
-        let node = &thread.core.state().nodes[&"a".parse().unwrap()];
+        let node = &thread.state_machine.state().nodes[&"a".parse().unwrap()];
         let counted = node.liveness.heartbeat_loss().unwrap().uncounted_s;
         assert!((60..600).contains(&counted), "{counted} s and not 900");
-        let noted = LastRan::at(folder.path()).read().unwrap();
-        assert!(noted > ago(60), "the end is noted");
+        let recorded = LastRan::at(folder.path()).read().unwrap();
+        assert!(recorded > ago(60), "the end is recorded");
     }
 
     #[test]
@@ -598,11 +607,14 @@ mod tests {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         let node: NodeId = "a".parse().unwrap();
-        let seated = thread.roster.sit(&node, None);
+        let registered = thread.sessions.register(&node, None);
         // It asked for what is known of it before this.
         thread.tick().unwrap();
-        assert!(thread.roster.accepted(&node, &seated.pulse), "the log says that it is silent");
-        assert!(!thread.roster.accepted(&node, &seated.pulse), "it is told once");
+        assert!(
+            thread.sessions.mark_accepted(&node, &registered.last_seen),
+            "the log says that it is silent"
+        );
+        assert!(!thread.sessions.mark_accepted(&node, &registered.last_seen), "it is told once");
     }
 
     #[test]
@@ -611,7 +623,7 @@ mod tests {
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         thread.last_tick = Some(Instant::now());
         thread.tick().unwrap();
-        assert_eq!(silent(&thread), 2);
+        assert_eq!(heartbeats_lost(&thread), 2);
     }
 
     #[test]
@@ -620,7 +632,7 @@ mod tests {
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         thread.last_tick = Instant::now().checked_sub(Duration::from_secs(6));
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (2, 1));
+        assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (2, 1));
     }
 
     #[test]
@@ -628,8 +640,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ahead = Timestamp::now() + SignedDuration::from_hours(24);
         let mut thread = thread(&folder, ahead, Duration::ZERO);
-        let seated = thread.roster.sit(&"a".parse().unwrap(), None);
-        let cut = Arc::new(std::sync::Mutex::new(seated.cut));
+        let registered = thread.sessions.register(&"a".parse().unwrap(), None);
+        let cut = Arc::new(std::sync::Mutex::new(registered.disconnect));
         let (seen, order) = (Arc::clone(&cut), Arc::new(AtomicU64::new(0)));
         let counted = Arc::clone(&order);
         thread.on_clock_step = Box::new(move || {
@@ -648,9 +660,9 @@ mod tests {
         let mut thread = thread(&folder, Timestamp::now() + ten_days, Duration::ZERO);
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
-        let at = thread.core.state().at;
+        let at = thread.state_machine.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
-        let behind = thread.core.state().nodes.values().all(|it| it.phase.since() <= at);
+        let behind = thread.state_machine.state().nodes.values().all(|it| it.phase.since() <= at);
         assert!(behind, "nothing that has happened lies in the future");
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);

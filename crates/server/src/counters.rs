@@ -10,7 +10,7 @@ use farrier_fleet::fleet::NodeId;
 use tonic::Code;
 
 /// How often it is summed up in the log.
-const SUMMARY_EVERY: Duration = Duration::from_secs(60);
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why a TLS handshake came to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,14 +249,14 @@ impl Counters {
     }
 
     /// Sums up once a minute what happened since.
-    pub(crate) async fn tell(self: Arc<Self>) {
+    pub(crate) async fn log_summaries(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(SUMMARY_EVERY).await;
-            self.sum_up();
+            tokio::time::sleep(SUMMARY_INTERVAL).await;
+            self.log_summary();
         }
     }
 
-    fn sum_up(&self) {
+    fn log_summary(&self) {
         if let Some((count, (last_from, last_why))) = self.recent_handshakes.take() {
             tracing::info!(count, %last_from, %last_why, "TLS handshakes have failed in the last minute");
         }

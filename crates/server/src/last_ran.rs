@@ -7,32 +7,32 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How often it is noted: so much running time a crash may leave out.
-const EVERY: Duration = Duration::from_secs(5);
+/// How often it is last_written: so much running time a crash may leave out.
+const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct LastRan {
     path: PathBuf,
-    noted: Option<Timestamp>,
+    last_written: Option<Timestamp>,
     is_failing: bool,
 }
 
 impl LastRan {
     /// The one of this folder.
     pub(crate) fn at(dir: &Path) -> Self {
-        Self { path: dir.join("last-ran"), noted: None, is_failing: false }
+        Self { path: dir.join("last-ran"), last_written: None, is_failing: false }
     }
 
-    /// What was noted, where the file is there and reads.
+    /// What was last_written, where the file is there and reads.
     pub(crate) fn read(&self) -> Option<Timestamp> {
         fs::read_to_string(&self.path).ok()?.trim().parse().ok()
     }
 
     /// Notes that the controller runs, from time to time. Not synced: a note that is lost leaves running time out, and loses nothing else.
-    pub(crate) fn note(&mut self, now: Timestamp) {
-        let every = EVERY.try_into().unwrap_or_default();
-        // A clock that was set back is noted at once.
-        let is_due = self.noted.is_none_or(|at| now < at || now.duration_since(at) >= every);
+    pub(crate) fn update(&mut self, now: Timestamp) {
+        let every = WRITE_INTERVAL.try_into().unwrap_or_default();
+        // A clock that was set back is last_written at once.
+        let is_due = self.last_written.is_none_or(|at| now < at || now.duration_since(at) >= every);
         if is_due {
             self.write(now);
         }
@@ -40,7 +40,7 @@ impl LastRan {
 
     /// Notes it now.
     pub(crate) fn write(&mut self, now: Timestamp) {
-        self.noted = Some(now);
+        self.last_written = Some(now);
         let part = self.path.with_extension("part");
         let written =
             fs::write(&part, format!("{now}\n")).and_then(|()| fs::rename(&part, &self.path));
@@ -65,9 +65,9 @@ mod tests {
         let mut file = LastRan::at(folder.path());
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         assert_eq!(file.read(), None);
-        for (now, noted) in [(100, 100), (104, 100), (105, 105), (40, 40), (44, 40)] {
-            file.note(at(now));
-            assert_eq!(LastRan::at(folder.path()).read(), Some(at(noted)), "at {now}");
+        for (now, last_written) in [(100, 100), (104, 100), (105, 105), (40, 40), (44, 40)] {
+            file.update(at(now));
+            assert_eq!(LastRan::at(folder.path()).read(), Some(at(last_written)), "at {now}");
         }
         fs::write(folder.path().join("last-ran"), "soon").unwrap();
         assert_eq!(file.read(), None);

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE, Store};
+use crate::advertised_url;
 use crate::agents::Service;
 use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
@@ -27,20 +28,19 @@ use crate::clock::ClockWatch;
 pub use crate::clock::WallClock;
 use crate::controller::{Controller, Ended};
 use crate::counters::Counters;
-use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
-use crate::ingest::{DisconnectReason, NodeLanes, SessionContext, SessionRegistry};
+use crate::ingest::{DisconnectReason, ReportQueue, SessionContext, SessionRegistry};
 use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
+use crate::log_tail::LogTail;
 use crate::rest::{AppState, Rate, Rest};
 use crate::serve::{self, Tls, TlsError};
-use crate::served;
-use crate::space::Space;
-use crate::state_machine::{ReadLog, StateMachine};
+use crate::space::DiskSpace;
+use crate::state_machine::{CheckedLog, StateMachine};
 
 /// The server's own certificate is made anew this often.
-const RENEW_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+const RENEW_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Why the server does not run.
 #[derive(Debug, thiserror::Error)]
@@ -79,13 +79,13 @@ pub enum ServerError {
     },
     /// Without TLS only this machine is served.
     #[error("{0} is not an address of loopback: without TLS the server listens there only")]
-    Plain(SocketAddr),
+    PlaintextAddress(SocketAddr),
     /// The system gives no threads or signals.
     #[error("failed to start")]
     Start(#[source] io::Error),
-    /// The brain has ended and nobody asked it to.
-    #[error("the server's brain has ended")]
-    Controller,
+    /// The controller has ended and nobody asked it to.
+    #[error("the server's controller has ended")]
+    ControllerStopped,
 }
 
 /// How the server is started.
@@ -112,13 +112,13 @@ pub struct Options {
     /// Whether a fleet that has lost its authority gets another.
     pub new_authority: bool,
     /// How long a connection stays on which nobody known is answered.
-    pub absent_wait: Duration,
+    pub idle_timeout: Duration,
     /// What is known of GPUs and drivers.
     pub facts: Cow<'static, FactSet>,
     /// For a test: a wall clock that may be wrong.
     pub wall_clock: WallClock,
     /// For a test: the server ends after so many commits, before anybody hears of the last.
-    pub dies_after: Option<u64>,
+    pub fail_after_commits: Option<u64>,
 }
 
 impl Options {
@@ -135,10 +135,10 @@ impl Options {
             rate: Rate::default(),
             certificate_life: NODE_LIFE,
             new_authority: false,
-            absent_wait: serve::ABSENT_WAIT,
+            idle_timeout: serve::IDLE_TIMEOUT,
             facts: Cow::Borrowed(FactSet::embedded()),
             wall_clock: WallClock::default(),
-            dies_after: None,
+            fail_after_commits: None,
         }
     }
 }
@@ -149,7 +149,7 @@ pub fn log_path(dir: &Path) -> PathBuf {
 }
 
 /// The server's folder, for this user only. What is there must be so, too.
-pub fn folder(dir: &Path) -> Result<(), ServerError> {
+pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     let stores = STORES.map(|name| dir.join(name));
@@ -177,10 +177,10 @@ const STORES: [&str; 9] = [
 pub struct Running {
     address: SocketAddr,
     fingerprint: String,
-    brain: Controller,
-    tail: Tail,
-    roster: Arc<SessionRegistry>,
-    space: Arc<Space>,
+    controller: Controller,
+    tail: LogTail,
+    sessions: Arc<SessionRegistry>,
+    space: Arc<DiskSpace>,
     ended: Ended,
     damage: Damage,
     stop: watch::Sender<bool>,
@@ -191,55 +191,61 @@ pub struct Running {
 /// Starts the server on the runtime that this is called on.
 pub async fn start(options: Options) -> Result<Running, ServerError> {
     if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
-        return Err(ServerError::Plain(options.listen));
+        return Err(ServerError::PlaintextAddress(options.listen));
     }
-    folder(&options.dir)?;
-    let lock = take(&options.dir)?;
-    let authority = Arc::new(authority_of(&options)?);
+    prepare_folder(&options.dir)?;
+    let lock = lock_folder(&options.dir)?;
+    let authority = Arc::new(open_authority(&options)?);
     let store = Arc::new(Store::open(&options.dir)?);
-    let artifacts = artifacts_of(&options.dir)?;
+    let artifacts = open_artifacts(&options.dir)?;
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let is_plain = options.plain_pool.is_some();
-    let noted = served::note(&options.dir, &options.names, address, is_plain);
-    let tls = tls_of(&options, &authority)?;
+    let url_recorded = advertised_url::record(&options.dir, &options.names, address, is_plain);
+    let tls = configure_tls(&options, &authority)?;
     let path = log_path(&options.dir);
-    let core = opened(path.clone(), Arc::clone(&store), authority.fingerprint(), &options).await?;
-    let audited = core.state().access;
-    let (log_end, end) = watch::channel(core.state().seq);
-    let damage = core.damage();
-    let tail = Tail::new(path, end, damage.clone());
-    let roster = Arc::new(SessionRegistry::new(options.report_quota));
-    let space = Arc::new(Space::new(options.disk_reserve_bytes));
-    let watching = watch_clock(&options, tls.clone());
-    let (brain, ended) = Controller::spawn(
-        core,
-        Arc::clone(&roster),
+    let state_machine =
+        open_state_machine(path.clone(), Arc::clone(&store), authority.fingerprint(), &options)
+            .await?;
+    let audited = state_machine.state().access;
+    let (log_end, end) = watch::channel(state_machine.state().seq);
+    let damage = state_machine.damage();
+    let tail = LogTail::new(path, end, damage.clone());
+    let sessions = Arc::new(SessionRegistry::new(options.report_quota));
+    let space = Arc::new(DiskSpace::new(options.disk_reserve_bytes));
+    let clock_watch = watch_clock(&options, tls.clone());
+    let (controller, ended) = Controller::spawn(
+        state_machine,
+        Arc::clone(&sessions),
         Arc::clone(&space),
         log_end,
-        watching,
-        options.dies_after,
+        clock_watch,
+        options.fail_after_commits,
     )
     .map_err(ServerError::Start)?;
     let counters = Arc::new(Counters::default());
-    let desk = Arc::new(SessionContext {
-        brain: brain.clone(),
-        roster: Arc::clone(&roster),
+    let context = Arc::new(SessionContext {
+        controller: controller.clone(),
+        sessions: Arc::clone(&sessions),
         store: Arc::clone(&store),
         space: Arc::clone(&space),
-        lanes: NodeLanes::default(),
+        report_queue: ReportQueue::default(),
         counters: Arc::clone(&counters),
         heartbeat_interval_s: options.heartbeat_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let audit =
-        Arc::new(Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), audited));
+    let audit = Arc::new(Audit::new(
+        controller.clone(),
+        Arc::clone(&store),
+        Arc::clone(&sessions),
+        audited,
+    ));
     let (stop, stopped) = watch::channel(false);
-    let site = AppState {
-        brain: brain.clone(),
+    let app = AppState {
+        controller: controller.clone(),
         tail: tail.clone(),
-        roster: Arc::clone(&roster),
+        sessions: Arc::clone(&sessions),
         space: Arc::clone(&space),
         heartbeat_interval: Duration::from_secs(u64::from(options.heartbeat_interval_s)),
         store: Arc::clone(&store),
@@ -250,36 +256,36 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         changes: Arc::clone(&audit),
         stopped: stopped.clone(),
     };
-    let rest = Rest::new(site, options.rate);
+    let rest = Rest::new(app, options.rate);
     let life = options.certificate_life;
-    let audited_by = Arc::clone(&audit);
-    let service = Service::new(desk, audited_by, authority, options.plain_pool, artifacts, life);
+    let changes = Arc::clone(&audit);
+    let service = Service::new(context, changes, authority, options.plain_pool, artifacts, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(serve::run(
         listener,
         tls.clone(),
         service,
         rest,
-        options.absent_wait,
+        options.idle_timeout,
         stopped.clone(),
     ));
-    tasks.spawn(brain.clone().tick());
+    tasks.spawn(controller.clone().tick());
     tasks.spawn(Arc::clone(&space).watch(log_path(&options.dir)));
-    tasks.spawn(counters.tell());
+    tasks.spawn(counters.log_summaries());
     tasks.spawn(audit.run());
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
     }
-    if let Err(err) = noted {
+    if let Err(err) = url_recorded {
         tracing::warn!(%err, "where the server is found is not noted");
     }
     tracing::info!(%address, %fingerprint, "agents are served");
     Ok(Running {
         address,
         fingerprint,
-        brain,
+        controller,
         tail,
-        roster,
+        sessions,
         space,
         ended,
         damage,
@@ -290,19 +296,22 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
 }
 
 /// `None` where the server listens without TLS.
-fn tls_of(options: &Options, authority: &Arc<Authority>) -> Result<Option<Arc<Tls>>, TlsError> {
+fn configure_tls(
+    options: &Options,
+    authority: &Arc<Authority>,
+) -> Result<Option<Arc<Tls>>, TlsError> {
     if options.plain_pool.is_some() {
         return Ok(None);
     }
     Tls::new(Arc::clone(authority), names(options)).map(|tls| Some(Arc::new(tls)))
 }
 
-fn artifacts_of(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
+fn open_artifacts(dir: &Path) -> Result<Arc<ArtifactStore>, ServerError> {
     let opened = ArtifactStore::open(dir);
     opened.map(Arc::new).map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
 }
 
-fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
+fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
     let now = options.wall_clock.now();
     let authority = if options.new_authority {
         Authority::open_or_replace(&options.dir, now)?
@@ -313,49 +322,50 @@ fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
 }
 
 /// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-async fn opened(
+async fn open_state_machine(
     path: PathBuf,
     store: Arc<Store>,
     authority: String,
     options: &Options,
 ) -> Result<StateMachine, ServerError> {
     let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
-    let core = tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
-        let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
-        // Before anything is written to the log or beside it.
-        store.check_has(read.state().access)?;
-        if let Some(last) = store.last_start()? {
-            if last.authority != authority && !new_authority {
-                return Err(
-                    AuthorityError::Replaced { had: last.authority, found: authority }.into()
-                );
+    let state_machine =
+        tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
+            let checked = CheckedLog::new(Box::new(SqliteLog::open(&path)?))?;
+            // Before anything is written to the log or beside it.
+            store.check_not_behind(checked.state().access)?;
+            if let Some(last) = store.last_start()? {
+                if last.authority != authority && !new_authority {
+                    return Err(
+                        AuthorityError::Replaced { had: last.authority, found: authority }.into()
+                    );
+                }
+                // Also where the log is empty, which is how a lost one looks.
+                if let Some((seq, hash)) = last.log
+                    && !checked.contains(seq, hash)?
+                {
+                    return Err(AccessError::OtherLog(seq).into());
+                }
             }
-            // Also where the log is empty, which is how a lost one looks.
-            if let Some((seq, hash)) = last.log
-                && !read.has(seq, hash)?
-            {
-                return Err(AccessError::OtherLog(seq).into());
+            let mut state_machine = checked.take_over()?;
+            if state_machine.state().seq == 0 {
+                let policy = Event::PolicySet { policy: Box::default() };
+                state_machine.commit(vec![(Actor::Server, policy)], now)?;
             }
-        }
-        let mut core = read.take_over()?;
-        if core.state().seq == 0 {
-            let policy = Event::PolicySet { policy: Box::default() };
-            core.commit(vec![(Actor::Server, policy)], now)?;
-        }
-        let Head { seq, hash, .. } = core.head();
-        store.free_names(|node| core.state().nodes.contains_key(node))?;
-        let nodes = core.state().nodes.len();
-        tracing::info!(entries = seq, nodes, "the log was read");
-        store.note_start(&LastStart { log: Some((seq, hash)), authority })?;
-        Ok(core)
-    });
-    core.await.map_err(|_| ServerError::Controller)?
+            let Head { seq, hash, .. } = state_machine.head();
+            store.free_names(|node| state_machine.state().nodes.contains_key(node))?;
+            let nodes = state_machine.state().nodes.len();
+            tracing::info!(entries = seq, nodes, "the log was read");
+            store.record_start(&LastStart { log: Some((seq, hash)), authority })?;
+            Ok(state_machine)
+        });
+    state_machine.await.map_err(|_| ServerError::ControllerStopped)?
 }
 
 /// Makes the server's own certificate anew from time to time.
 async fn renew(tls: Arc<Tls>) {
     loop {
-        tokio::time::sleep(RENEW_EVERY).await;
+        tokio::time::sleep(RENEW_INTERVAL).await;
         renew_now(&tls);
     }
 }
@@ -388,9 +398,9 @@ impl Running {
         &self.fingerprint
     }
 
-    /// The way to the brain.
-    pub fn brain(&self) -> &Controller {
-        &self.brain
+    /// The way to the controller.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
     }
 
     /// Whether disk space is low.
@@ -399,16 +409,16 @@ impl Running {
     }
 
     /// The log as it grows.
-    pub fn tail(&self) -> Tail {
+    pub fn tail(&self) -> LogTail {
         self.tail.clone()
     }
 
-    /// Waits until the brain ends by itself, or somebody who reads finds the log damaged, which is an error.
+    /// Waits until the controller ends by itself, or somebody who reads finds the log damaged, which is an error.
     pub async fn failed(&mut self) -> ServerError {
         tokio::select! {
             ended = &mut self.ended => match ended {
                 Ok(Err(err)) => ServerError::Log(err),
-                Ok(Ok(())) | Err(_) => ServerError::Controller,
+                Ok(Ok(())) | Err(_) => ServerError::ControllerStopped,
             },
             err = self.damage.found() => ServerError::Log(err),
         }
@@ -417,13 +427,13 @@ impl Running {
     /// Ends it in order: streams are told, what waits is written, the state is kept.
     pub async fn stop(mut self) -> Result<(), ServerError> {
         let _ = self.stop.send(true);
-        self.roster.cut(|_, _| Some(DisconnectReason::Stopping));
+        self.sessions.disconnect(|_, _| Some(DisconnectReason::Stopping));
         let _ = self.tasks.join_next().await;
         self.tasks.shutdown().await;
-        self.brain.stop().await;
+        self.controller.stop().await;
         match self.ended.await {
             Ok(ended) => Ok(ended?),
-            Err(_) => Err(ServerError::Controller),
+            Err(_) => Err(ServerError::ControllerStopped),
         }
     }
 }
@@ -462,7 +472,7 @@ impl Drop for FolderLock {
 }
 
 /// Takes a folder for oneself. One server a folder: a second one would fence the first.
-pub fn take(dir: &Path) -> Result<FolderLock, ServerError> {
+pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
     let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));

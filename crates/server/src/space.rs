@@ -10,15 +10,15 @@ use std::time::Duration;
 /// The reserve on a large disk.
 const RESERVE_BYTES_MAX: u64 = 2 << 30;
 /// The reserve as a part of the disk.
-const RESERVE_PART: u64 = 20;
+const RESERVE_DIVISOR: u64 = 20;
 /// There is room again when this much more than the reserve is free, as a part of it: no coming and going.
-const RECOVERED_PART: u64 = 4;
+const RECOVERY_DIVISOR: u64 = 4;
 /// How often it is looked at.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What was last seen. Unknown until the first look, and after one that failed.
 #[derive(Debug, Default)]
-pub(crate) struct Space {
+pub(crate) struct DiskSpace {
     /// The reserve where an operator has set it.
     reserve_bytes: Option<u64>,
     log_bytes: AtomicU64,
@@ -35,7 +35,7 @@ struct DiskUse {
     total: u64,
 }
 
-impl Space {
+impl DiskSpace {
     pub(crate) fn new(reserve_bytes: Option<u64>) -> Self {
         Self { reserve_bytes, ..Self::default() }
     }
@@ -81,10 +81,10 @@ impl Space {
 
     /// Looks until the task is cancelled.
     pub(crate) async fn watch(self: Arc<Self>, log: PathBuf) {
-        let mut looks = tokio::time::interval(EVERY);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
+            ticks.tick().await;
             let path = log.clone();
             let found = tokio::task::spawn_blocking(move || disk_use(&path)).await;
             let found = found.map_err(io::Error::other).flatten();
@@ -98,12 +98,12 @@ impl Space {
 
 impl DiskUse {
     fn reserve(self, reserve_bytes: Option<u64>) -> u64 {
-        reserve_bytes.unwrap_or((self.total / RESERVE_PART).min(RESERVE_BYTES_MAX))
+        reserve_bytes.unwrap_or((self.total / RESERVE_DIVISOR).min(RESERVE_BYTES_MAX))
     }
 
     fn is_low(self, reserve_bytes: Option<u64>, was_low: bool) -> bool {
         let reserve = self.reserve(reserve_bytes);
-        let more = if was_low { reserve / RECOVERED_PART } else { 0 };
+        let more = if was_low { reserve / RECOVERY_DIVISOR } else { 0 };
         let least = reserve.saturating_add(more);
         self.free < least
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_look_that_fails_is_unknown_and_changes_nothing_else() {
-        let space = Space::default();
+        let space = DiskSpace::default();
         assert_eq!(space.bytes(), None);
         space.update(Some(disk(100 << 20, 1 << 20)));
         assert_eq!((space.bytes(), space.is_low()), (Some((0, 1 << 20)), true));
@@ -171,9 +171,9 @@ mod tests {
         let found = disk_use(&log).unwrap();
         assert_eq!(found.log, 111);
         assert!(found.free > 0 && found.total >= found.free);
-        let space = Space::new(Some(1));
+        let space = DiskSpace::new(Some(1));
         assert!(space.has_room(folder.path(), 1).unwrap());
         assert!(!space.has_room(folder.path(), u64::MAX).unwrap());
-        assert!(!Space::new(Some(u64::MAX)).has_room(folder.path(), 0).unwrap());
+        assert!(!DiskSpace::new(Some(u64::MAX)).has_room(folder.path(), 0).unwrap());
     }
 }

@@ -13,7 +13,7 @@ use crate::log::{
 };
 
 /// Entries folded at once on start.
-const PAGE: usize = 8192;
+const PAGE_ENTRIES: usize = 8192;
 
 /// The fleet's state with the log behind it.
 pub struct StateMachine {
@@ -25,12 +25,12 @@ pub struct StateMachine {
 
 /// Whether the log goes on from a state that was kept. One from before the log begins is passed over: what it has seen was archived. One that has
 /// seen entries that the log does not have is none of its: the log is an older copy, or another.
-fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
-    let (kept_at, found) = (kept.state.seq, log.head()?.seq);
-    match hash_at(log, kept_at)? {
-        Some(hash) if hash == kept.hash => Ok(kept_at > 0),
-        None if kept_at < log.anchor()?.seq => Ok(false),
-        Some(_) | None => Err(LogError::OlderThanState { kept: kept_at, found }),
+fn is_snapshot_of(log: &dyn Log, snapshot: &Snapshot) -> Result<bool, LogError> {
+    let (snapshot_seq, found) = (snapshot.state.seq, log.head()?.seq);
+    match hash_at(log, snapshot_seq)? {
+        Some(hash) if hash == snapshot.hash => Ok(snapshot_seq > 0),
+        None if snapshot_seq < log.anchor()?.seq => Ok(false),
+        Some(_) | None => Err(LogError::OlderThanSnapshot { snapshot: snapshot_seq, found }),
     }
 }
 
@@ -47,7 +47,7 @@ fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
 
 /// Whether the log has what was acknowledged last. It may have more: whoever dies between the log and that record was not answered.
 pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
-    let Some(recorded) = log.recorded()? else { return Ok(()) };
+    let Some(recorded) = log.recorded_head()? else { return Ok(()) };
     let found = log.head()?.seq;
     if found < recorded.seq {
         return Err(LogError::Truncated { recorded: recorded.seq, found });
@@ -60,10 +60,10 @@ pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
 }
 
 /// The state at the end of a log, from the newest that was kept.
-fn folded(log: &dyn Log) -> Result<FleetState, LogError> {
-    let state = match log.newest()? {
-        Some(kept) if belongs(log, &kept)? => kept.state,
-        _ => log.beginning()?,
+fn fold(log: &dyn Log) -> Result<FleetState, LogError> {
+    let state = match log.latest_snapshot()? {
+        Some(snapshot) if is_snapshot_of(log, &snapshot)? => snapshot.state,
+        _ => log.base_state()?,
     };
     fold_rest(log, state)
 }
@@ -71,7 +71,7 @@ fn folded(log: &dyn Log) -> Result<FleetState, LogError> {
 /// A state with all entries after it.
 fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogError> {
     loop {
-        let page = log.read(state.seq, PAGE)?;
+        let page = log.read(state.seq, PAGE_ENTRIES)?;
         if page.is_empty() {
             return Ok(state);
         }
@@ -83,7 +83,7 @@ fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogErro
 
 /// The fleet as the log in this file has it. A server may run.
 pub fn state_at(path: &Path) -> Result<FleetState, LogError> {
-    folded(&SqliteLog::open_to_read(path)?)
+    fold(&SqliteLog::open_to_read(path)?)
 }
 
 /// What a commit brought.
@@ -98,21 +98,21 @@ pub struct Committed {
 }
 
 /// A log that was checked and folded, and to which nothing was written yet: it may still be refused.
-pub struct ReadLog {
+pub struct CheckedLog {
     state: FleetState,
     log: Box<dyn Log + Send>,
 }
 
-impl ReadLog {
+impl CheckedLog {
     /// Checks a log, and folds it from the newest state that was kept. One that is damaged, or is not what it was, is refused.
     pub fn new(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
-        if log.check_integrity()? == Integrity::InPart {
+        if log.check_integrity()? == Integrity::Partial {
             tracing::warn!(
                 "the log is so large that only the first part of its database was checked for damage"
             );
         }
         check_acknowledged(&*log)?;
-        let state = folded(&*log)?;
+        let state = fold(&*log)?;
         Ok(Self { state, log })
     }
 
@@ -122,7 +122,7 @@ impl ReadLog {
     }
 
     /// Whether the log goes on from an entry with this hash. One that was archived cannot be compared.
-    pub fn has(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
+    pub fn contains(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
         Ok(match hash_at(&*self.log, seq)? {
             Some(found) => found == hash,
             None => seq < self.log.anchor()?.seq,
@@ -136,22 +136,22 @@ impl ReadLog {
         // Whoever wrote until now may have appended since it was read.
         let state = fold_rest(&*log, state)?;
         let head = Head { epoch, ..log.head()? };
-        let mut core = StateMachine { state, head, log, damage: Damage::default() };
-        core.acknowledge()?;
-        Ok(core)
+        let mut state_machine = StateMachine { state, head, log, damage: Damage::default() };
+        state_machine.acknowledge()?;
+        Ok(state_machine)
     }
 }
 
 impl StateMachine {
     /// Reads the log and takes it over.
     pub fn open(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
-        ReadLog::new(log)?.take_over()
+        CheckedLog::new(log)?.take_over()
     }
 
     /// Writes down where the log ends, before anybody hears of it.
     fn acknowledge(&mut self) -> Result<(), LogError> {
         let Head { seq, hash, .. } = self.head;
-        self.log.record(&RecordedHead { seq, hash, access: self.state.access })
+        self.log.record_head(&RecordedHead { seq, hash, access: self.state.access })
     }
 
     /// The state, as of the last commit.
@@ -171,7 +171,7 @@ impl StateMachine {
 
     /// Takes one batch in and decides on it; both are durable when this returns.
     ///
-    /// After an error the state here is ahead of the log: the core must be opened anew.
+    /// After an error the state here is ahead of the log: the state_machine must be opened anew.
     pub fn commit(
         &mut self,
         inputs: Vec<(Actor, Event)>,
@@ -200,13 +200,13 @@ impl StateMachine {
     }
 
     /// Keeps the state, so that the next start folds only what comes after it.
-    pub fn keep(&self) -> Result<(), LogError> {
-        self.log.keep(&self.snapshot())
+    pub fn write_snapshot(&self) -> Result<(), LogError> {
+        self.log.write_snapshot(&self.snapshot())
     }
 
     /// The state as it is now, and what keeps it: for another thread, because that takes long.
-    pub fn keeping(&self) -> (Snapshot, Box<dyn SnapshotWriter + Send>) {
-        (self.snapshot(), self.log.keeper())
+    pub fn prepare_snapshot(&self) -> (Snapshot, Box<dyn SnapshotWriter + Send>) {
+        (self.snapshot(), self.log.snapshot_writer())
     }
 
     fn snapshot(&self) -> Snapshot {

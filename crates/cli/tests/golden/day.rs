@@ -51,7 +51,7 @@ pub(crate) fn inventory(name: &str, boot: &str) -> NodeInventory {
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     /// The GPU fell off the bus: a reboot.
-    Lost,
+    LostToken,
     /// The GPU's firmware hangs: a reboot, too.
     Firmware,
     /// An error of memory that a reset mends.
@@ -145,7 +145,7 @@ impl Fault {
 impl Day {
     /// The day begins, in a server's folder that has no log yet.
     pub(crate) fn begin(dir: &Path, now: Timestamp) -> Self {
-        farrier_server::run::folder(dir).unwrap();
+        farrier_server::run::prepare_folder(dir).unwrap();
         let log = SqliteLog::open(&farrier_server::run::log_path(dir)).unwrap();
         Self { core: StateMachine::open(Box::new(log)).unwrap(), now, records: 0 }
     }

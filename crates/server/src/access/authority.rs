@@ -53,14 +53,14 @@ pub enum AuthorityError {
     },
     /// Its files are something else.
     #[error("`{}` is no {what}", path.display())]
-    Foreign {
+    InvalidFile {
         path: PathBuf,
         /// What it should be.
         what: &'static str,
     },
     /// They are of two authorities: nobody would trust what such a key signs.
     #[error("`{}` is not the key of `{}`", key.display(), certificate.display())]
-    Unfit {
+    KeyMismatch {
         /// The key.
         key: PathBuf,
         /// The certificate.
@@ -68,7 +68,7 @@ pub enum AuthorityError {
     },
     /// There is a fleet, and its authority is not here: with another one no node and no person would know the server.
     #[error("`{}` has the log of a fleet, and `ca.key` and `ca.pem` are not both there", .0.display())]
-    Gone(PathBuf),
+    Missing(PathBuf),
     /// It is another one than the server had when it last started: no node and no person would know the server.
     #[error("`ca.pem` has the fingerprint {found}, and the authority of this server has {had}")]
     Replaced {
@@ -79,7 +79,7 @@ pub enum AuthorityError {
     },
     /// A certificate could not be made.
     #[error("failed to make a certificate")]
-    Make(#[from] rcgen::Error),
+    Certificate(#[from] rcgen::Error),
     /// A name of the server cannot stand in a certificate.
     #[error("`{0}` is no name or address that a certificate can have")]
     Name(String),
@@ -128,9 +128,9 @@ impl Authority {
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let is_whole = FILES.iter().all(|name| dir.join(name).exists());
         if log_path(dir).exists() && !is_whole {
-            return Err(AuthorityError::Gone(dir.to_owned()));
+            return Err(AuthorityError::Missing(dir.to_owned()));
         }
-        Self::open_or_make(dir, now)
+        Self::open_or_create(dir, now)
     }
 
     /// The same, and made also where a fleet has lost its own: every node enrols anew, and every person logs in anew. What is left of
@@ -143,10 +143,10 @@ impl Authority {
                 fs::rename(&path, aside).map_err(|err| AuthorityError::File { path, err })?;
             }
         }
-        Self::open_or_make(dir, now)
+        Self::open_or_create(dir, now)
     }
 
-    fn open_or_make(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+    fn open_or_create(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let (key_path, path) = (dir.join("ca.key"), dir.join("ca.pem"));
         if let Some(there) = Self::read(&key_path, &path)? {
             return Ok(there);
@@ -159,7 +159,7 @@ impl Authority {
         // Somebody may have made it while this one waited.
         match Self::read(&key_path, &path)? {
             Some(there) => Ok(there),
-            None => Self::make(&key_path, &path, now),
+            None => Self::create(&key_path, &path, now),
         }
     }
 
@@ -177,10 +177,11 @@ impl Authority {
             read => read?,
         };
         let key = text(key_path)?;
-        let foreign = |path: &Path, what| AuthorityError::Foreign { path: path.to_owned(), what };
+        let foreign =
+            |path: &Path, what| AuthorityError::InvalidFile { path: path.to_owned(), what };
         let key = pem::read(pem::PRIVATE_KEY, &key).into_iter().next();
         let key = key.ok_or_else(|| foreign(key_path, "private key"))?;
-        let key = key_of(&key).map_err(|_| foreign(key_path, "private key"))?;
+        let key = parse_key(&key).map_err(|_| foreign(key_path, "private key"))?;
         let certificate = pem::read(pem::CERTIFICATE, &certificate).into_iter().next();
         let certificate = certificate.ok_or_else(|| foreign(path, "certificate"))?;
         let certificate = CertificateDer::from(certificate);
@@ -188,16 +189,16 @@ impl Authority {
         let point = read.map_err(|_| foreign(path, "certificate"))?.subject_public_key_info();
         if *point != *key.subject_public_key_info() {
             let (key, certificate) = (key_path.to_owned(), path.to_owned());
-            return Err(AuthorityError::Unfit { key, certificate });
+            return Err(AuthorityError::KeyMismatch { key, certificate });
         }
         let issuer = Issuer::new(params(&key), key);
         Ok(Some(Self { issuer, certificate, clock: WallClock::default() }))
     }
 
-    fn make(key_path: &Path, path: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+    fn create(key_path: &Path, path: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params(&key);
-        limit(&mut params, VALID_FROM, now.max(VALID_FROM) + AUTHORITY_LIFE)?;
+        set_validity(&mut params, VALID_FROM, now.max(VALID_FROM) + AUTHORITY_LIFE)?;
         let certificate = params.self_signed(&key)?.der().clone();
         write(key_path, 0o600, &pem::write(pem::PRIVATE_KEY, &key.serialize_der()))?;
         write(path, 0o644, &pem::write(pem::CERTIFICATE, &certificate))?;
@@ -216,7 +217,7 @@ impl Authority {
 
     /// What people compare: SHA-256 over its certificate.
     pub fn fingerprint(&self) -> String {
-        Hash::of(&self.certificate).to_string()
+        Hash::digest(&self.certificate).to_string()
     }
 
     /// A certificate for a node, on the public point of a key that it has proven to have.
@@ -236,7 +237,7 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         // Agents of earlier versions renew by what they are told of its begin: that is when it was made.
         let (not_before, not_after) = (now - BACKDATED, now + life);
-        limit(&mut params, not_before.min(VALID_FROM), not_after)?;
+        set_validity(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
         Ok(Issued { certificate, not_before, not_after })
     }
@@ -259,20 +260,20 @@ impl Authority {
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let now = self.clock.shown(now);
-        limit(&mut params, now - SERVER_LIFE, now + SERVER_LIFE)?;
+        let now = self.clock.wall_now(now);
+        set_validity(&mut params, now - SERVER_LIFE, now + SERVER_LIFE)?;
         let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
         Ok((certificate, PrivatePkcs8KeyDer::from(key.serialize_der())))
     }
 }
 
-fn key_of(pkcs8: &[u8]) -> Result<KeyPair, rcgen::Error> {
+fn parse_key(pkcs8: &[u8]) -> Result<KeyPair, rcgen::Error> {
     KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(pkcs8), &PKCS_ECDSA_P256_SHA256)
 }
 
 /// What names the authority: the same for the same key.
 fn params(key: &KeyPair) -> CertificateParams {
-    let digest = Hash::of(key.public_key_raw()).to_string();
+    let digest = Hash::digest(key.public_key_raw()).to_string();
     let short = &digest[..8];
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, format!("farrier fleet {short}"));
@@ -282,7 +283,7 @@ fn params(key: &KeyPair) -> CertificateParams {
 }
 
 /// From then until then, with a serial number that nobody guesses.
-fn limit(
+fn set_validity(
     params: &mut CertificateParams,
     from: Timestamp,
     until: Timestamp,
@@ -390,7 +391,7 @@ mod tests {
         fs::write(folder.path().join("ca.key"), "nothing").unwrap();
         assert!(matches!(
             Authority::open(folder.path(), now),
-            Err(AuthorityError::Foreign { what: "private key", .. })
+            Err(AuthorityError::InvalidFile { what: "private key", .. })
         ));
         fs::remove_file(folder.path().join("ca.key")).unwrap();
         // A certificate whose key is lost is not replaced in silence: every node would have to enrol anew.
@@ -427,7 +428,7 @@ mod tests {
         for lost in FILES {
             fs::remove_file(folder.path().join(lost)).unwrap();
             let gone = Authority::open(folder.path(), now);
-            assert!(matches!(gone, Err(AuthorityError::Gone(_))), "{gone:?}");
+            assert!(matches!(gone, Err(AuthorityError::Missing(_))), "{gone:?}");
             let other = Authority::open_or_replace(folder.path(), now).unwrap().fingerprint();
             assert_ne!(other, last);
             assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), other);
@@ -443,6 +444,9 @@ mod tests {
         Authority::open(folder.path(), now).unwrap();
         Authority::open(other.path(), now).unwrap();
         fs::copy(other.path().join("ca.key"), folder.path().join("ca.key")).unwrap();
-        assert!(matches!(Authority::open(folder.path(), now), Err(AuthorityError::Unfit { .. })));
+        assert!(matches!(
+            Authority::open(folder.path(), now),
+            Err(AuthorityError::KeyMismatch { .. })
+        ));
     }
 }

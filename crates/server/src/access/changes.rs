@@ -26,8 +26,8 @@ const LOCAL: &str = "local:";
 
 /// Whoever runs this program: they can change the files themselves, and no token names them.
 pub fn local() -> Actor {
-    let uid = own_uid();
-    let name = uid.as_deref().and_then(user).or(uid).unwrap_or_else(|| "unknown".to_owned());
+    let uid = current_uid();
+    let name = uid.as_deref().and_then(user_name).or(uid).unwrap_or_else(|| "unknown".to_owned());
     Actor::User(format!("{LOCAL}{name}"))
 }
 
@@ -37,13 +37,13 @@ pub fn is_local(by: &Actor) -> bool {
 }
 
 /// The user of this process, as the kernel says.
-fn own_uid() -> Option<String> {
+fn current_uid() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().nth(1).map(str::to_owned)
 }
 
-fn user(uid: &str) -> Option<String> {
+fn user_name(uid: &str) -> Option<String> {
     let users = fs::read_to_string("/etc/passwd").ok()?;
     let mut names = users.lines().filter_map(|line| {
         let mut fields = line.split(':');
@@ -54,7 +54,7 @@ fn user(uid: &str) -> Option<String> {
 }
 
 /// Writes a change down, under the next number unless one is given.
-pub(super) fn write_down(
+pub(super) fn record_change(
     transaction: &Transaction<'_>,
     number: Option<u64>,
     by: &Actor,
@@ -82,7 +82,7 @@ impl Store {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let Some((given, what)) = change(&transaction)? else { return Ok(None) };
-            write_down(&transaction, None, by, now, &what)?;
+            record_change(&transaction, None, by, now, &what)?;
             transaction.commit()?;
             Ok(Some(given))
         };
@@ -120,7 +120,7 @@ impl Store {
     }
 
     /// Refuses a store that lacks changes that the log has. One that has more is brought into the log.
-    pub fn check_has(&self, logged: u64) -> Result<(), AccessError> {
+    pub fn check_not_behind(&self, logged: u64) -> Result<(), AccessError> {
         let found = self.last_change()?;
         if found < logged { Err(AccessError::Behind { found, logged }) } else { Ok(()) }
     }
@@ -130,7 +130,7 @@ impl Store {
 mod tests {
     use jiff::SignedDuration;
 
-    use super::super::{TokenKind, Wanted};
+    use super::super::{NewJoinToken, TokenKind};
     use super::*;
 
     fn now() -> Timestamp {
@@ -142,9 +142,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let expires = now() + SignedDuration::from_hours(1);
-        let wanted = Wanted::new("train".parse().unwrap(), expires);
+        let request = NewJoinToken::new("train".parse().unwrap(), expires);
         let ann = Actor::User("ann".to_owned());
-        let (id, secret) = store.create_by(&ann, &wanted, now()).unwrap();
+        let (id, secret) = store.create_by(&ann, &request, now()).unwrap();
         for _ in 0..2 {
             store.revoke_token_by(&ann, TokenKind::Join, id, now()).unwrap();
         }
@@ -158,11 +158,11 @@ mod tests {
         assert!(!format!("{changes:?}").contains(secret.reveal()));
         // Another kind's number is none.
         assert!(store.revoke_token_by(&ann, TokenKind::User, id, now()).is_err());
-        store.create(&wanted, now()).unwrap();
+        store.create(&request, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();
         assert_eq!((last.number, store.last_change().unwrap()), (3, 3));
-        store.check_has(3).unwrap();
-        let behind = store.check_has(4);
+        store.check_not_behind(3).unwrap();
+        let behind = store.check_not_behind(4);
         assert!(matches!(behind, Err(AccessError::Behind { found: 3, logged: 4 })), "{behind:?}");
         assert!(is_local(&last.by) && !is_local(&ann) && !is_local(&Actor::Server));
     }

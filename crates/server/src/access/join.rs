@@ -6,8 +6,8 @@ use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::changes::write_down;
-use super::store::{AccessError, Store, failed, place_of};
+use super::changes::record_change;
+use super::store::{AccessError, Store, failed, parse_location};
 use super::token::TokenDigest;
 
 /// Why a node may not join. What is wrong with a token is told alike, so that nobody learns which exist.
@@ -30,20 +30,20 @@ pub struct Joined {
     /// What its certificates have from here on.
     pub identity: Identity,
     /// What the token tells of where it stands.
-    pub place: Location,
+    pub location: Location,
     /// Whether that counts for a node that the fleet knows.
-    pub placing: Placing,
+    pub location_update: LocationUpdate,
 }
 
 /// What an enrolment changes of the place of a node that the fleet knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placing {
+pub enum LocationUpdate {
     /// Nothing: it was told before, and somebody may have said something else since.
-    Nothing,
+    Keep,
     /// What the token tells besides the pool.
-    InPool,
+    WithinPool,
     /// The pool, too.
-    AnyPool,
+    Full,
 }
 
 impl Store {
@@ -64,7 +64,7 @@ impl Store {
         let what = failed("use the token");
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
-        let joined = use_up(&transaction, token, (node, key), member_of, now)
+        let joined = redeem(&transaction, token, (node, key), member_of, now)
             .map_err(|err| JoinError::Access(what(err)))??;
         transaction.commit().map_err(&what)?;
         Ok(joined)
@@ -73,7 +73,7 @@ impl Store {
 
 struct Token {
     id: i64,
-    place: Location,
+    location: Location,
     is_for_node: bool,
     /// Whether whoever made it has the whole fleet.
     is_fleet_wide: bool,
@@ -81,7 +81,7 @@ struct Token {
 }
 
 /// A token that is valid for the node, used up or not.
-fn valid(
+fn find_token(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
     node: &NodeId,
@@ -94,15 +94,15 @@ fn valid(
         let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
         // One whose place does not read would put nodes somewhere else: it opens nothing.
-        let place = match row.get::<_, Option<String>>(5)? {
+        let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
-            told => place_of(told).filter(|it| Some(&it.pool) == pool.as_ref()),
+            told => parse_location(told).filter(|it| Some(&it.pool) == pool.as_ref()),
         };
         let scope: Option<Domain> = row.get::<_, Option<String>>(4)?.and_then(|it| it.parse().ok());
         let (id, uses_left) = (row.get(0)?, row.get::<_, Option<u32>>(3)?.unwrap_or_default());
-        Ok(place.map(|place| Token {
+        Ok(location.map(|location| Token {
             id,
-            place,
+            location,
             is_for_node: for_node.is_some(),
             is_fleet_wide: scope == Some(Domain::Fleet),
             uses_left,
@@ -112,24 +112,27 @@ fn valid(
 }
 
 /// What the store knows of a node's certificates.
-struct Current {
+struct CurrentIdentity {
     generation: u64,
     is_revoked: bool,
     /// The pool that the node enrolled in last; none after it was retired, and of stores of an earlier version.
     pool: Option<Pool>,
 }
 
-fn current(transaction: &Transaction<'_>, node: &NodeId) -> rusqlite::Result<Option<Current>> {
+fn current(
+    transaction: &Transaction<'_>,
+    node: &NodeId,
+) -> rusqlite::Result<Option<CurrentIdentity>> {
     let query = "SELECT generation, revoked_s IS NOT NULL, pool FROM identities WHERE node = ?1";
     let found = transaction.query_row(query, [node.as_str()], |row| {
         let pool = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
-        Ok(Current { generation: row.get(0)?, is_revoked: row.get(1)?, pool })
+        Ok(CurrentIdentity { generation: row.get(0)?, is_revoked: row.get(1)?, pool })
     });
     found.optional()
 }
 
 /// The name is that of a node of this pool, until the node is retired.
-fn hold(
+fn reserve_name(
     transaction: &Transaction<'_>,
     node: &NodeId,
     generation: u64,
@@ -139,14 +142,14 @@ fn hold(
     transaction.execute(insert, params![node.as_str(), generation, pool.as_str()]).map(drop)
 }
 
-fn use_up(
+fn redeem(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
     (node, key): (&NodeId, &[u8]),
     member_of: Option<&Pool>,
     now: Timestamp,
 ) -> rusqlite::Result<Result<Joined, JoinError>> {
-    let Some(token) = valid(transaction, digest, node, now)? else {
+    let Some(token) = find_token(transaction, digest, node, now)? else {
         return Ok(Err(JoinError::Token));
     };
     let identity = |generation| Identity { node: node.clone(), generation };
@@ -161,10 +164,10 @@ fn use_up(
     let is_current = |it: &u64| current.as_ref().is_some_and(|now| now.generation == *it);
     if let Some(generation) = before.filter(is_current) {
         if member_of.is_none() {
-            hold(transaction, node, generation, &token.place.pool)?;
+            reserve_name(transaction, node, generation, &token.location.pool)?;
         }
-        let (identity, placing) = (identity(generation), Placing::Nothing);
-        return Ok(Ok(Joined { identity, place: token.place, placing }));
+        let (identity, location_update) = (identity(generation), LocationUpdate::Keep);
+        return Ok(Ok(Joined { identity, location: token.location, location_update }));
     }
     if token.uses_left == 0 {
         return Ok(Err(JoinError::Token));
@@ -173,7 +176,7 @@ fn use_up(
     // An enrolment that the fleet does not know of yet holds the name, too.
     let enrolled_in = current.as_ref().filter(|it| !it.is_revoked).and_then(|it| it.pool.as_ref());
     let held_in = member_of.or(enrolled_in);
-    let is_elsewhere = held_in.is_some_and(|pool| *pool != token.place.pool);
+    let is_elsewhere = held_in.is_some_and(|pool| *pool != token.location.pool);
     let holds = held_in.is_some() && current.as_ref().is_some_and(|it| !it.is_revoked);
     if holds && !token.is_for_node || is_elsewhere && !moves {
         return Ok(Err(JoinError::Taken(node.clone())));
@@ -184,18 +187,18 @@ fn use_up(
         "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
         params![token.id, node.as_str(), key, now.as_second(), generation],
     )?;
-    hold(transaction, node, generation, &token.place.pool)?;
+    reserve_name(transaction, node, generation, &token.location.pool)?;
     let what = AccessChange::NodeEnrolled { node: node.clone(), token: token.id, generation };
-    write_down(transaction, None, &Actor::Node(node.clone()), now, &what)?;
-    let placing = if moves { Placing::AnyPool } else { Placing::InPool };
-    Ok(Ok(Joined { identity: identity(generation), place: token.place, placing }))
+    record_change(transaction, None, &Actor::Node(node.clone()), now, &what)?;
+    let location_update = if moves { LocationUpdate::Full } else { LocationUpdate::WithinPool };
+    Ok(Ok(Joined { identity: identity(generation), location: token.location, location_update }))
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
 
-    use super::super::store::Wanted;
+    use super::super::store::NewJoinToken;
     use super::*;
 
     fn now() -> Timestamp {
@@ -210,8 +213,8 @@ mod tests {
         "train".parse().unwrap()
     }
 
-    fn wanted(uses: u32) -> Wanted {
-        Wanted { uses, ..Wanted::new(train(), now() + SignedDuration::from_hours(1)) }
+    fn request(uses: u32) -> NewJoinToken {
+        NewJoinToken { uses, ..NewJoinToken::new(train(), now() + SignedDuration::from_hours(1)) }
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -223,9 +226,9 @@ mod tests {
     #[test]
     fn a_token_is_used_as_often_as_it_may_and_a_lost_answer_is_given_again() {
         let (folder, store) = store();
-        let token = store.create(&wanted(2), now()).unwrap().digest();
+        let token = store.create(&request(2), now()).unwrap().digest();
         let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
-        assert_eq!((first.place.pool.as_str(), first.identity.generation), ("train", 1));
+        assert_eq!((first.location.pool.as_str(), first.identity.generation), ("train", 1));
         // The very same again, also after a restart, costs no use.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
@@ -241,10 +244,10 @@ mod tests {
     fn wrong_expired_and_revoked_tokens_and_those_of_others_are_refused_alike() {
         let (_folder, store) = store();
         let join = |token: &TokenDigest, at| store.join(token, &node("a"), b"key", None, at);
-        let wrong = join(&TokenDigest::of("fjoin_wrong"), now());
-        let good = store.create(&wanted(1), now()).unwrap().digest();
+        let wrong = join(&TokenDigest::from_secret("fjoin_wrong"), now());
+        let good = store.create(&request(1), now()).unwrap().digest();
         let expired = join(&good, now() + SignedDuration::from_hours(1));
-        let bound = Wanted { node: Some(node("b")), ..wanted(1) };
+        let bound = NewJoinToken { node: Some(node("b")), ..request(1) };
         let of_other = join(&store.create(&bound, now()).unwrap().digest(), now());
         store.revoke_token(1, now()).unwrap();
         let revoked = join(&good, now());
@@ -257,13 +260,13 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_given_again_only_on_purpose() {
         let (_folder, store) = store();
-        let pool = store.create(&wanted(9), now()).unwrap().digest();
+        let pool = store.create(&request(9), now()).unwrap().digest();
         let old = store.join(&pool, &node("a"), b"one", None, now()).unwrap().identity;
         let stolen = store.join(&pool, &node("a"), b"two", Some(&train()), now());
         assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
         assert!(store.admits(&old).unwrap());
         // A token for this very node: it was installed anew.
-        let own = Wanted { node: Some(node("a")), ..wanted(1) };
+        let own = NewJoinToken { node: Some(node("a")), ..request(1) };
         let own = store.create(&own, now()).unwrap().digest();
         let new = store.join(&own, &node("a"), b"two", Some(&train()), now()).unwrap().identity;
         assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
@@ -288,34 +291,36 @@ mod tests {
     fn a_name_of_another_pool_is_given_only_by_whoever_has_the_fleet_and_for_that_node() {
         let (_folder, store) = store();
         let serve: Pool = "serve".parse().unwrap();
-        let of_serve = Wanted { place: Location::in_pool(serve.clone()), ..wanted(1) };
+        let of_serve = NewJoinToken { location: Location::in_pool(serve.clone()), ..request(1) };
         let of_serve = store.create(&of_serve, now()).unwrap().digest();
         store.join(&of_serve, &node("gpu-7"), b"one", None, now()).unwrap();
         let scope = Domain::Pool(train());
-        let by_pool = |for_node| Wanted { node: for_node, scope: scope.clone(), ..wanted(9) };
-        let refused = |wanted: &Wanted| {
-            let token = store.create(wanted, now()).unwrap().digest();
+        let by_pool =
+            |for_node| NewJoinToken { node: for_node, scope: scope.clone(), ..request(9) };
+        let refused = |request: &NewJoinToken| {
+            let token = store.create(request, now()).unwrap().digest();
             let joined = store.join(&token, &node("gpu-7"), b"two", Some(&serve), now());
-            assert!(matches!(joined, Err(JoinError::Taken(_))), "{wanted:?}: {joined:?}");
+            assert!(matches!(joined, Err(JoinError::Taken(_))), "{request:?}: {joined:?}");
         };
         // While it is there, and when it was revoked: by a token of the other pool, also one that was made for it before it enrolled.
         for _ in 0..2 {
             refused(&by_pool(None));
             refused(&by_pool(Some(node("gpu-7"))));
-            refused(&wanted(9));
+            refused(&request(9));
             store.revoke(&node("gpu-7"), now()).unwrap();
         }
-        let moving = Wanted { node: Some(node("gpu-7")), ..wanted(1) };
+        let moving = NewJoinToken { node: Some(node("gpu-7")), ..request(1) };
         let moving = store.create(&moving, now()).unwrap().digest();
         let joined = store.join(&moving, &node("gpu-7"), b"two", Some(&serve), now()).unwrap();
-        assert_eq!((joined.place.pool, joined.placing), (train(), Placing::AnyPool));
+        assert_eq!((joined.location.pool, joined.location_update), (train(), LocationUpdate::Full));
     }
 
     #[test]
     fn a_name_is_held_from_the_enrolment_on_and_until_the_node_is_retired() {
         let (folder, store) = store();
-        let serve = Wanted { place: Location::in_pool("serve".parse().unwrap()), ..wanted(9) };
-        let tokens = [&wanted(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
+        let serve =
+            NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
+        let tokens = [&request(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
         // Neither is known to the fleet when it asks.
         let join = |store: &Store, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
@@ -343,20 +348,25 @@ mod tests {
     #[test]
     fn what_a_token_tells_of_a_place_is_told_once() {
         let (_folder, store) = store();
-        let place = Location { rack: "r1".parse().ok(), ..Location::in_pool(train()) };
-        let racked = Wanted { place: place.clone(), scope: Domain::Pool(train()), ..wanted(2) };
+        let location = Location { rack: "r1".parse().ok(), ..Location::in_pool(train()) };
+        let racked =
+            NewJoinToken { location: location.clone(), scope: Domain::Pool(train()), ..request(2) };
         let racked = store.create(&racked, now()).unwrap().digest();
         let joined = store.join(&racked, &node("a"), b"one", None, now()).unwrap();
-        assert_eq!((joined.place, joined.placing), (place.clone(), Placing::InPool));
+        assert_eq!(
+            (joined.location, joined.location_update),
+            (location.clone(), LocationUpdate::WithinPool)
+        );
         let again = store.join(&racked, &node("a"), b"one", Some(&train()), now()).unwrap();
-        assert_eq!(again.placing, Placing::Nothing, "it is the same enrolment");
-        assert_eq!(store.list().unwrap()[0].place, Some(place));
+        assert_eq!(again.location_update, LocationUpdate::Keep, "it is the same enrolment");
+        assert_eq!(store.list().unwrap()[0].location, Some(location));
     }
 
     #[test]
     fn tokens_of_an_older_file_hold_and_move_nothing() {
         let (folder, store) = store();
-        let old = store.create(&Wanted { node: Some(node("a")), ..wanted(3) }, now()).unwrap();
+        let old =
+            store.create(&NewJoinToken { node: Some(node("a")), ..request(3) }, now()).unwrap();
         drop(store);
         let file = rusqlite::Connection::open(folder.path().join("access")).unwrap();
         file.execute_batch(
@@ -369,7 +379,7 @@ mod tests {
         let join = |key: &[u8], pool: &str| {
             store.join(&old.digest(), &node("a"), key, Some(&pool.parse().unwrap()), now())
         };
-        assert_eq!(join(b"one", "train").unwrap().place, Location::in_pool(train()));
+        assert_eq!(join(b"one", "train").unwrap().location, Location::in_pool(train()));
         assert!(matches!(join(b"two", "serve"), Err(JoinError::Taken(_))));
     }
 }

@@ -27,7 +27,7 @@ impl Store {
     }
 
     /// Notes a start.
-    pub fn note_start(&self, start: &LastStart) -> Result<(), AccessError> {
+    pub fn record_start(&self, start: &LastStart) -> Result<(), AccessError> {
         let insert =
             "INSERT OR REPLACE INTO last_start (id, seq, hash, authority) VALUES (1, ?1, ?2, ?3)";
         let (seq, hash) = start.log.map(|(seq, hash)| (seq, hash.0)).unzip();
@@ -36,12 +36,12 @@ impl Store {
     }
 
     /// Forgets which log it was, because somebody accepts another.
-    pub fn forget_log(&self) -> Result<(), AccessError> {
-        forget_log(&self.connection()).map_err(failed("forget which log the server had"))
+    pub fn clear_log(&self) -> Result<(), AccessError> {
+        clear_log(&self.connection()).map_err(failed("forget which log the server had"))
     }
 }
 
 /// Forgets which log it was, in a transaction or alone.
-pub(super) fn forget_log(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn clear_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE last_start SET seq = NULL, hash = NULL", []).map(drop)
 }

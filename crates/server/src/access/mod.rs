@@ -21,9 +21,9 @@ mod users;
 
 pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
 pub use changes::{Change, is_local, local};
-pub use join::{JoinError, Joined, Placing};
+pub use join::{JoinError, Joined, LocationUpdate};
 pub use last_start::LastStart;
-pub use rebuild::{Lost, Rebuilt, changes_in};
-pub use store::{AccessError, Listed, Store, Wanted};
+pub use rebuild::{LostToken, RebuildSummary, changes_in};
+pub use store::{AccessError, JoinTokenRow, NewJoinToken, Store};
 pub use token::{Secret, TokenDigest, TokenKind};
 pub use users::{NewUser, TokenState, User, UserError, UserRow};

@@ -5,8 +5,8 @@ use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
 use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
-use super::changes::{Change, write_down};
-use super::last_start::forget_log;
+use super::changes::{Change, record_change};
+use super::last_start::clear_log;
 use super::store::{AccessError, Store, failed};
 use crate::log::{Log, LogError};
 
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 
 /// A token that held and cannot be brought back: only its hash was kept, and that was in the store alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lost {
+pub enum LostToken {
     /// A person's.
     User {
         name: String,
@@ -28,7 +28,7 @@ pub enum Lost {
     /// One to join with.
     Join {
         /// Where nodes stand that do.
-        place: Location,
+        location: Location,
         /// The only node that might.
         node: Option<NodeId>,
         /// How many more might.
@@ -40,13 +40,13 @@ pub enum Lost {
 
 /// What was brought back.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct RebuildSummary {
     /// Changes that were missing.
     pub changes: u64,
     /// Nodes of which no certificate counts.
     pub revoked: Vec<NodeId>,
     /// Tokens that have to be made anew, with their numbers.
-    pub lost: Vec<(i64, Lost)>,
+    pub lost: Vec<(i64, LostToken)>,
 }
 
 /// Changes of the access store that logs have, in order.
@@ -71,7 +71,11 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
 
 impl Store {
     /// Takes in what the log has and this store has not, all or nothing.
-    pub fn rebuild(&self, logged: &[Change], now: Timestamp) -> Result<Rebuilt, AccessError> {
+    pub fn rebuild(
+        &self,
+        logged: &[Change],
+        now: Timestamp,
+    ) -> Result<RebuildSummary, AccessError> {
         let last = self.last_change()?;
         let known = self.all_changes()?;
         for change in logged.iter().filter(|it| it.number <= last) {
@@ -83,13 +87,13 @@ impl Store {
         }
         let what = failed("rebuild the access store");
         let mut connection = self.connection();
-        let mut rebuilt = || -> rusqlite::Result<Rebuilt> {
+        let mut rebuilt = || -> rusqlite::Result<RebuildSummary> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let mut rebuilt = Rebuilt::default();
+            let mut rebuilt = RebuildSummary::default();
             for change in logged.iter().filter(|it| it.number > last) {
                 apply(&transaction, change, now, &mut rebuilt)?;
-                write_down(
+                record_change(
                     &transaction,
                     Some(change.number),
                     &change.by,
@@ -100,7 +104,7 @@ impl Store {
             }
             rebuilt.revoked = revoked(&transaction)?;
             // It is the store of this log, whichever log the server had with it.
-            forget_log(&transaction)?;
+            clear_log(&transaction)?;
             transaction.commit()?;
             Ok(rebuilt)
         };
@@ -123,7 +127,7 @@ fn apply(
     transaction: &Transaction<'_>,
     change: &Change,
     now: Timestamp,
-    rebuilt: &mut Rebuilt,
+    rebuilt: &mut RebuildSummary,
 ) -> rusqlite::Result<()> {
     let at_s = change.at.as_second();
     match &change.change {
@@ -133,7 +137,7 @@ fn apply(
             let used = "UPDATE tokens SET uses_left = max(uses_left - 1, 0) WHERE id = ?1";
             transaction.execute(used, [token])?;
             rebuilt.lost.retain_mut(|(id, lost)| match lost {
-                Lost::Join { uses, .. } if id == token => {
+                LostToken::Join { uses, .. } if id == token => {
                     *uses = uses.saturating_sub(1);
                     *uses > 0
                 }
@@ -151,16 +155,16 @@ fn apply(
             rebuilt.lost.retain(|(lost, _)| lost != token);
         }
         AccessChange::JoinTokenCreated { token, pool, node, uses, expires, location } => {
-            let place =
+            let location =
                 location.as_deref().cloned().unwrap_or_else(|| Location::in_pool(pool.clone()));
             let (node, by) = (node.clone(), change.by.clone());
-            let lost = Lost::Join { place, node, uses: *uses, by };
-            bury(transaction, *token, &lost, (at_s, *expires, now))?;
+            let lost = LostToken::Join { location, node, uses: *uses, by };
+            insert_lost(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
         AccessChange::UserAdded { token, name, role, scope, expires } => {
-            let lost = Lost::User { name: name.clone(), role: *role, scope: scope.clone() };
-            bury(transaction, *token, &lost, (at_s, *expires, now))?;
+            let lost = LostToken::User { name: name.clone(), role: *role, scope: scope.clone() };
+            insert_lost(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
     }
@@ -168,17 +172,17 @@ fn apply(
 }
 
 /// A token that is lost keeps its number, so that no other gets it, and opens nothing: its hash is random, and it counts as revoked.
-fn bury(
+fn insert_lost(
     transaction: &Transaction<'_>,
     id: i64,
-    lost: &Lost,
+    lost: &LostToken,
     (made_s, expires, now): (i64, Timestamp, Timestamp),
 ) -> rusqlite::Result<()> {
     let insert = "INSERT INTO tokens (id, digest, kind, name, role, scope, pool, node, place, made_s, expires_s, uses_left, revoked_s)
         VALUES (?1, randomblob(32), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11)";
     let times = (made_s, expires.as_second(), now.as_second());
     match lost {
-        Lost::User { name, role, scope } => {
+        LostToken::User { name, role, scope } => {
             let (role, scope) = (role.as_str(), String::from(scope.clone()));
             let nothing = None::<String>;
             let row = params![
@@ -187,13 +191,14 @@ fn bury(
             ];
             transaction.execute(insert, row).map(drop)
         }
-        Lost::Join { place, node, .. } => {
-            let (pool, node) = (place.pool.as_str(), node.as_ref().map(NodeId::as_str));
-            let place = Some(place).filter(|it| it.has_more_than_pool());
-            let place = place.and_then(|it| serde_json::to_string(it).ok());
+        LostToken::Join { location, node, .. } => {
+            let (pool, node) = (location.pool.as_str(), node.as_ref().map(NodeId::as_str));
+            let location = Some(location).filter(|it| it.has_more_than_pool());
+            let location = location.and_then(|it| serde_json::to_string(it).ok());
             let nothing = None::<String>;
             let row = params![
-                id, "join", nothing, nothing, nothing, pool, node, place, times.0, times.1, times.2
+                id, "join", nothing, nothing, nothing, pool, node, location, times.0, times.1,
+                times.2
             ];
             transaction.execute(insert, row).map(drop)
         }
@@ -213,7 +218,7 @@ mod tests {
     use farrier_wire::identity::Identity;
     use jiff::SignedDuration;
 
-    use super::super::{NewUser, TokenKind, Wanted};
+    use super::super::{NewJoinToken, NewUser, TokenKind};
     use super::*;
 
     fn now() -> Timestamp {
@@ -241,7 +246,7 @@ mod tests {
         let World { _folders, store, other } = world();
         let ann = Actor::User("ann".to_owned());
         let day = now() + SignedDuration::from_hours(24);
-        let pool = Wanted { uses: 9, ..Wanted::new("train".parse().unwrap(), day) };
+        let pool = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), day) };
         let (_, pool) = store.create_by(&ann, &pool, now()).unwrap();
         let join = |store: &Store, node: &str, key: &[u8]| {
             store.join(&pool.digest(), &node.parse().unwrap(), key, None, now())
@@ -255,8 +260,8 @@ mod tests {
         let again = join(&store, "again", b"new").unwrap().identity;
         assert_eq!(again.generation, 3);
         let viewer = NewUser::new("vic", Role::Viewer, Domain::Fleet, day).unwrap();
-        let (_, secret) = store.add_person(&ann, &viewer, now()).unwrap();
-        let (old, _) = store.add_person(&ann, &viewer, now()).unwrap();
+        let (_, secret) = store.add_user(&ann, &viewer, now()).unwrap();
+        let (old, _) = store.add_user(&ann, &viewer, now()).unwrap();
         store.revoke_token_by(&ann, TokenKind::User, old, now()).unwrap();
 
         let logged = store.changes(0).unwrap();
@@ -265,7 +270,7 @@ mod tests {
         assert_eq!(rebuilt.revoked, ["gone".parse::<NodeId>().unwrap()]);
         let lost: Vec<i64> = rebuilt.lost.iter().map(|(id, _)| *id).collect();
         assert_eq!(lost, [1, 2], "{:?}", rebuilt.lost);
-        assert!(matches!(&rebuilt.lost[0].1, Lost::Join { uses: 5, by, .. } if *by == ann));
+        assert!(matches!(&rebuilt.lost[0].1, LostToken::Join { uses: 5, by, .. } if *by == ann));
         for (identity, admits) in [
             (identity("kept", 1), true),
             (identity("gone", 1), false),
@@ -276,11 +281,11 @@ mod tests {
             assert_eq!(store.admits(&identity).unwrap(), admits, "{identity}");
             assert_eq!(other.admits(&identity).unwrap(), admits, "{identity}");
         }
-        assert_eq!(other.person(&secret.digest(), now()).unwrap(), None);
+        assert_eq!(other.user(&secret.digest(), now()).unwrap(), None);
         assert!(join(&other, "new", b"x").is_err());
         assert_eq!(other.last_change().unwrap(), store.last_change().unwrap());
         // Numbers go on, and again there is nothing to do.
-        let (next, _) = other.add_person(&ann, &viewer, now()).unwrap();
+        let (next, _) = other.add_user(&ann, &viewer, now()).unwrap();
         assert_eq!(next, old + 1);
         let nothing = other.rebuild(&logged, now()).unwrap();
         assert_eq!((nothing.changes, nothing.lost), (0, Vec::new()));
@@ -302,8 +307,9 @@ mod tests {
         let World { _folders, store, other } = world();
         let ann = Actor::User("ann".to_owned());
         for (store, pool) in [(&store, "train"), (&other, "serve")] {
-            let wanted = Wanted::new(pool.parse().unwrap(), now() + SignedDuration::from_hours(1));
-            store.create_by(&ann, &wanted, now()).unwrap();
+            let request =
+                NewJoinToken::new(pool.parse().unwrap(), now() + SignedDuration::from_hours(1));
+            store.create_by(&ann, &request, now()).unwrap();
         }
         let refused = other.rebuild(&store.changes(0).unwrap(), now());
         assert!(matches!(refused, Err(AccessError::Diverged(1))), "{refused:?}");

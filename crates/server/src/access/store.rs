@@ -78,7 +78,7 @@ pub enum AccessError {
     OtherLog(u64),
     /// Something else is there.
     #[error("the file `access` is of something else, or of a later version")]
-    Foreign,
+    UnknownFormat,
     /// The system gives no random numbers.
     #[error("the system gives no random numbers")]
     Random,
@@ -92,9 +92,9 @@ pub enum AccessError {
 
 /// A token that somebody asks for.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct NewJoinToken {
     /// The pool that nodes join with it, and what else it tells of where they stand.
-    pub place: Location,
+    pub location: Location,
     /// The only node that may, even where it has enrolled before.
     pub node: Option<NodeId>,
     /// Where whoever makes it has a say: only those who have the fleet take a node from one pool to another with it.
@@ -103,20 +103,26 @@ pub struct Wanted {
     pub uses: u32,
 }
 
-impl Wanted {
+impl NewJoinToken {
     /// For one node of a pool, by somebody who has the fleet.
     pub fn new(pool: Pool, expires: Timestamp) -> Self {
-        Self { place: Location::in_pool(pool), node: None, scope: Domain::Fleet, expires, uses: 1 }
+        Self {
+            location: Location::in_pool(pool),
+            node: None,
+            scope: Domain::Fleet,
+            expires,
+            uses: 1,
+        }
     }
 }
 
 /// A token in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct JoinTokenRow {
     pub id: i64,
     pub pool: Option<String>,
     /// Where nodes stand that join with it, where it tells more than the pool.
-    pub place: Option<Location>,
+    pub location: Option<Location>,
     /// The only node.
     pub node: Option<String>,
     pub expires: Timestamp,
@@ -126,7 +132,7 @@ pub struct Listed {
     pub is_revoked: bool,
 }
 
-impl Listed {
+impl JoinTokenRow {
     /// Whether it can be used: `open`, `used`, `expired` or `revoked`.
     pub fn state(&self, now: Timestamp) -> &'static str {
         match (self.is_revoked, self.expires <= now, self.uses_left) {
@@ -157,7 +163,7 @@ impl Store {
         let mut connection = open_private(&path).map_err(&what)?;
         let found = prepare(&mut connection).map_err(&what)?;
         if found != (APPLICATION_ID, FORMAT) {
-            return Err(AccessError::Foreign);
+            return Err(AccessError::UnknownFormat);
         }
         Ok(Self { connection: Mutex::new(connection), names: NameLocks::default() })
     }
@@ -167,43 +173,43 @@ impl Store {
     }
 
     /// Makes a token to join with, as whoever runs this program.
-    pub fn create(&self, wanted: &Wanted, now: Timestamp) -> Result<Secret, AccessError> {
-        self.create_by(&local(), wanted, now).map(|(_, secret)| secret)
+    pub fn create(&self, request: &NewJoinToken, now: Timestamp) -> Result<Secret, AccessError> {
+        self.create_by(&local(), request, now).map(|(_, secret)| secret)
     }
 
     /// Makes a token to join with; its number, and it.
     pub fn create_by(
         &self,
         by: &Actor,
-        wanted: &Wanted,
+        request: &NewJoinToken,
         now: Timestamp,
     ) -> Result<(i64, Secret), AccessError> {
         let secret = Secret::generate(TokenKind::Join).ok_or(AccessError::Random)?;
         let insert =
             "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-        let node = wanted.node.as_ref().map(NodeId::as_str);
-        let place = Some(&wanted.place).filter(|it| it.has_more_than_pool());
+        let node = request.node.as_ref().map(NodeId::as_str);
+        let location = Some(&request.location).filter(|it| it.has_more_than_pool());
         let row = params![
             secret.digest().0,
-            wanted.place.pool.as_str(),
+            request.location.pool.as_str(),
             node,
             now.as_second(),
-            wanted.expires.as_second(),
-            wanted.uses,
-            String::from(wanted.scope.clone()),
-            place.and_then(|it| serde_json::to_string(it).ok())
+            request.expires.as_second(),
+            request.uses,
+            String::from(request.scope.clone()),
+            location.and_then(|it| serde_json::to_string(it).ok())
         ];
         let id = self.change("keep the token", by, now, |transaction| {
             transaction.execute(insert, row)?;
             let token = transaction.last_insert_rowid();
             let what = AccessChange::JoinTokenCreated {
                 token,
-                pool: wanted.place.pool.clone(),
-                node: wanted.node.clone(),
-                uses: wanted.uses,
-                expires: wanted.expires,
-                location: place.cloned().map(Box::new),
+                pool: request.location.pool.clone(),
+                node: request.node.clone(),
+                uses: request.uses,
+                expires: request.expires,
+                location: location.cloned().map(Box::new),
             };
             Ok(Some((token, what)))
         })?;
@@ -211,20 +217,20 @@ impl Store {
     }
 
     /// All join tokens, the newest last.
-    pub fn list(&self) -> Result<Vec<Listed>, AccessError> {
+    pub fn list(&self) -> Result<Vec<JoinTokenRow>, AccessError> {
         let query = "SELECT id, pool, node, expires_s, uses_left, revoked_s, place FROM tokens
             WHERE kind = 'join' ORDER BY id";
         let read = |connection: &Connection| {
             let mut select = connection.prepare(query)?;
             let rows = select.query_map([], |row| {
-                Ok(Listed {
+                Ok(JoinTokenRow {
                     id: row.get(0)?,
                     pool: row.get(1)?,
                     node: row.get(2)?,
                     expires: Timestamp::from_second(row.get(3)?).unwrap_or(Timestamp::MIN),
                     uses_left: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
                     is_revoked: row.get::<_, Option<i64>>(5)?.is_some(),
-                    place: place_of(row.get(6)?),
+                    location: parse_location(row.get(6)?),
                 })
             })?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
@@ -330,7 +336,7 @@ impl Store {
 }
 
 /// What a row tells of a place.
-pub(super) fn place_of(text: Option<String>) -> Option<Location> {
+pub(super) fn parse_location(text: Option<String>) -> Option<Location> {
     text.and_then(|it| serde_json::from_str(&it).ok())
 }
 
@@ -375,9 +381,9 @@ mod tests {
         name.parse().unwrap()
     }
 
-    fn wanted(uses: u32) -> Wanted {
+    fn request(uses: u32) -> NewJoinToken {
         let expires = now() + SignedDuration::from_hours(1);
-        Wanted { uses, ..Wanted::new("train".parse().unwrap(), expires) }
+        NewJoinToken { uses, ..NewJoinToken::new("train".parse().unwrap(), expires) }
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -389,14 +395,14 @@ mod tests {
     #[test]
     fn what_another_process_changes_counts_and_another_file_is_refused() {
         let (folder, store) = store();
-        let token = store.create(&wanted(1), now()).unwrap().digest();
+        let token = store.create(&request(1), now()).unwrap().digest();
         let identity = store.join(&token, &node("a"), b"key", None, now()).unwrap().identity;
         Store::open(folder.path()).unwrap().revoke(&node("a"), now()).unwrap();
         assert!(!store.admits(&identity).unwrap());
         let other = tempfile::tempdir().unwrap();
         let file = Connection::open(other.path().join("access")).unwrap();
         file.execute_batch("CREATE TABLE mine (a)").unwrap();
-        assert!(matches!(Store::open(other.path()), Err(AccessError::Foreign)));
+        assert!(matches!(Store::open(other.path()), Err(AccessError::UnknownFormat)));
     }
 
     #[test]

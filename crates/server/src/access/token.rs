@@ -52,7 +52,7 @@ impl Secret {
 
     /// What is kept of it.
     pub fn digest(&self) -> TokenDigest {
-        TokenDigest::of(&self.0)
+        TokenDigest::from_secret(&self.0)
     }
 }
 
@@ -63,7 +63,7 @@ pub struct TokenDigest(pub(super) [u8; 32]);
 
 impl TokenDigest {
     /// Of a text that somebody says is a token.
-    pub fn of(text: &str) -> Self {
+    pub fn from_secret(text: &str) -> Self {
         let bytes = text.trim().as_bytes();
         Self(Sha256::digest(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into())
     }
@@ -94,7 +94,7 @@ mod tests {
         let token = Secret::generate(TokenKind::Join).unwrap();
         assert_eq!(token.reveal().len(), "fjoin_".len() + 43);
         assert_eq!(format!("{token:?} {:?}", token.digest()), "Secret TokenDigest");
-        assert_eq!(TokenDigest::of(&format!(" {}\n", token.reveal())), token.digest());
+        assert_eq!(TokenDigest::from_secret(&format!(" {}\n", token.reveal())), token.digest());
         assert_ne!(token.digest(), Secret::generate(TokenKind::User).unwrap().digest());
     }
 }

@@ -68,7 +68,7 @@ impl NewUser {
 /// A person in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserRow {
-    pub person: User,
+    pub user: User,
     /// When the token was made.
     pub made: Timestamp,
     /// Whether it was taken back.
@@ -78,7 +78,7 @@ pub struct UserRow {
 impl UserRow {
     /// Whether the token holds.
     pub fn state(&self, now: Timestamp) -> TokenState {
-        match (self.is_revoked, self.person.expires <= now) {
+        match (self.is_revoked, self.user.expires <= now) {
             (true, _) => TokenState::Revoked,
             (_, true) => TokenState::Expired,
             _ => TokenState::Open,
@@ -110,7 +110,7 @@ impl fmt::Display for TokenState {
 const COLUMNS: &str = "id, name, role, scope, expires_s, digest, made_s, revoked_s IS NOT NULL";
 
 /// None where a row is not what this version writes: such a token opens nothing.
-fn listed(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
+fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let name: Option<String> = row.get(1)?;
     let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
     let scope: Option<Domain> = row.get::<_, Option<String>>(3)?.and_then(|it| it.parse().ok());
@@ -120,13 +120,13 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let (Some(name), Some(role), Some(scope), Some(digest)) = (name, role, scope, digest) else {
         return Ok(None);
     };
-    let person = User { token, name, role, scope, expires };
-    Ok(Some((UserRow { person, made: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
+    let user = User { token, name, role, scope, expires };
+    Ok(Some((UserRow { user, made: second(row.get(6)?), is_revoked: row.get(7)? }, digest)))
 }
 
 impl Store {
     /// Gives a person a token; its number, and it.
-    pub fn add_person(
+    pub fn add_user(
         &self,
         by: &Actor,
         new: &NewUser,
@@ -154,24 +154,24 @@ impl Store {
     }
 
     /// Whose token this is, where it holds.
-    pub fn person(&self, token: &TokenDigest, now: Timestamp) -> Result<Option<User>, AccessError> {
+    pub fn user(&self, token: &TokenDigest, now: Timestamp) -> Result<Option<User>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE digest = ?1 AND kind = 'person'");
         let connection = self.connection();
-        let read = || connection.prepare_cached(&query)?.query_row([token.0], listed).optional();
+        let read = || connection.prepare_cached(&query)?.query_row([token.0], user_row).optional();
         let found = read().map_err(failed("look a token up"))?.flatten();
         // What the index found is compared again, and not as far as it agrees.
         let held =
             found.filter(|(it, digest)| *digest == *token && it.state(now) == TokenState::Open);
-        Ok(held.map(|(it, _)| it.person))
+        Ok(held.map(|(it, _)| it.user))
     }
 
     /// Everybody who has or had a token, the newest last.
-    pub fn people(&self) -> Result<Vec<UserRow>, AccessError> {
+    pub fn users(&self) -> Result<Vec<UserRow>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE kind = 'person' ORDER BY id");
         let connection = self.connection();
         let read = || -> rusqlite::Result<Vec<UserRow>> {
             let mut select = connection.prepare(&query)?;
-            let rows = select.query_map([], listed)?;
+            let rows = select.query_map([], user_row)?;
             rows.filter_map(Result::transpose).map(|row| row.map(|(it, _)| it)).collect()
         };
         read().map_err(failed("read the tokens of people"))
@@ -196,19 +196,19 @@ mod tests {
         let day = now() + SignedDuration::from_hours(24);
         let scope: Domain = "pool:train".parse().unwrap();
         let new = NewUser::new("ann@example", Role::Operator, scope.clone(), day).unwrap();
-        let (id, secret) = store.add_person(&root, &new, now()).unwrap();
-        let ann = store.person(&secret.digest(), now()).unwrap().unwrap();
+        let (id, secret) = store.add_user(&root, &new, now()).unwrap();
+        let ann = store.user(&secret.digest(), now()).unwrap().unwrap();
         assert_eq!((ann.token, ann.name.as_str(), ann.role), (id, "ann@example", Role::Operator));
         assert_eq!(ann.scope, scope);
-        assert_eq!(store.person(&secret.digest(), day).unwrap(), None, "it has expired");
-        assert_eq!(store.person(&TokenDigest::of("fperson_wrong"), now()).unwrap(), None);
+        assert_eq!(store.user(&secret.digest(), day).unwrap(), None, "it has expired");
+        assert_eq!(store.user(&TokenDigest::from_secret("fperson_wrong"), now()).unwrap(), None);
         // With a person's token nobody joins.
         let joined = store.join(&secret.digest(), &"a".parse().unwrap(), b"key", None, now());
         assert!(joined.is_err());
         assert!(store.list().unwrap().is_empty());
         store.revoke_token_by(&root, TokenKind::User, id, now()).unwrap();
-        assert_eq!(store.person(&secret.digest(), now()).unwrap(), None);
-        let listed = store.people().unwrap();
+        assert_eq!(store.user(&secret.digest(), now()).unwrap(), None);
+        let listed = store.users().unwrap();
         assert_eq!((listed.len(), listed[0].state(now())), (1, TokenState::Revoked));
         let bytes = std::fs::read(folder.path().join("access")).unwrap();
         let wal = std::fs::read(folder.path().join("access-wal")).unwrap();

@@ -11,4 +11,4 @@ mod receive;
 mod store;
 
 pub(crate) use receive::Receiver;
-pub(crate) use store::{ArtifactStore, Record};
+pub(crate) use store::{ArtifactRecord, ArtifactStore};

@@ -18,18 +18,18 @@ use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
-use super::store::{ArtifactStore, Incoming, Record};
+use super::store::{ArtifactRecord, ArtifactStore, Incoming};
 use crate::controller::Controller;
-use crate::space::Space;
+use crate::space::DiskSpace;
 
 /// Artifacts that are received at a time.
-const AT_A_TIME: usize = 8;
+const CONCURRENT_MAX: usize = 8;
 /// How long a node may take for its next part.
-const PART_WAIT: Duration = Duration::from_secs(30);
+const PART_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the whole may take: 32 MiB over a link of 0.5 Mbit/s.
-const WHOLE_WAIT: Duration = Duration::from_secs(600);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often it is looked whether the node may still send it.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
 /// How often an order's artifact is taken: an agent that is killed before it has the receipt sends it again.
@@ -38,11 +38,11 @@ const PER_ORDER_MAX: u32 = 8;
 /// Why an artifact is not taken.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("{AT_A_TIME} artifacts, or one of this node, are being received; try again")]
+    #[error("{CONCURRENT_MAX} artifacts, or one of this node, are being received; try again")]
     Busy,
     #[error("disk space is low; try again later")]
     LowSpace,
-    #[error("a part took longer than {} s, or the whole than {} s", PART_WAIT.as_secs(), WHOLE_WAIT.as_secs())]
+    #[error("a part took longer than {} s, or the whole than {} s", PART_TIMEOUT.as_secs(), TOTAL_TIMEOUT.as_secs())]
     Slow,
     #[error("the first part must be a header, and only the first")]
     Header,
@@ -55,7 +55,7 @@ enum Refusal {
     #[error("the certificate was revoked")]
     Revoked,
     #[error("the artifact of this order was received {PER_ORDER_MAX} times")]
-    Often,
+    TooOften,
     #[error("the content is not what its header says")]
     Mismatch,
     #[error("failed to store the artifact")]
@@ -71,7 +71,7 @@ impl From<Refusal> for Status {
             Refusal::Busy | Refusal::LowSpace => Self::resource_exhausted(text),
             Refusal::Slow => Self::deadline_exceeded(text),
             Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
-            Refusal::NoOrder(_) | Refusal::Often => Self::failed_precondition(text),
+            Refusal::NoOrder(_) | Refusal::TooOften => Self::failed_precondition(text),
             Refusal::Revoked => Self::permission_denied(text),
             // A full disk is over some day: the node tries again while its order is wanted.
             Refusal::Store(err) => {
@@ -87,12 +87,12 @@ impl From<Refusal> for Status {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     slots: Semaphore,
     /// By node and the entry with which it enrolled.
     senders: Mutex<BTreeMap<(NodeId, u64), Sender>>,
     numbers: AtomicU64,
-    /// Bytes that are being received: the disk has to have room for all of them.
+    /// Bytes that are being received: the disk has to have reservation for all of them.
     expected_bytes: Arc<AtomicU64>,
 }
 
@@ -106,19 +106,19 @@ struct Sender {
 }
 
 /// A node's turn to send.
-struct Turn<'r> {
+struct Upload<'r> {
     receiver: &'r Receiver,
     sender: (NodeId, u64),
 }
 
-impl Turn<'_> {
+impl Upload<'_> {
     fn received(&self) {
         let mut senders = self.receiver.senders();
         senders.entry(self.sender.clone()).or_default().received += 1;
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Upload<'_> {
     fn drop(&mut self) {
         let mut senders = self.receiver.senders();
         senders.entry(self.sender.clone()).or_default().is_sending = false;
@@ -126,20 +126,20 @@ impl Drop for Turn<'_> {
 }
 
 /// Room on disk for an artifact that is being received.
-struct SlotPool {
+struct DiskReservation {
     expected_bytes: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Drop for SlotPool {
+impl Drop for DiskReservation {
     fn drop(&mut self) {
         self.expected_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 impl Receiver {
-    pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<Space>) -> Self {
-        let slots = Semaphore::new(AT_A_TIME);
+    pub(crate) fn new(store: Arc<ArtifactStore>, space: Arc<DiskSpace>) -> Self {
+        let slots = Semaphore::new(CONCURRENT_MAX);
         let (senders, expected_bytes) = (Mutex::default(), Arc::default());
         Self { store, space, slots, senders, numbers: AtomicU64::new(0), expected_bytes }
     }
@@ -148,7 +148,7 @@ impl Receiver {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn(&self, node: &NodeId, record: &Record) -> Result<Turn<'_>, Refusal> {
+    fn begin_upload(&self, node: &NodeId, record: &ArtifactRecord) -> Result<Upload<'_>, Refusal> {
         let id = (node.clone(), record.first_seq);
         let mut senders = self.senders();
         let sender = senders.entry(id.clone()).or_default();
@@ -159,56 +159,57 @@ impl Receiver {
             (sender.generation, sender.received) = (record.generation, 0);
         }
         if sender.received >= PER_ORDER_MAX {
-            return Err(Refusal::Often);
+            return Err(Refusal::TooOften);
         }
         sender.is_sending = true;
-        Ok(Turn { receiver: self, sender: id })
+        Ok(Upload { receiver: self, sender: id })
     }
 
-    fn room(&self, bytes: u64) -> SlotPool {
+    fn reserve(&self, bytes: u64) -> DiskReservation {
         self.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
-        SlotPool { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
+        DiskReservation { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
     }
 
     /// Receives what an order of this node asks for. It is on disk when this returns. `is_admitted`: whether its
     /// certificate still counts.
     pub(crate) async fn receive(
         &self,
-        brain: &Controller,
+        controller: &Controller,
         node: &NodeId,
         is_admitted: impl Fn() -> bool,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
     ) -> Result<(), Status> {
-        let asked_for = |generation| {
+        let requested_by = |generation| {
             let is_admitted = is_admitted();
             async move {
                 if !is_admitted {
                     return Err(Refusal::Revoked);
                 }
-                asked_for(brain, node, generation).await
+                requested_by(controller, node, generation).await
             }
         };
-        self.receive_asked(node, parts, asked_for).await
+        self.receive_requested(node, parts, requested_by).await
     }
 
-    /// Receives it where `asked_for` has a record for its generation.
-    async fn receive_asked<A: Future<Output = Result<Record, Refusal>>>(
+    /// Receives it where `requested_by` has a record for its generation.
+    async fn receive_requested<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
-        asked_for: impl Fn(u64) -> A,
+        requested_by: impl Fn(u64) -> A,
     ) -> Result<(), Status> {
-        let whole = tokio::time::timeout(WHOLE_WAIT, self.receive_parts(node, parts, asked_for));
+        let whole =
+            tokio::time::timeout(TOTAL_TIMEOUT, self.receive_parts(node, parts, requested_by));
         whole.await.map_err(|_| Refusal::Slow)?
     }
 
-    async fn receive_parts<A: Future<Output = Result<Record, Refusal>>>(
+    async fn receive_parts<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,
         parts: impl Stream<Item = Result<ArtifactPart, Status>> + Unpin,
-        asked_for: impl Fn(u64) -> A,
+        requested_by: impl Fn(u64) -> A,
     ) -> Result<(), Status> {
-        let mut parts = Parts(parts);
+        let mut parts = PartReader(parts);
         let Some(artifact_part::What::Header(header)) = parts.next().await? else {
             return Err(Refusal::Header.into());
         };
@@ -218,21 +219,21 @@ impl Receiver {
         if self.space.is_low() {
             return Err(Refusal::LowSpace.into());
         }
-        let (generation, record) = (header.generation, asked_for(header.generation).await?);
+        let (generation, record) = (header.generation, requested_by(header.generation).await?);
         // Only for a node that has an order to send one, and one at a time: others need slots too.
-        let turn = self.turn(node, &record)?;
+        let upload = self.begin_upload(node, &record)?;
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
-        let (first_seq, room) = (record.first_seq, self.room(header.bytes));
-        let (chunks, written) = self.writer(node.clone(), record, header, room);
+        let (first_seq, reservation) = (record.first_seq, self.reserve(header.bytes));
+        let (chunks, written) = self.writer(node.clone(), record, header, reservation);
         // The order may end meanwhile, and the node may be revoked or retired.
-        let check = async || match asked_for(generation).await {
+        let check = async || match requested_by(generation).await {
             Ok(record) if record.first_seq == first_seq => Ok(()),
             Ok(_) => Err(Refusal::NoOrder(generation)),
             Err(err) => Err(err),
         };
         let mut checked = Instant::now();
         while let Some(part) = parts.next().await? {
-            if checked.elapsed() >= CHECK_EVERY {
+            if checked.elapsed() >= CHECK_INTERVAL {
                 check().await?;
                 checked = Instant::now();
             }
@@ -243,16 +244,16 @@ impl Receiver {
                 return Err(Refusal::Bounds.into());
             }
             // The writer ends early where it fails.
-            if chunks.send(Piece::Chunk(chunk)).await.is_err() {
+            if chunks.send(WriterInput::Chunk(chunk)).await.is_err() {
                 break;
             }
         }
         check().await?;
         // A stream that breaks off never gets here: the writer then ends without this.
-        let _ = chunks.send(Piece::End).await;
+        let _ = chunks.send(WriterInput::End).await;
         drop(chunks);
         written.await.map_err(|_| Refusal::Stopping)??;
-        turn.received();
+        upload.received();
         Ok(())
     }
 
@@ -260,15 +261,15 @@ impl Receiver {
     fn writer(
         &self,
         node: NodeId,
-        mut record: Record,
+        mut record: ArtifactRecord,
         header: ArtifactHeader,
-        room: SlotPool,
-    ) -> (mpsc::Sender<Piece>, tokio::task::JoinHandle<Result<(), Refusal>>) {
+        reservation: DiskReservation,
+    ) -> (mpsc::Sender<WriterInput>, tokio::task::JoinHandle<Result<(), Refusal>>) {
         let (send, mut pieces) = mpsc::channel(CHUNKS_MAX);
         let (store, space) = (Arc::clone(&self.store), Arc::clone(&self.space));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
-            let expected_bytes = room.expected_bytes.load(Ordering::Relaxed);
+            let expected_bytes = reservation.expected_bytes.load(Ordering::Relaxed);
             if !space.has_room(store.dir(), expected_bytes).map_err(Refusal::Store)? {
                 return Err(Refusal::LowSpace);
             }
@@ -286,25 +287,25 @@ impl Receiver {
 }
 
 /// What the writer is given.
-enum Piece {
+enum WriterInput {
     Chunk(Bytes),
     End,
 }
 
-struct Content {
+struct Received {
     bytes: u64,
     sha256: [u8; 32],
 }
 
 fn write(
     incoming: &mut Incoming,
-    pieces: &mut mpsc::Receiver<Piece>,
+    pieces: &mut mpsc::Receiver<WriterInput>,
     bytes_max: u64,
-) -> Result<Content, Refusal> {
+) -> Result<Received, Refusal> {
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     loop {
         match pieces.blocking_recv() {
-            Some(Piece::Chunk(chunk)) => {
+            Some(WriterInput::Chunk(chunk)) => {
                 bytes += chunk.len() as u64;
                 if bytes > bytes_max {
                     return Err(Refusal::Mismatch);
@@ -312,7 +313,9 @@ fn write(
                 hash.update(&chunk);
                 incoming.write_all(&chunk).map_err(Refusal::Store)?;
             }
-            Some(Piece::End) => return Ok(Content { bytes, sha256: hash.finalize().into() }),
+            Some(WriterInput::End) => {
+                return Ok(Received { bytes, sha256: hash.finalize().into() });
+            }
             // The stream broke off.
             None => return Err(Refusal::Mismatch),
         }
@@ -320,11 +323,11 @@ fn write(
 }
 
 /// The stream, part by part, each within its time.
-struct Parts<S>(S);
+struct PartReader<S>(S);
 
-impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
+impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
     async fn next(&mut self) -> Result<Option<artifact_part::What>, Status> {
-        let part = tokio::time::timeout(PART_WAIT, self.0.next()).await;
+        let part = tokio::time::timeout(PART_TIMEOUT, self.0.next()).await;
         match part.map_err(|_| Refusal::Slow)?.transpose()? {
             None => Ok(None),
             Some(ArtifactPart { what: Some(what) }) => Ok(Some(what)),
@@ -334,17 +337,21 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> Parts<S> {
 }
 
 /// The record of what the node's present order asks for.
-async fn asked_for(brain: &Controller, node: &NodeId, generation: u64) -> Result<Record, Refusal> {
+async fn requested_by(
+    controller: &Controller,
+    node: &NodeId,
+    generation: u64,
+) -> Result<ArtifactRecord, Refusal> {
     let id = node.clone();
-    let found = brain.look(move |state| {
+    let found = controller.read(move |state| {
         let node = state.nodes.get(&id)?;
         let order = &node.orders.pending()?.order;
         let is_it = order.generation == generation && order.kind.spec().has_artifact;
         is_it.then(|| (order.kind.spec().code.to_owned(), node.first_seq, node.location.clone()))
     });
     let found = found.await.map_err(|_| Refusal::Stopping)?;
-    let (order, first_seq, place) = found.ok_or(Refusal::NoOrder(generation))?;
-    Ok(Record::new(generation, order, first_seq, place, Timestamp::now()))
+    let (order, first_seq, location) = found.ok_or(Refusal::NoOrder(generation))?;
+    Ok(ArtifactRecord::new(generation, order, first_seq, location, Timestamp::now()))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// The version of a record.
 const VERSION: u32 = 1;
 /// Artifacts of one node.
-const PER_NODE: usize = 4;
+const PER_NODE_MAX: usize = 4;
 /// All artifacts. The oldest are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
 /// How long one is kept.
@@ -23,7 +23,7 @@ const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// What is known of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct ArtifactRecord {
     pub(crate) v: u32,
     pub(crate) generation: u64,
     /// The code of the order that asked for it.
@@ -35,20 +35,21 @@ pub(crate) struct Record {
     /// The entry with which the node enrolled. A later node of the same name has another.
     pub(crate) first_seq: u64,
     /// Where the node was then: who sees only where it is now does not see this.
-    pub(crate) place: Location,
+    #[serde(alias = "place")]
+    pub(crate) location: Location,
 }
 
-impl Record {
+impl ArtifactRecord {
     /// One of which nothing was received yet.
     pub(crate) fn new(
         generation: u64,
         order: String,
         first_seq: u64,
-        place: Location,
+        location: Location,
         at: Timestamp,
     ) -> Self {
         let (bytes, sha256) = (0, String::new());
-        Self { v: VERSION, generation, order, at, bytes, sha256, first_seq, place }
+        Self { v: VERSION, generation, order, at, bytes, sha256, first_seq, location }
     }
 
     fn content_name(&self) -> String {
@@ -114,7 +115,7 @@ impl ArtifactStore {
     pub(crate) fn finish(
         &self,
         node: &NodeId,
-        record: &Record,
+        record: &ArtifactRecord,
         mut incoming: Incoming,
     ) -> io::Result<()> {
         incoming.file.sync_all()?;
@@ -126,7 +127,7 @@ impl ArtifactStore {
         fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
         // Where this fails, the content has no record, and goes with the next one or the next start.
-        describe(&folder, record)?;
+        write_record(&folder, record)?;
         // It is received: what is beyond the limits is deleted with the next one.
         if let Err(err) = self.prune(&folder, record.at) {
             tracing::warn!(%err, "cannot delete old artifacts");
@@ -135,7 +136,7 @@ impl ArtifactStore {
     }
 
     /// Deletes those of a node that is not of the fleet any more.
-    pub(crate) fn forget(&self, node: &NodeId) -> io::Result<()> {
+    pub(crate) fn delete_node(&self, node: &NodeId) -> io::Result<()> {
         let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         match fs::remove_dir_all(self.folder(node)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -144,7 +145,7 @@ impl ArtifactStore {
     }
 
     /// Those of a node since it enrolled, the newest first.
-    pub(crate) fn list(&self, node: &NodeId, first_seq: u64) -> io::Result<Vec<Record>> {
+    pub(crate) fn list(&self, node: &NodeId, first_seq: u64) -> io::Result<Vec<ArtifactRecord>> {
         let mut records = records(&self.folder(node))?;
         records.retain(|it| it.first_seq == first_seq);
         Ok(records)
@@ -156,7 +157,7 @@ impl ArtifactStore {
         node: &NodeId,
         first_seq: u64,
         generation: u64,
-    ) -> io::Result<Option<(Record, File)>> {
+    ) -> io::Result<Option<(ArtifactRecord, File)>> {
         let records = self.list(node, first_seq)?;
         let Some(record) = records.into_iter().find(|it| it.generation == generation) else {
             return Ok(None);
@@ -175,7 +176,7 @@ impl ArtifactStore {
 
     /// Deletes what is beyond the limits: of this node, then of all.
     fn prune(&self, folder: &Path, now: Timestamp) -> io::Result<()> {
-        for record in records(folder)?.iter().skip(PER_NODE) {
+        for record in records(folder)?.iter().skip(PER_NODE_MAX) {
             delete(folder, record)?;
         }
         delete_orphans(folder)?;
@@ -209,7 +210,7 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// What a folder has, the newest first.
-fn records(folder: &Path) -> io::Result<Vec<Record>> {
+fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -218,7 +219,7 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
     for entry in entries {
         let path = entry?.path();
         if path.extension().is_some_and(|it| it == "json") {
-            match fs::read(&path).map(|bytes| serde_json::from_slice::<Record>(&bytes)) {
+            match fs::read(&path).map(|bytes| serde_json::from_slice::<ArtifactRecord>(&bytes)) {
                 Ok(Ok(record)) if record.v == VERSION => records.push(record),
                 _ => tracing::warn!(path = %path.display(), "cannot read an artifact's record"),
             }
@@ -229,7 +230,7 @@ fn records(folder: &Path) -> io::Result<Vec<Record>> {
 }
 
 /// Writes a record; from then on its content is shown.
-fn describe(folder: &Path, record: &Record) -> io::Result<()> {
+fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     let temporary = folder.join("record");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -263,7 +264,7 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
 }
 
 /// The record goes first: content without one is not shown.
-fn delete(folder: &Path, record: &Record) -> io::Result<()> {
+fn delete(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     for name in [format!("{}.json", record.generation), record.content_name()] {
         match fs::remove_file(folder.join(name)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
@@ -295,9 +296,10 @@ mod tests {
 
     fn put(store: &ArtifactStore, node: &str, generation: u64, first_seq: u64) {
         let node = node.parse().unwrap();
-        let place = Location::in_pool("train".parse().unwrap());
+        let location = Location::in_pool("train".parse().unwrap());
         let at = Timestamp::from_second(i64::try_from(generation).unwrap()).unwrap();
-        let mut record = Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
+        let mut record =
+            ArtifactRecord::new(generation, "collect-logs".to_owned(), first_seq, location, at);
         (record.bytes, record.sha256) = (5, "ab".to_owned());
         let mut incoming = store.begin(generation).unwrap();
         incoming.write_all(b"bytes").unwrap();
@@ -325,7 +327,7 @@ mod tests {
         file.read_to_string(&mut content).unwrap();
         assert_eq!((record.bytes, content.as_str()), (5, "bytes"));
         assert!(!store.folder(&node).join("1-ab.bin").exists());
-        // Content without a record, as a server that was killed leaves it.
+        // Received without a record, as a server that was killed leaves it.
         let orphan = store.folder(&node).join("9-cd.bin");
         fs::write(&orphan, "x").unwrap();
         fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
@@ -338,7 +340,7 @@ mod tests {
         put(&store, "a", 7, 10);
         assert_eq!(store.list(&node, 10).unwrap().len(), 4);
         assert!(newer.exists());
-        store.forget(&node).unwrap();
+        store.delete_node(&node).unwrap();
         assert!(store.list(&node, 10).unwrap().is_empty() && !store.folder(&node).exists());
     }
 

@@ -16,15 +16,15 @@ const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
 /// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Admission {
     /// It belongs there.
-    News,
+    New,
     /// It is there, or changes nothing.
-    Known,
+    Duplicate,
     /// It is about a node that nobody knows.
-    Stranger(NodeId),
+    UnknownNode(NodeId),
     /// The node would have more open findings than a report of all of them holds.
-    TooMany(NodeId),
+    TooManyFindings(NodeId),
     /// It changes no decision, and there is little disk space left.
     LowValue,
 }
@@ -39,15 +39,15 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
             let known = node.findings().get(&it.id);
             // What it was before counts, too: it may have become less, or be over.
             let counts = matters(it) || known.is_some_and(matters);
-            counts && !known.is_some_and(|known| decides_alike(known, it))
+            counts && !known.is_some_and(|known| same_decision(known, it))
         }),
         Event::FindingsSnapshot { open, .. } => {
             let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
             let is_known = |it: &Finding| {
-                node.findings().get(&it.id).is_some_and(|known| decides_alike(known, it))
+                node.findings().get(&it.id).is_some_and(|known| same_decision(known, it))
             };
             let is_there =
-                |it: &Finding| open.get(&it.id).is_some_and(|now| decides_alike(now, it));
+                |it: &Finding| open.get(&it.id).is_some_and(|now| same_decision(now, it));
             open.values().all(|it| !matters(it) || is_known(it))
                 && node.findings().values().all(|it| !matters(it) || is_there(it))
         }
@@ -63,24 +63,24 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
 }
 
 /// Whether every decision is the same with either.
-fn decides_alike(one: &Finding, other: &Finding) -> bool {
+fn same_decision(one: &Finding, other: &Finding) -> bool {
     let key = |it: &Finding| (it.kind, it.severity, it.action, it.is_open());
     key(one) == key(other)
         && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
 
-/// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
-pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
+/// Judges an input. What the server itself says is always news; what a person requests is, unless it is so already.
+pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admission {
     match event {
-        Event::OperatorRequested { request } => return judge_request(state, by, request),
-        Event::PolicySet { policy } => return news_if(state.policy != **policy),
-        Event::AccessChanged { number, .. } => return news_if(*number > state.access),
+        Event::OperatorRequested { request } => return classify_request(state, by, request),
+        Event::PolicySet { policy } => return new_if(state.policy != **policy),
+        Event::AccessChanged { number, .. } => return new_if(*number > state.access),
         _ => {}
     }
     if let Event::Enrolled { node, .. } = event {
         // Who is there does not begin anew by asking twice at once.
         let is_there = state.nodes.contains_key(node);
-        return if is_there { Verdict::Known } else { Verdict::News };
+        return if is_there { Admission::Duplicate } else { Admission::New };
     }
     let (Event::LocationChanged { node: id, .. }
     | Event::Retired { node: id, .. }
@@ -97,9 +97,9 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     | Event::ReportsReadable { node: id }
     | Event::OrderGenerationObserved { node: id, .. }) = event
     else {
-        return Verdict::News;
+        return Admission::New;
     };
-    let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
+    let Some(node) = state.nodes.get(id) else { return Admission::UnknownNode(id.clone()) };
     if let Event::FindingsReported { changes, .. } = event {
         let opened = changes.iter().filter(|it| it.finding().is_open()).count();
         let bytes = || {
@@ -107,10 +107,10 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
             changed.chain(node.findings().values()).map(Finding::estimated_bytes).sum::<usize>()
         };
         if node.findings().len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
-            return Verdict::TooMany(id.clone());
+            return Admission::TooManyFindings(id.clone());
         }
     }
-    let is_news = match event {
+    let is_new = match event {
         Event::LocationChanged { location, .. } => node.location != *location,
         Event::InventoryReported { inventory, .. } => {
             node.reported_inventory().is_none_or(|it| **it != *inventory)
@@ -138,35 +138,35 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
         }
         _ => true,
     };
-    news_if(is_news)
+    new_if(is_new)
 }
 
-fn news_if(is_news: bool) -> Verdict {
-    if is_news { Verdict::News } else { Verdict::Known }
+fn new_if(is_new: bool) -> Admission {
+    if is_new { Admission::New } else { Admission::Duplicate }
 }
 
-/// Whoever asks again, because an answer was lost, changes nothing.
-fn judge_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Verdict {
-    let of = |id: &NodeId, is_news: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
-        Some(node) => news_if(is_news(node)),
-        None => Verdict::Stranger(id.clone()),
+/// Whoever requests again, because an answer was lost, changes nothing.
+fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Admission {
+    let for_node = |id: &NodeId, is_new: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
+        Some(node) => new_if(is_new(node)),
+        None => Admission::UnknownNode(id.clone()),
     };
     match request {
-        OperatorRequest::Hold { node, reason } => of(node, &|it| {
+        OperatorRequest::Hold { node, reason } => for_node(node, &|it| {
             let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
             !it.requests.hold.as_ref().is_some_and(same)
         }),
-        OperatorRequest::Release { node } => of(node, &|it| it.requests.hold.is_some()),
-        OperatorRequest::Repaired { node, repair } => of(node, &|it| {
+        OperatorRequest::Release { node } => for_node(node, &|it| it.requests.hold.is_some()),
+        OperatorRequest::Repaired { node, repair } => for_node(node, &|it| {
             let last = it.repairs.unverified();
             let same = matches!(last, Some(RepairAttempt::ByHand { what: last }) if last == repair);
             !(same && it.phase() != NodePhase::InService)
         }),
-        OperatorRequest::Approve { node } => of(node, &|it| !it.repairs.is_approved()),
+        OperatorRequest::Approve { node } => for_node(node, &|it| !it.repairs.is_approved()),
         OperatorRequest::Verify { node, level } => {
-            of(node, &|it| it.verification.result(*level).is_some())
+            for_node(node, &|it| it.verification.result(*level).is_some())
         }
-        OperatorRequest::RunOrder { node, order } => of(node, &|it| {
+        OperatorRequest::RunOrder { node, order } => for_node(node, &|it| {
             it.requests
                 .requested_order
                 .as_ref()
@@ -174,9 +174,9 @@ fn judge_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> V
         }),
         OperatorRequest::Freeze { domain, until, reason } => {
             let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
-            news_if(!state.freezes.get(domain).is_some_and(same))
+            new_if(!state.freezes.get(domain).is_some_and(same))
         }
-        OperatorRequest::Unfreeze { domain } => news_if(state.freezes.contains_key(domain)),
+        OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
     }
 }
 
@@ -222,8 +222,8 @@ mod tests {
         Actor::User("ann".to_owned())
     }
 
-    fn judged(state: &FleetState, event: &Event) -> Verdict {
-        judge(state, &ann(), event)
+    fn classify_as_ann(state: &FleetState, event: &Event) -> Admission {
+        classify(state, &ann(), event)
     }
 
     /// A fleet in which these have happened.
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn a_stranger_has_no_news_but_that_it_joins() {
         let empty = FleetState::default();
-        assert_eq!(judged(&empty, &found("j", 1)), Verdict::Stranger(node()));
-        assert_eq!(judged(&empty, &enrolled()), Verdict::News);
-        assert_eq!(judged(&after(vec![enrolled()]), &enrolled()), Verdict::Known);
-        assert_eq!(judged(&empty, &Event::Tick), Verdict::News);
+        assert_eq!(classify_as_ann(&empty, &found("j", 1)), Admission::UnknownNode(node()));
+        assert_eq!(classify_as_ann(&empty, &enrolled()), Admission::New);
+        assert_eq!(classify_as_ann(&after(vec![enrolled()]), &enrolled()), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&empty, &Event::Tick), Admission::New);
     }
 
     #[test]
@@ -260,11 +260,11 @@ mod tests {
         let before = after(vec![enrolled()]);
         let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3), orders()]);
         for event in [seen(), silent(), cordon(), found("j", 3), orders()] {
-            assert_eq!(judged(&before, &event), Verdict::News, "{event:?}");
-            assert_eq!(judged(&state, &event), Verdict::Known, "{event:?}");
+            assert_eq!(classify_as_ann(&before, &event), Admission::New, "{event:?}");
+            assert_eq!(classify_as_ann(&state, &event), Admission::Duplicate, "{event:?}");
         }
-        assert_eq!(judged(&before, &heard()), Verdict::Known);
-        assert_eq!(judged(&state, &heard()), Verdict::News);
+        assert_eq!(classify_as_ann(&before, &heard()), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &heard()), Admission::New);
     }
 
     #[test]
@@ -300,16 +300,16 @@ mod tests {
     #[test]
     fn records_count_up_in_each_journal() {
         let state = after(vec![enrolled(), found("j", 3)]);
-        for (event, verdict) in [
-            (found("j", 2), Verdict::Known),
-            (found("j", 4), Verdict::News),
-            (found("k", 1), Verdict::News),
-            (resynced("j", 2), Verdict::Known),
-            (resynced("j", 3), Verdict::Known),
-            (resynced("j", 4), Verdict::News),
-            (resynced("k", 0), Verdict::News),
+        for (event, expected) in [
+            (found("j", 2), Admission::Duplicate),
+            (found("j", 4), Admission::New),
+            (found("k", 1), Admission::New),
+            (resynced("j", 2), Admission::Duplicate),
+            (resynced("j", 3), Admission::Duplicate),
+            (resynced("j", 4), Admission::New),
+            (resynced("k", 0), Admission::New),
         ] {
-            assert_eq!(judged(&state, &event), verdict, "{event:?}");
+            assert_eq!(classify_as_ann(&state, &event), expected, "{event:?}");
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
             generation: 1,
             status: OrderStatus::Accepted,
         };
-        assert_eq!(judged(&state, &answer), Verdict::Known);
+        assert_eq!(classify_as_ann(&state, &answer), Admission::Duplicate);
     }
 
     #[test]
@@ -329,17 +329,21 @@ mod tests {
         let domain: Domain = "rack:r1".parse().unwrap();
         let until = Timestamp::UNIX_EPOCH;
         let reason = || "a look".to_owned();
-        let asks = [
+        let requests = [
             OperatorRequest::Hold { node: node(), reason: reason() },
             OperatorRequest::Repaired { node: node(), repair: reason() },
             OperatorRequest::Approve { node: node() },
             OperatorRequest::Freeze { domain: domain.clone(), until, reason: reason() },
         ];
-        for what in asks {
+        for what in requests {
             let ask = || Event::OperatorRequested { request: what.clone() };
-            assert_eq!(judged(&after(vec![enrolled()]), &ask()), Verdict::News, "{what:?}");
+            assert_eq!(
+                classify_as_ann(&after(vec![enrolled()]), &ask()),
+                Admission::New,
+                "{what:?}"
+            );
             let twice = after(vec![enrolled(), ask()]);
-            assert_eq!(judged(&twice, &ask()), Verdict::Known, "{what:?}");
+            assert_eq!(classify_as_ann(&twice, &ask()), Admission::Duplicate, "{what:?}");
         }
         // What undoes something that is not there; and what nobody can do to a stranger.
         let idle = [
@@ -349,21 +353,25 @@ mod tests {
         ];
         for what in idle {
             let ask = Event::OperatorRequested { request: what };
-            assert_eq!(judged(&after(vec![enrolled()]), &ask), Verdict::Known, "{ask:?}");
+            assert_eq!(
+                classify_as_ann(&after(vec![enrolled()]), &ask),
+                Admission::Duplicate,
+                "{ask:?}"
+            );
         }
         let hold = Event::OperatorRequested {
             request: OperatorRequest::Hold { node: node(), reason: reason() },
         };
-        assert_eq!(judged(&FleetState::default(), &hold), Verdict::Stranger(node()));
+        assert_eq!(classify_as_ann(&FleetState::default(), &hold), Admission::UnknownNode(node()));
         // Another person's hold is another.
         let by_ann = after(vec![enrolled(), hold.clone()]);
-        assert_eq!(judge(&by_ann, &Actor::User("bob".to_owned()), &hold), Verdict::News);
+        assert_eq!(classify(&by_ann, &Actor::User("bob".to_owned()), &hold), Admission::New);
     }
 
     #[test]
     fn a_policy_that_is_in_force_and_a_change_that_is_logged_are_known() {
         let policy = || Event::PolicySet { policy: Box::default() };
-        assert_eq!(judged(&FleetState::default(), &policy()), Verdict::Known);
+        assert_eq!(classify_as_ann(&FleetState::default(), &policy()), Admission::Duplicate);
         let what = AccessChange::CertificateRevoked { node: node() };
         let change = |number| Event::AccessChanged {
             number,
@@ -371,8 +379,8 @@ mod tests {
             change: what.clone(),
         };
         let state = after(vec![change(3)]);
-        assert_eq!(judged(&state, &change(3)), Verdict::Known);
-        assert_eq!(judged(&state, &change(4)), Verdict::News);
+        assert_eq!(classify_as_ann(&state, &change(3)), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &change(4)), Admission::New);
     }
 
     #[test]
@@ -397,8 +405,8 @@ mod tests {
             Event::Enrolled { node: node(), location: Location::in_pool("train".parse().unwrap()) },
             said(1, 0..FINDINGS_MAX as u64),
         ]);
-        assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
-        assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
+        assert_eq!(classify_as_ann(&state, &said(2, 0..1)), Admission::TooManyFindings(node()));
+        assert_eq!(classify_as_ann(&state, &found("j", 2)), Admission::New);
         // Fewer, but large.
         let mut large = opened(0..1500);
         for change in &mut large {
@@ -407,7 +415,10 @@ mod tests {
         }
         let event =
             Event::FindingsReported { node: node(), record: record("j", 1), changes: large };
-        assert_eq!(judged(&after(vec![enrolled()]), &event), Verdict::TooMany(node()));
+        assert_eq!(
+            classify_as_ann(&after(vec![enrolled()]), &event),
+            Admission::TooManyFindings(node())
+        );
     }
 
     #[test]
@@ -435,7 +446,7 @@ mod tests {
         let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
         let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
         let next = Event::FindingsReported { node: node(), record: record("j", 2), changes };
-        assert_eq!(judged(&state, &next), Verdict::News);
+        assert_eq!(classify_as_ann(&state, &next), Admission::New);
     }
 
     #[test]
@@ -458,11 +469,11 @@ mod tests {
             record: record("j", number),
             changes: vec![change],
         };
-        let doubtful = finding(1, "warning", "reset-gpu", false);
+        let suspect = finding(1, "warning", "reset-gpu", false);
         let fatal = finding(2, "fatal", "reboot-node", false);
         let state = after(vec![
             enrolled(),
-            said(1, Change::Opened(doubtful.clone())),
+            said(1, Change::Opened(suspect.clone())),
             said(2, Change::Opened(fatal.clone())),
         ]);
         let low = |event: &Event| is_low_value(&state, event);
@@ -479,8 +490,8 @@ mod tests {
             record: record("j", 9),
             open: findings.iter().map(|it| (*it).clone()).collect(),
         };
-        assert!(low(&open(&[&doubtful, &fatal, &finding(3, "warning", "ignore", false)])));
+        assert!(low(&open(&[&suspect, &fatal, &finding(3, "warning", "ignore", false)])));
         assert!(!low(&open(&[&fatal])), "a doubt that is over");
-        assert!(!low(&open(&[&doubtful])), "a fault that is over");
+        assert!(!low(&open(&[&suspect])), "a fault that is over");
     }
 }

@@ -24,7 +24,7 @@ pub fn accept(path: &Path) -> Result<Result<Accepted, IntegrityError>, LogError>
     log.check_integrity()?;
     let Head { seq, hash, .. } = match verify_entries(&log)? {
         Ok(head) => head,
-        Err(flaw) => return Ok(Err(flaw)),
+        Err(error) => return Ok(Err(error)),
     };
     drop(log);
     let before = match recorded_head(path) {

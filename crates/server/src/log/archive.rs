@@ -11,7 +11,7 @@ use super::sqlite::SqliteLog;
 use super::{Anchor, Head, IntegrityError, Log, LogError, Snapshot, verify};
 
 /// Entries moved at once.
-const PAGE: usize = 4096;
+const PAGE_ENTRIES: usize = 4096;
 
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,14 +34,14 @@ pub fn archive(
     before: Timestamp,
     path: &Path,
 ) -> Result<Result<Archived, IntegrityError>, LogError> {
-    log.sweep()?;
+    log.delete_truncated()?;
     let Anchor { mut seq, hash } = log.anchor()?;
     let from = seq + 1;
     let Some(through) = last_before(log, before)? else { return Ok(Ok(Archived::Nothing)) };
-    let mut state = log.beginning()?;
-    let mut archive = SqliteLog::after(path, &Snapshot { state: state.clone(), hash })?;
+    let mut state = log.base_state()?;
+    let mut archive = SqliteLog::create_archive(path, &Snapshot { state: state.clone(), hash })?;
     while seq < through {
-        let mut page = log.read(seq, PAGE)?;
+        let mut page = log.read(seq, PAGE_ENTRIES)?;
         page.retain(|it| it.seq <= through);
         let Some(last) = page.last().map(|it| it.seq) else {
             return Ok(Err(IntegrityError::Missing(seq + 1)));
@@ -49,21 +49,21 @@ pub fn archive(
         for stored in &page {
             state.apply(&stored.entry()?);
         }
-        archive.put(&page)?;
+        archive.insert_all(&page)?;
         seq = last;
     }
     let Head { seq, hash, .. } = match verify(&archive)? {
         Ok(head) => head,
-        Err(flaw) => return Ok(Err(flaw)),
+        Err(error) => return Ok(Err(error)),
     };
     drop(archive);
-    synced(path).map_err(|err| LogError::Sync { path: path.to_owned(), err })?;
-    log.forget(&Snapshot { state, hash })?;
+    sync(path).map_err(|err| LogError::Sync { path: path.to_owned(), err })?;
+    log.truncate(&Snapshot { state, hash })?;
     Ok(Ok(Archived::Moved { from, through: Anchor { seq, hash } }))
 }
 
 /// Brings a file to disk, and its name.
-pub fn synced(path: &Path) -> io::Result<()> {
+pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
@@ -79,7 +79,7 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
     // not older.
     let mut older = begin;
     'pages: while older < end {
-        let page = log.read(older, PAGE)?;
+        let page = log.read(older, PAGE_ENTRIES)?;
         if page.is_empty() {
             break;
         }
@@ -96,7 +96,7 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
 }
 
 /// Whether logs, in the order of their entries, follow on each other; each for itself is looked at by [`verify`].
-pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
+pub fn check_joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
     for pair in logs.windows(2) {
         let [before, after] = pair else { continue };
         let (end, begin) = (before.head()?, after.anchor()?);
@@ -104,7 +104,7 @@ pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError>
             return Ok(Err(IntegrityError::Missing(end.seq + 1)));
         }
         if begin.seq < end.seq {
-            return Ok(Err(IntegrityError::Twice(begin.seq + 1)));
+            return Ok(Err(IntegrityError::Duplicate(begin.seq + 1)));
         }
         if begin.hash != end.hash {
             return Ok(Err(IntegrityError::Changed(begin.seq)));

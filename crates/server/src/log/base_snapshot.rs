@@ -6,13 +6,13 @@ use rusqlite::{Connection, params};
 use super::{Hash, LogError, Snapshot};
 
 /// What it begins with.
-const FORM: &[u8] = b"farrier state 3\n";
+const HEADER: &[u8] = b"farrier state 3\n";
 /// What one began with when a node was one list of fields.
-const FORM_2: &[u8] = b"farrier state 2\n";
+const HEADER_V2: &[u8] = b"farrier state 2\n";
 /// What one began with before nodes noted their first service, and when reasons were sentences.
-const FORM_1: &[u8] = b"farrier state 1\n";
+const HEADER_V1: &[u8] = b"farrier state 1\n";
 /// What every version of it begins with. Before there were versions it was the state and nothing else.
-const ANY_FORM: &[u8] = b"farrier state ";
+const HEADER_PREFIX: &[u8] = b"farrier state ";
 
 /// A state as the log begins with it. Made before a transaction is begun: it takes seconds where the fleet is large.
 pub(super) struct BaseSnapshot<'b> {
@@ -23,7 +23,7 @@ pub(super) struct BaseSnapshot<'b> {
 
 /// Why there is no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum SnapshotReadError {
     /// A later version wrote it.
     Newer,
     /// It is not what was written, or no state.
@@ -31,10 +31,10 @@ pub(super) enum Unread {
 }
 
 impl<'b> BaseSnapshot<'b> {
-    pub(super) fn of(at: &'b Snapshot) -> Result<Self, LogError> {
-        let mut bytes = FORM.to_vec();
-        serde_json::to_writer(&mut bytes, &at.state).map_err(LogError::Unstatable)?;
-        let digest = Hash::of(&bytes);
+    pub(super) fn encode(at: &'b Snapshot) -> Result<Self, LogError> {
+        let mut bytes = HEADER.to_vec();
+        serde_json::to_writer(&mut bytes, &at.state).map_err(LogError::EncodeSnapshot)?;
+        let digest = Hash::digest(&bytes);
         Ok(Self { at, bytes, digest })
     }
 
@@ -47,20 +47,20 @@ impl<'b> BaseSnapshot<'b> {
 }
 
 /// The state that was put there.
-pub(super) fn state_of(bytes: &[u8], digest: Hash) -> Result<FleetState, Unread> {
-    if Hash::of(bytes) != digest {
-        return Err(Unread::Damaged);
+pub(super) fn decode_state(bytes: &[u8], digest: Hash) -> Result<FleetState, SnapshotReadError> {
+    if Hash::digest(bytes) != digest {
+        return Err(SnapshotReadError::Damaged);
     }
-    if let Some(state) = bytes.strip_prefix(FORM) {
-        return serde_json::from_slice(state).map_err(|_| Unread::Damaged);
+    if let Some(state) = bytes.strip_prefix(HEADER) {
+        return serde_json::from_slice(state).map_err(|_| SnapshotReadError::Damaged);
     }
-    if let Some(state) = bytes.strip_prefix(FORM_2) {
-        return FleetState::from_v2(state).map_err(|_| Unread::Damaged);
+    if let Some(state) = bytes.strip_prefix(HEADER_V2) {
+        return FleetState::from_v2(state).map_err(|_| SnapshotReadError::Damaged);
     }
-    let state = match bytes.strip_prefix(FORM_1) {
+    let state = match bytes.strip_prefix(HEADER_V1) {
         Some(state) => state,
-        None if bytes.starts_with(ANY_FORM) => return Err(Unread::Newer),
+        None if bytes.starts_with(HEADER_PREFIX) => return Err(SnapshotReadError::Newer),
         None => bytes,
     };
-    FleetState::from_v1(state).map_err(|_| Unread::Damaged)
+    FleetState::from_v1(state).map_err(|_| SnapshotReadError::Damaged)
 }

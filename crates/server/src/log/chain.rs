@@ -32,7 +32,7 @@ impl Hash {
     }
 
     /// Over bytes that stand alone.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn digest(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 }

@@ -27,7 +27,7 @@ impl Damage {
 
     /// An error, where something was noted.
     pub fn check(&self) -> Result<(), LogError> {
-        self.0.borrow().clone().map_or(Ok(()), |what| Err(LogError::Damaged(what)))
+        self.0.borrow().clone().map_or(Ok(()), |what| Err(LogError::Corrupt(what)))
     }
 
     /// Waits until something is noted.
@@ -35,6 +35,6 @@ impl Damage {
         let mut seen = self.0.subscribe();
         // Whoever waits has a sender too: it is never closed.
         let _ = seen.wait_for(Option::is_some).await;
-        LogError::Damaged(seen.borrow().clone().unwrap_or_default())
+        LogError::Corrupt(seen.borrow().clone().unwrap_or_default())
     }
 }

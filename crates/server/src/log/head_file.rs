@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use super::{Hash, LogError};
 
 /// What a slot begins with: what it is, and the version of its form.
-const FORM: &str = "farrier log-head 1 ";
+const HEADER: &str = "farrier log-head 1 ";
 /// From one slot to the next: a block of the file system.
 const SLOT_BYTES: u64 = 4096;
 /// A slot's text: the form, two numbers of 20 digits, two hashes of 64, three spaces and a line break.
-const TEXT_BYTES: usize = FORM.len() + 2 * 20 + 2 * 64 + 4;
+const TEXT_BYTES: usize = HEADER.len() + 2 * 20 + 2 * 64 + 4;
 
 /// The end of the log as it was last acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,19 +31,19 @@ pub struct RecordedHead {
 
 impl RecordedHead {
     fn text(&self) -> String {
-        let said = format!("{FORM}{:020} {} {:020}", self.seq, self.hash, self.access);
-        let digest = Hash::of(said.as_bytes());
-        format!("{said} {digest}\n")
+        let content = format!("{HEADER}{:020} {} {:020}", self.seq, self.hash, self.access);
+        let digest = Hash::digest(content.as_bytes());
+        format!("{content} {digest}\n")
     }
 
     /// None where a slot was never written, or not as a whole.
     fn parse(text: &[u8]) -> Option<Self> {
-        let (said, digest) =
+        let (content, digest) =
             std::str::from_utf8(text).ok()?.strip_suffix('\n')?.rsplit_once(' ')?;
-        if Hash::of(said.as_bytes()).to_string() != digest {
+        if Hash::digest(content.as_bytes()).to_string() != digest {
             return None;
         }
-        let mut fields = said.strip_prefix(FORM)?.split(' ');
+        let mut fields = content.strip_prefix(HEADER)?.split(' ');
         let seq = fields.next()?.parse().ok()?;
         let hash = Hash::parse(fields.next()?.as_bytes())?;
         Some(Self { seq, hash, access: fields.next()?.parse().ok()? })
@@ -131,7 +131,7 @@ impl HeadFile {
     }
 
     /// Records an end of the log that is durable. On disk when this returns.
-    pub(super) fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+    pub(super) fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let text = head.text();
         let written = self
             .file
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     fn head(seq: u64) -> RecordedHead {
-        RecordedHead { seq, hash: Hash::of(&seq.to_be_bytes()), access: seq / 2 }
+        RecordedHead { seq, hash: Hash::digest(&seq.to_be_bytes()), access: seq / 2 }
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let mut file = HeadFile::open(&log, &head(1)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(1)));
         for seq in [2, u64::MAX - 1, u64::MAX] {
-            file.record(&head(seq)).unwrap();
+            file.record_head(&head(seq)).unwrap();
             assert_eq!(recorded_head(&log).unwrap(), Some(head(seq)));
         }
         // Whatever of a slot came to disk, the other one holds.
@@ -172,7 +172,7 @@ mod tests {
         }
         // The next one goes over the torn slot, also when it is opened anew.
         let mut file = HeadFile::open(&log, &head(7)).unwrap();
-        file.record(&head(7)).unwrap();
+        file.record_head(&head(7)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)));
     }
 
@@ -185,7 +185,7 @@ mod tests {
         replace_head(&log, &head(3)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(3)));
         let mut file = HeadFile::open(&log, &head(4)).unwrap();
-        file.record(&head(4)).unwrap();
+        file.record_head(&head(4)).unwrap();
         replace_head(&log, &head(2)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(2)));
     }

@@ -9,17 +9,17 @@ use rusqlite::{Connection, ErrorCode};
 use super::LogError;
 
 /// How long it may take. What was looked at until then was sound: the header, the schema, and the pages of entries from the first on.
-const CHECK_WAIT: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-const AGAIN: Duration = Duration::from_millis(10);
+const INTERRUPT_RETRY: Duration = Duration::from_millis(10);
 
 /// How much of a database was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Integrity {
     /// All of it, and it is sound.
-    Whole,
+    Full,
     /// As much as there was time for, and that is sound.
-    InPart,
+    Partial,
 }
 
 /// Looks. A database that is not sound is an error.
@@ -28,27 +28,28 @@ pub(super) fn check(connection: &Connection) -> Result<Integrity, LogError> {
     let (done, waited) = mpsc::channel::<()>();
     let watch = move || {
         // Whoever is done hangs up. An interrupt between two statements is lost, so it is repeated.
-        let mut patience = CHECK_WAIT;
-        while waited.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let mut timeout = CHECK_TIMEOUT;
+        while waited.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
             interrupt.interrupt();
-            patience = AGAIN;
+            timeout = INTERRUPT_RETRY;
         }
     };
     let checked = thread::scope(|scope| {
         scope.spawn(watch);
-        let said = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+        let content =
+            connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
         drop(done);
-        said
+        content
     });
     match checked {
-        Ok(said) if said == "ok" => Ok(Integrity::Whole),
-        Ok(said) => Err(LogError::Damaged(said.replace('\n', "; "))),
+        Ok(content) if content == "ok" => Ok(Integrity::Full),
+        Ok(content) => Err(LogError::Corrupt(content.replace('\n', "; "))),
         Err(err) if err.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
-            Ok(Integrity::InPart)
+            Ok(Integrity::Partial)
         }
         Err(err) => {
             let err = LogError::Sqlite { what: "check the log", err };
-            Err(if err.is_damage() { LogError::Damaged(cause(&err)) } else { err })
+            Err(if err.is_damage() { LogError::Corrupt(cause(&err)) } else { err })
         }
     }
 }
@@ -70,14 +71,14 @@ mod tests {
             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
             INSERT INTO t SELECT randomblob(200) FROM n";
         connection.execute_batch(fill).unwrap();
-        assert_eq!(check(&connection).unwrap(), Integrity::Whole);
+        assert_eq!(check(&connection).unwrap(), Integrity::Full);
         drop(connection);
         let mut bytes = std::fs::read(&path).unwrap();
         let last_page = bytes.len() - 4096;
         bytes[last_page..last_page + 8].fill(0xff);
         std::fs::write(&path, &bytes).unwrap();
         let found = check(&Connection::open(&path).unwrap());
-        assert!(matches!(found, Err(LogError::Damaged(_))), "{found:?}");
+        assert!(matches!(found, Err(LogError::Corrupt(_))), "{found:?}");
         assert!(found.is_err_and(|err| err.is_damage()));
     }
 }

@@ -17,7 +17,7 @@ use farrier_fleet::fleet::event::{DecodeError, EncodeError};
 use farrier_fleet::fleet::{Entry, FleetState};
 
 pub use accept::{Accepted, accept};
-pub use archive::{Archived, archive, joined, synced};
+pub use archive::{Archived, archive, check_joined, sync};
 pub use chain::Hash;
 pub use damage::Damage;
 pub use head_file::{RecordedHead, head_path, recorded_head, replace_head};
@@ -74,7 +74,7 @@ pub struct Stored {
 
 impl Stored {
     pub fn entry(&self) -> Result<Entry, LogError> {
-        Entry::decode(&self.bytes).map_err(|err| LogError::Entry { seq: self.seq, err })
+        Entry::decode(&self.bytes).map_err(|err| LogError::DecodeEntry { seq: self.seq, err })
     }
 }
 
@@ -101,47 +101,47 @@ pub trait Log {
     fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError>;
 
     /// Up to `most` entries after `seq`, in order.
-    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError>;
+    fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError>;
 
     /// What keeps states, also while entries are appended.
-    fn keeper(&self) -> Box<dyn SnapshotWriter + Send>;
+    fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send>;
 
     /// Keeps a state. Older ones may go.
-    fn keep(&self, snapshot: &Snapshot) -> Result<(), LogError> {
-        self.keeper().keep(snapshot)
+    fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), LogError> {
+        self.snapshot_writer().write(snapshot)
     }
 
     /// The newest state that was kept and is whole; one that does not read is passed over.
-    fn newest(&self) -> Result<Option<Snapshot>, LogError>;
+    fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError>;
 
     /// The state at its anchor: what its entries are folded on.
-    fn beginning(&self) -> Result<FleetState, LogError>;
+    fn base_state(&self) -> Result<FleetState, LogError>;
 
     /// Forgets the entries up to and with that of a state, with which the log begins from here on.
-    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError>;
+    fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError>;
 
     /// The end of it as it was last acknowledged; none: nobody has written that down, as beside a backup.
-    fn recorded(&self) -> Result<Option<RecordedHead>, LogError>;
+    fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError>;
 
     /// Writes down an end of it that is durable. On disk when this returns.
-    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError>;
+    fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError>;
 
     /// Whether the database is sound, before anything is written to it.
     fn check_integrity(&self) -> Result<Integrity, LogError>;
 
     /// Deletes what was forgotten: whoever forgets may die before that is done, and nobody sees it any more.
-    fn sweep(&mut self) -> Result<(), LogError>;
+    fn delete_truncated(&mut self) -> Result<(), LogError>;
 }
 
 /// Keeps states, on whatever thread has the time: it takes seconds where the fleet is large.
 pub trait SnapshotWriter {
     /// Keeps a state. Older ones may go.
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
+    fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
 }
 
 /// What a file is that this version does not read as a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ForeignLog {
+pub enum FormatMismatch {
     /// A log whose tables have another format.
     #[error("its format is {0}, this one's {FORMAT}")]
     Format(i64),
@@ -161,7 +161,7 @@ pub enum ForeignLog {
 pub enum LogError {
     /// Somebody else wrote in between.
     #[error("the log ends at entry {found} and not at {expected}: somebody else writes to it")]
-    Moved {
+    ConcurrentWrite {
         /// Where it was thought to end.
         expected: u64,
         /// Where it ends.
@@ -184,33 +184,33 @@ pub enum LogError {
     },
     /// An entry that does not read.
     #[error("failed to read entry {seq} of the log")]
-    Entry {
+    DecodeEntry {
         seq: u64,
         #[source]
         err: DecodeError,
     },
     /// An entry that cannot be written.
     #[error("failed to write entry {seq} of the log")]
-    Unwritable {
+    EncodeEntry {
         seq: u64,
         #[source]
         err: EncodeError,
     },
     /// Its first entries are in an archive, and the state that stands for them does not read.
     #[error("the log begins after entry {0}, and the state there does not read")]
-    Beheaded(u64),
+    MissingBaseSnapshot(u64),
     /// A state that is not of this log.
     #[error("a state at entry {0} is not of this log")]
-    NotOurs(u64),
+    WrongLog(u64),
     /// A state that cannot be written.
     #[error("failed to write a state as bytes")]
-    Unstatable(#[source] serde_json::Error),
+    EncodeSnapshot(#[source] serde_json::Error),
     /// Of a later version, or not a log at all.
     #[error("`{}` is no log that this version reads: {what}", path.display())]
-    Foreign {
+    UnknownFormat {
         path: PathBuf,
         /// What it is.
-        what: ForeignLog,
+        what: FormatMismatch,
     },
     /// An archive that may not be on disk.
     #[error("failed to bring `{}` to disk", path.display())]
@@ -229,7 +229,7 @@ pub enum LogError {
     },
     /// The database is damaged: nothing is appended to it.
     #[error("the log's database is damaged, and nothing is appended to it: {0}")]
-    Damaged(String),
+    Corrupt(String),
     /// Entries that were acknowledged are gone.
     #[error(
         "the log ends at entry {found}, and entry {recorded} was acknowledged: the end of it is gone"
@@ -247,9 +247,9 @@ pub enum LogError {
     #[error(
         "the state that was kept at entry {kept} is not of this log, which ends at entry {found}"
     )]
-    OlderThanState {
+    OlderThanSnapshot {
         /// The state's last entry.
-        kept: u64,
+        snapshot: u64,
         /// Where the log ends.
         found: u64,
     },
@@ -268,10 +268,10 @@ pub enum LogError {
     HeadUnreadable(PathBuf),
     /// A test ends the server between the log and whoever waits for it.
     #[error("the server ends here because a test asked for it")]
-    Rehearsed,
+    Failpoint,
     /// A state could not be kept, or what was kept not be read.
     #[error("failed to keep the state in `{}`, or to read it", path.display())]
-    State {
+    SnapshotFile {
         path: PathBuf,
         #[source]
         err: std::io::Error,
@@ -285,7 +285,7 @@ impl LogError {
             self,
             Self::Truncated { .. }
                 | Self::Replaced(_)
-                | Self::OlderThanState { .. }
+                | Self::OlderThanSnapshot { .. }
                 | Self::HeadUnreadable(_)
         )
     }
@@ -294,7 +294,7 @@ impl LogError {
     pub fn is_damage(&self) -> bool {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match self {
-            Self::Damaged(_) => true,
+            Self::Corrupt(_) => true,
             Self::Sqlite { err, .. } => {
                 matches!(err.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
             }

@@ -12,20 +12,20 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
-use super::base_snapshot::{BaseSnapshot, Unread, state_of};
+use super::base_snapshot::{BaseSnapshot, SnapshotReadError, decode_state};
 use super::head_file::{HeadFile, RecordedHead, recorded_head};
 use super::state_file::StateFile;
 use super::{
-    Anchor, Appended, ForeignLog, Hash, Head, Integrity, Log, LogError, Snapshot, SnapshotWriter,
-    Stored, integrity,
+    Anchor, Appended, FormatMismatch, Hash, Head, Integrity, Log, LogError, Snapshot,
+    SnapshotWriter, Stored, integrity,
 };
 
 /// The version of the tables.
 pub(super) const FORMAT: i64 = 2;
 /// The one before: it has no anchor, and all entries from the first on.
-const WITHOUT_ANCHOR: i64 = 1;
+const FORMAT_WITHOUT_ANCHOR: i64 = 1;
 /// Entries that are deleted in one transaction, some ten milliseconds: a server that appends waits for it.
-const SWEPT_AT_ONCE: u64 = 2048;
+const DELETE_BATCH: u64 = 2048;
 /// `fstl`: so that another program's database is not taken for a log.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
@@ -67,15 +67,15 @@ impl SqliteLog {
         let connection =
             Connection::open_with_flags(path, flags).map_err(failed("open the log"))?;
         let log = Self { path: path.to_owned(), connection, acknowledged: None };
-        log.recognise()?;
+        log.check_format()?;
         Ok(log)
     }
 
     fn prepare(&mut self) -> Result<(), LogError> {
         let what = failed("set up the log");
         if self.has_tables()? {
-            self.recognise()?;
-        } else if let Some(recorded) = self.recorded()?.filter(|it| it.seq > 0) {
+            self.check_format()?;
+        } else if let Some(recorded) = self.recorded_head()?.filter(|it| it.seq > 0) {
             // There was a log: what is here is the rest of one whose WAL is gone, or nothing.
             return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }
@@ -91,7 +91,7 @@ impl SqliteLog {
                 transaction.execute_batch(TABLES)?;
                 transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             }
-            if version <= WITHOUT_ANCHOR {
+            if version <= FORMAT_WITHOUT_ANCHOR {
                 transaction.execute_batch(ANCHOR)?;
                 transaction.pragma_update(None, "user_version", FORMAT)?;
             }
@@ -105,21 +105,21 @@ impl SqliteLog {
         self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the log"))
     }
 
-    fn recognise(&self) -> Result<(), LogError> {
+    fn check_format(&self) -> Result<(), LogError> {
         let read = |name| pragma(&self.connection, name).map_err(failed("read the log"));
         let what = match (read("application_id")?, read("user_version")?) {
-            (APPLICATION_ID, WITHOUT_ANCHOR | FORMAT) => return Ok(()),
-            (APPLICATION_ID, version) => ForeignLog::Format(version),
-            _ if !self.has_tables()? => ForeignLog::Empty,
-            _ => ForeignLog::Database,
+            (APPLICATION_ID, FORMAT_WITHOUT_ANCHOR | FORMAT) => return Ok(()),
+            (APPLICATION_ID, version) => FormatMismatch::Format(version),
+            _ if !self.has_tables()? => FormatMismatch::Empty,
+            _ => FormatMismatch::Database,
         };
-        Err(LogError::Foreign { path: self.path.clone(), what })
+        Err(LogError::UnknownFormat { path: self.path.clone(), what })
     }
 
     /// A log that begins with a state, in a file that is not there yet, for entries that are moved from another.
-    pub(super) fn after(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
+    pub(super) fn create_archive(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
-        let begin = BaseSnapshot::of(begin)?;
+        let begin = BaseSnapshot::encode(begin)?;
         let what = "begin the archive";
         // One file that is whole: nobody appends to it again.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
@@ -128,7 +128,7 @@ impl SqliteLog {
     }
 
     /// Puts entries as they are, all or none.
-    pub(super) fn put(&mut self, entries: &[Stored]) -> Result<(), LogError> {
+    pub(super) fn insert_all(&mut self, entries: &[Stored]) -> Result<(), LogError> {
         let put = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
             {
@@ -173,7 +173,7 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
 }
 
 /// The bytes of a column, whatever somebody made of its type: that they are wrong the hash will show.
-fn bytes_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
         ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => Vec::new(),
@@ -181,8 +181,8 @@ fn bytes_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
 }
 
 /// A hash; one of another length is no hash, and none of ours.
-fn hash_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
-    Ok(Hash(bytes_of(row, column)?.try_into().unwrap_or_default()))
+fn hash_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
+    Ok(Hash(bytes_column(row, column)?.try_into().unwrap_or_default()))
 }
 
 fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
@@ -192,32 +192,32 @@ fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
 /// The last entry after the anchor: what is before it may not be deleted yet.
 fn last(connection: &Connection, anchor: u64) -> rusqlite::Result<Option<(u64, Hash)>> {
     let query = "SELECT seq, hash FROM entries WHERE seq > ?1 ORDER BY seq DESC LIMIT 1";
-    connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_of(row, 1)?))).optional()
+    connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_column(row, 1)?))).optional()
 }
 
-fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
-    if pragma(connection, "user_version")? == WITHOUT_ANCHOR {
+fn read_anchor(connection: &Connection) -> rusqlite::Result<Anchor> {
+    if pragma(connection, "user_version")? == FORMAT_WITHOUT_ANCHOR {
         return Ok(Anchor::genesis());
     }
-    let read = |row: &Row<'_>| Ok(Anchor { seq: row.get(0)?, hash: hash_of(row, 1)? });
+    let read = |row: &Row<'_>| Ok(Anchor { seq: row.get(0)?, hash: hash_column(row, 1)? });
     let found = connection.query_row("SELECT seq, hash FROM anchor", [], read).optional()?;
     Ok(found.unwrap_or_else(Anchor::genesis))
 }
 
-fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
-    let anchor = anchor_of(connection)?;
+fn read_head(connection: &Connection) -> rusqlite::Result<Head> {
+    let anchor = read_anchor(connection)?;
     let (seq, hash) = last(connection, anchor.seq)?.unwrap_or((anchor.seq, anchor.hash));
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
 /// Refuses who is not the writer, or does not know where the log ends.
 fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
-    let now = head_of(transaction).map_err(failed("read the end of the log"))?;
+    let now = read_head(transaction).map_err(failed("read the end of the log"))?;
     if now.epoch != head.epoch {
         return Err(LogError::Fenced { epoch: head.epoch, current: now.epoch });
     }
     if now.seq != head.seq || now.hash != head.hash {
-        return Err(LogError::Moved { expected: head.seq, found: now.seq });
+        return Err(LogError::ConcurrentWrite { expected: head.seq, found: now.seq });
     }
     Ok(())
 }
@@ -225,51 +225,53 @@ fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
         // One look: whoever archives may move the anchor between two.
-        let read = || head_of(&*self.connection.unchecked_transaction()?);
+        let read = || read_head(&*self.connection.unchecked_transaction()?);
         read().map_err(failed("read the end of the log"))
     }
 
     fn anchor(&self) -> Result<Anchor, LogError> {
-        anchor_of(&self.connection).map_err(failed("read the beginning of the log"))
+        read_anchor(&self.connection).map_err(failed("read the beginning of the log"))
     }
 
-    fn beginning(&self) -> Result<FleetState, LogError> {
+    fn base_state(&self) -> Result<FleetState, LogError> {
         // One look, as in `head`.
         let read = || {
             let look = self.connection.unchecked_transaction()?;
-            let anchor = anchor_of(&look)?;
-            let pair = |row: &Row<'_>| Ok((bytes_of(row, 0)?, hash_of(row, 1)?));
+            let anchor = read_anchor(&look)?;
+            let pair = |row: &Row<'_>| Ok((bytes_column(row, 0)?, hash_column(row, 1)?));
             let kept = (anchor.seq > 0)
                 .then(|| look.query_row("SELECT state, digest FROM anchor", [], pair));
             Ok((anchor, kept.transpose()?))
         };
         let (anchor, kept) = read().map_err(failed("read the beginning of the log"))?;
         let Some((bytes, digest)) = kept else { return Ok(FleetState::default()) };
-        state_of(&bytes, digest).map_err(|unread| match unread {
-            Unread::Damaged => LogError::Beheaded(anchor.seq),
-            Unread::Newer => LogError::Foreign { path: self.path.clone(), what: ForeignLog::State },
+        decode_state(&bytes, digest).map_err(|unread| match unread {
+            SnapshotReadError::Damaged => LogError::MissingBaseSnapshot(anchor.seq),
+            SnapshotReadError::Newer => {
+                LogError::UnknownFormat { path: self.path.clone(), what: FormatMismatch::State }
+            }
         })
     }
 
-    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
+    fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError> {
         let what = "forget what is in an archive";
-        let beginning = BaseSnapshot::of(begin)?;
+        let beginning = BaseSnapshot::encode(begin)?;
         let immediate = TransactionBehavior::Immediate;
         let transaction =
             self.connection.transaction_with_behavior(immediate).map_err(failed(what))?;
         let through = begin.state.seq;
         let query = "SELECT hash FROM entries WHERE seq = ?1";
-        let found = transaction.query_row(query, [through], |row| hash_of(row, 0)).optional();
-        let is_old = anchor_of(&transaction).map_err(failed(what))?.seq >= through;
+        let found = transaction.query_row(query, [through], |row| hash_column(row, 0)).optional();
+        let is_old = read_anchor(&transaction).map_err(failed(what))?.seq >= through;
         if is_old || found.map_err(failed(what))? != Some(begin.hash) {
-            return Err(LogError::NotOurs(through));
+            return Err(LogError::WrongLog(through));
         }
         beginning.put(&transaction).map_err(failed(what))?;
         transaction.commit().map_err(failed(what))?;
-        self.sweep()
+        self.delete_truncated()
     }
 
-    fn sweep(&mut self) -> Result<(), LogError> {
+    fn delete_truncated(&mut self) -> Result<(), LogError> {
         let what = "delete what is in an archive";
         let through = self.anchor()?.seq;
         let first = "SELECT min(seq) FROM entries WHERE seq <= ?1";
@@ -279,7 +281,7 @@ impl Log for SqliteLog {
             let first = self.connection.query_row(first, [through], |row| row.get(0));
             let first: Option<u64> = first.map_err(failed(what))?;
             let Some(first) = first else { return Ok(()) };
-            let some = params![first + SWEPT_AT_ONCE, through];
+            let some = params![first + DELETE_BATCH, through];
             self.connection.execute(delete, some).map_err(failed(what))?;
             // SQLite gives its lock to whoever asks at the right moment: half of all moments are the server's.
             thread::sleep(start.elapsed());
@@ -306,7 +308,7 @@ impl Log for SqliteLog {
                     return Err(LogError::Gap { seq: entry.seq, after: end.seq });
                 }
                 let bytes =
-                    entry.encode().map_err(|err| LogError::Unwritable { seq: entry.seq, err })?;
+                    entry.encode().map_err(|err| LogError::EncodeEntry { seq: entry.seq, err })?;
                 end.hash = end.hash.then(entry.seq, &bytes);
                 end.seq = entry.seq;
                 entry_bytes.push(bytes.len());
@@ -317,11 +319,11 @@ impl Log for SqliteLog {
         Ok(Appended { head: end, entry_bytes })
     }
 
-    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
+    fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
         let read = || -> rusqlite::Result<Vec<Stored>> {
             // In one look at the file with the entries: it may be moved between two.
             let anchor = match pragma(&self.connection, "user_version")? {
-                WITHOUT_ANCHOR => "0",
+                FORMAT_WITHOUT_ANCHOR => "0",
                 _ => "(SELECT coalesce(max(seq), 0) FROM anchor)",
             };
             let query = format!(
@@ -330,31 +332,35 @@ impl Log for SqliteLog {
             let mut select = self.connection.prepare_cached(&query)?;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let rows = select.query_map(params![seq, most], |row| {
-                Ok(Stored { seq: row.get(0)?, bytes: bytes_of(row, 1)?, hash: hash_of(row, 2)? })
+                Ok(Stored {
+                    seq: row.get(0)?,
+                    bytes: bytes_column(row, 1)?,
+                    hash: hash_column(row, 2)?,
+                })
             })?;
             rows.collect()
         };
         read().map_err(failed("read the log"))
     }
 
-    fn keeper(&self) -> Box<dyn SnapshotWriter + Send> {
+    fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send> {
         Box::new(StateFile::beside(&self.path))
     }
 
-    fn newest(&self) -> Result<Option<Snapshot>, LogError> {
-        StateFile::beside(&self.path).newest()
+    fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
+        StateFile::beside(&self.path).latest_snapshot()
     }
 
-    fn recorded(&self) -> Result<Option<RecordedHead>, LogError> {
+    fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError> {
         recorded_head(&self.path)
     }
 
-    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+    fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let file = match &mut self.acknowledged {
             Some(file) => file,
             none => none.insert(HeadFile::open(&self.path, head)?),
         };
-        file.record(head)
+        file.record_head(head)
     }
 
     fn check_integrity(&self) -> Result<Integrity, LogError> {

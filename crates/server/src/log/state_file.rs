@@ -13,7 +13,7 @@ use super::{Hash, LogError, Snapshot, SnapshotWriter};
 /// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
 /// What the file begins with: what it is, and the version of its form.
-const FORM: &[u8] = b"farrier state 3 ";
+const HEADER: &[u8] = b"farrier state 3 ";
 /// A digest and its line break, as text.
 const DIGEST_BYTES: usize = 65;
 
@@ -28,12 +28,12 @@ pub(super) struct StateFile {
 }
 
 /// Hashes what goes through it.
-struct Hashed<W> {
+struct HashingWriter<W> {
     to: W,
     hasher: Sha256,
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
         self.hasher.update(&bytes[..written]);
@@ -55,7 +55,7 @@ impl StateFile {
         Self { newest: named(".state"), before: named(".state.before"), part: named(".state.part") }
     }
 
-    pub(super) fn newest(&self) -> Result<Option<Snapshot>, LogError> {
+    pub(super) fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
         for path in [&self.newest, &self.before] {
             match fs::read(path) {
                 Ok(bytes) => match parsed(&bytes) {
@@ -65,7 +65,7 @@ impl StateFile {
                     }
                 },
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-                Err(err) => return Err(LogError::State { path: path.clone(), err }),
+                Err(err) => return Err(LogError::SnapshotFile { path: path.clone(), err }),
             }
         }
         Ok(None)
@@ -76,7 +76,7 @@ impl StateFile {
         for path in [&self.newest, &self.before] {
             match fs::remove_file(path) {
                 Err(err) if err.kind() != io::ErrorKind::NotFound => {
-                    return Err(LogError::State { path: path.clone(), err });
+                    return Err(LogError::SnapshotFile { path: path.clone(), err });
                 }
                 _ => {}
             }
@@ -88,13 +88,14 @@ impl StateFile {
     fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
-        let hashed = Hashed { to: &file, hasher: Sha256::new() };
+        let hashed = HashingWriter { to: &file, hasher: Sha256::new() };
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, hashed);
-        out.write_all(FORM)?;
+        out.write_all(HEADER)?;
         writeln!(out, "{}", snapshot.hash)?;
         serde_json::to_writer(&mut out, &snapshot.state)?;
         out.write_all(b"\n")?;
-        let Hashed { mut to, hasher } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let HashingWriter { mut to, hasher } =
+            out.into_inner().map_err(io::IntoInnerError::into_error)?;
         writeln!(to, "{}", Hash(hasher.finalize().into()))?;
         file.sync_all()?;
         match fs::rename(&self.newest, &self.before) {
@@ -107,18 +108,19 @@ impl StateFile {
 }
 
 impl SnapshotWriter for StateFile {
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
-        self.write(snapshot).map_err(|err| LogError::State { path: self.newest.clone(), err })
+    fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        self.write(snapshot)
+            .map_err(|err| LogError::SnapshotFile { path: self.newest.clone(), err })
     }
 }
 
 /// What was written, where it is whole.
 fn parsed(bytes: &[u8]) -> Option<Snapshot> {
-    let (said, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
-    if format!("{}\n", Hash::of(said)).as_bytes() != digest {
+    let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
+    if format!("{}\n", Hash::digest(content)).as_bytes() != digest {
         return None;
     }
-    let (hash, state) = said.strip_prefix(FORM)?.split_at_checked(DIGEST_BYTES)?;
+    let (hash, state) = content.strip_prefix(HEADER)?.split_at_checked(DIGEST_BYTES)?;
     let hash = Hash::parse(hash.strip_suffix(b"\n")?)?;
     Some(Snapshot { state: serde_json::from_slice(state).ok()?, hash })
 }

@@ -3,7 +3,7 @@
 use super::{Anchor, Hash, Head, Log, LogError, RecordedHead, Snapshot, Stored};
 
 /// Entries read at once.
-const PAGE: usize = 4096;
+const PAGE_ENTRIES: usize = 4096;
 
 /// The first thing that is wrong with a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum IntegrityError {
     Changed(u64),
     /// Two files have the same entries.
     #[error("entry {0} is in two of the files")]
-    Twice(u64),
+    Duplicate(u64),
     /// An entry does not read.
     #[error("entry {seq} does not read: {why}")]
     Unreadable { seq: u64, why: String },
@@ -36,11 +36,11 @@ pub enum IntegrityError {
     Snapshot(u64),
 }
 
-/// Reads everything that is here; the head, or the first flaw. A server may append meanwhile, and what is old be moved to an archive.
+/// Reads everything that is here; the head, or the first error. A server may append meanwhile, and what is old be moved to an archive.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, IntegrityError>, LogError> {
     // Before the log is read: it may only grow meanwhile.
-    let recorded = log.recorded()?;
-    let snapshot = log.newest()?;
+    let recorded = log.recorded_head()?;
+    let snapshot = log.latest_snapshot()?;
     verify_against(log, recorded, snapshot)
 }
 
@@ -55,7 +55,7 @@ fn verify_against(
     snapshot: Option<Snapshot>,
 ) -> Result<Result<Head, IntegrityError>, LogError> {
     let Anchor { mut seq, mut hash } = log.anchor()?;
-    let disowned = |seq: u64, hash: Hash| {
+    let check_head = |seq: u64, hash: Hash| {
         let by_state = snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash);
         let by_head = recorded.is_some_and(|it| it.seq == seq && it.hash != hash);
         match (by_head, by_state) {
@@ -64,13 +64,13 @@ fn verify_against(
             _ => None,
         }
     };
-    if let Some(flaw) = disowned(seq, hash) {
-        return Ok(Err(flaw));
+    if let Some(error) = check_head(seq, hash) {
+        return Ok(Err(error));
     }
     // Where the log was read to when it turned out to be longer.
     let mut ended = None;
     let head = loop {
-        let page = log.read(seq, PAGE)?;
+        let page = log.read(seq, PAGE_ENTRIES)?;
         if page.first().is_none_or(|it| it.seq != seq + 1) {
             let begin = log.anchor()?;
             if begin.seq > seq {
@@ -87,12 +87,12 @@ fn verify_against(
             ended = Some(seq);
         }
         for stored in page {
-            if let Some(flaw) = flaw_of(&stored, seq, hash) {
-                return Ok(Err(flaw));
+            if let Some(error) = check_entry(&stored, seq, hash) {
+                return Ok(Err(error));
             }
             (seq, hash) = (stored.seq, stored.hash);
-            if let Some(flaw) = disowned(seq, hash) {
-                return Ok(Err(flaw));
+            if let Some(error) = check_head(seq, hash) {
+                return Ok(Err(error));
             }
         }
     };
@@ -111,7 +111,7 @@ fn verify_against(
 }
 
 /// What is wrong with an entry that should follow on one with this place and hash.
-fn flaw_of(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
+fn check_entry(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError> {
     let seq = stored.seq;
     if seq != after + 1 {
         return Some(IntegrityError::Missing(after + 1));

@@ -1,7 +1,7 @@
 //! The body of an answer. It keeps the place of its request until it was sent, so that what a client asks for and does not read is bounded too.
 //!
 //! A connection takes a whole piece however little its client allows, so pieces are small. Over HTTP/2 a body is not asked for more while its client
-//! allows nothing: another task looks whether anything was taken, and drops what is left after [`READ_WAIT`].
+//! allows nothing: another task looks whether anything was taken, and drops what is left after [`READ_TIMEOUT`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::limits::{READ_WAIT, StreamPlace};
+use super::limits::{READ_TIMEOUT, StreamSlot};
 use crate::serve::ActiveRequest;
 
 /// What a connection is given at once. It is what a client that allows one byte can have the server keep of an answer that has no place any more.
@@ -30,25 +30,25 @@ pub(super) enum Content {
 #[derive(Debug, Clone)]
 pub(super) struct Hold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
-    _stream: Option<Arc<StreamPlace>>,
-    _present: Arc<ActiveRequest>,
+    _stream: Option<Arc<StreamSlot>>,
+    _active: Arc<ActiveRequest>,
 }
 
 impl Hold {
-    pub(super) fn new(place: OwnedSemaphorePermit, present: ActiveRequest) -> Self {
-        Self { _answer: Some(Arc::new(place)), _stream: None, _present: Arc::new(present) }
+    pub(super) fn new(slot: OwnedSemaphorePermit, active: ActiveRequest) -> Self {
+        Self { _answer: Some(Arc::new(slot)), _stream: None, _active: Arc::new(active) }
     }
 
     /// With a place among the streams in place of that among the answers.
-    pub(super) fn of_stream(self, place: Arc<StreamPlace>) -> Self {
-        Self { _answer: None, _stream: Some(place), ..self }
+    pub(super) fn with_stream_slot(self, slot: Arc<StreamSlot>) -> Self {
+        Self { _answer: None, _stream: Some(slot), ..self }
     }
 }
 
-/// The client took nothing for [`READ_WAIT`].
+/// The client took nothing for [`READ_TIMEOUT`].
 #[derive(Debug, thiserror::Error)]
-#[error("nothing of the answer was taken for {} s", READ_WAIT.as_secs())]
-pub(super) struct AnswerNotTaken;
+#[error("nothing of the answer was taken for {} s", READ_TIMEOUT.as_secs())]
+pub(super) struct ClientNotReading;
 
 #[derive(Debug)]
 enum State {
@@ -63,7 +63,7 @@ struct Unsent {
     /// What is left of a piece that its writer sent.
     left: Bytes,
     /// When something was taken last, or there was nothing to take.
-    taken: Instant,
+    last_read: Instant,
     _hold: Option<Hold>,
 }
 
@@ -84,7 +84,7 @@ impl Unsent {
         if left.is_empty() {
             return Poll::Ready(None);
         }
-        self.taken = Instant::now();
+        self.last_read = Instant::now();
         Poll::Ready(Some(left.split_to(left.len().min(PIECE_BYTES))))
     }
 
@@ -110,30 +110,30 @@ impl AnswerBody {
     /// One without a hold is nobody's, and small: it is not watched.
     pub(super) fn new(content: Content, hold: Option<Hold>) -> Self {
         let is_watched = hold.is_some();
-        let unsent = Unsent { content, left: Bytes::new(), taken: Instant::now(), _hold: hold };
+        let unsent = Unsent { content, left: Bytes::new(), last_read: Instant::now(), _hold: hold };
         let state = Arc::new(Mutex::new(State::Unsent(unsent)));
         let watched = is_watched.then(|| Arc::clone(&state));
-        let watch = watched.map(|it| tokio::spawn(drop_untaken(it)).abort_handle());
+        let watch = watched.map(|it| tokio::spawn(drop_when_stalled(it)).abort_handle());
         Self { state, watch }
     }
 }
 
 /// Drops what is left of a body of which nothing is taken.
-async fn drop_untaken(state: Arc<Mutex<State>>) {
+async fn drop_when_stalled(state: Arc<Mutex<State>>) {
     loop {
-        let Some(taken) = taken_or_dropped(&mut locked(&state)) else { return };
-        tokio::time::sleep_until(taken + READ_WAIT).await;
+        let Some(taken) = check_stalled(&mut locked(&state)) else { return };
+        tokio::time::sleep_until(taken + READ_TIMEOUT).await;
     }
 }
 
 /// When something was taken last; none where nothing is left.
-fn taken_or_dropped(state: &mut State) -> Option<Instant> {
+fn check_stalled(state: &mut State) -> Option<Instant> {
     let State::Unsent(unsent) = state else { return None };
     if unsent.waits_for_writer() {
-        unsent.taken = Instant::now();
+        unsent.last_read = Instant::now();
     }
-    let taken = unsent.taken;
-    if taken.elapsed() >= READ_WAIT {
+    let taken = unsent.last_read;
+    if taken.elapsed() >= READ_TIMEOUT {
         *state = State::Dropped;
         return None;
     }
@@ -146,17 +146,17 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = AnswerNotTaken;
+    type Error = ClientNotReading;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, AnswerNotTaken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientNotReading>>> {
         let mut state = locked(&self.state);
         let piece = match &mut *state {
             State::Unsent(unsent) => ready!(unsent.poll_piece(context)),
             State::Sent => None,
-            State::Dropped => return Poll::Ready(Some(Err(AnswerNotTaken))),
+            State::Dropped => return Poll::Ready(Some(Err(ClientNotReading))),
         };
         if piece.is_none() {
             *state = State::Sent;
@@ -201,9 +201,9 @@ mod tests {
     use super::*;
     use crate::serve::ConnectionActivity;
 
-    fn hold(places: &Arc<Semaphore>) -> Hold {
-        let place = Arc::clone(places).try_acquire_owned().unwrap();
-        Hold::new(place, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
+    fn hold(slots: &Arc<Semaphore>) -> Hold {
+        let slot = Arc::clone(slots).try_acquire_owned().unwrap();
+        Hold::new(slot, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
     }
 
     fn text(bytes: usize) -> Bytes {
@@ -212,29 +212,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_has_its_place_until_it_is_dropped_or_nothing_is_taken_for_long() {
-        let places = Arc::new(Semaphore::new(1));
+        let slots = Arc::new(Semaphore::new(1));
         let content = text(PIECE_BYTES * 2 + 1);
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&places)));
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
             // As slow as may be.
-            tokio::time::sleep(READ_WAIT.mul_f64(0.9)).await;
-            assert_eq!(places.available_permits(), 0);
+            tokio::time::sleep(READ_TIMEOUT.mul_f64(0.9)).await;
+            assert_eq!(slots.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert!(piece.len() <= PIECE_BYTES);
             sent.extend(piece);
         }
         assert_eq!(sent, content);
-        assert_eq!(places.available_permits(), 0, "the last piece may not be on its way yet");
+        assert_eq!(slots.available_permits(), 0, "the last piece may not be on its way yet");
         drop(body);
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(slots.available_permits(), 1);
         assert!(content.is_unique());
 
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&places)));
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
         body.frame().await.unwrap().unwrap();
-        tokio::time::sleep(READ_WAIT + Duration::from_millis(1)).await;
-        assert_eq!(places.available_permits(), 1);
+        tokio::time::sleep(READ_TIMEOUT + Duration::from_millis(1)).await;
+        assert_eq!(slots.available_permits(), 1);
         assert!(content.is_unique(), "nothing of it is in memory");
         assert!(!body.is_end_stream());
         assert!(body.frame().await.unwrap().is_err());
@@ -242,40 +242,40 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_waits_for_its_writer_for_ever_and_for_its_reader_for_so_long() {
-        let places = Arc::new(Semaphore::new(1));
+        let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
-        tokio::time::sleep(READ_WAIT * 10).await;
+        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
+        tokio::time::sleep(READ_TIMEOUT * 10).await;
         out.send(text(1)).await.unwrap();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), text(1));
         out.send(text(PIECE_BYTES + 1)).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        assert_eq!(places.available_permits(), 0);
-        tokio::time::sleep(READ_WAIT * 2).await;
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(slots.available_permits(), 0);
+        tokio::time::sleep(READ_TIMEOUT * 2).await;
+        assert_eq!(slots.available_permits(), 1);
         assert!(out.is_closed(), "the writer hears of it");
         assert!(body.frame().await.unwrap().is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_writer_left_behind_keeps_its_place_while_it_is_read() {
-        let places = Arc::new(Semaphore::new(1));
+        let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
+        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();
         drop(out);
-        tokio::time::sleep(READ_WAIT / 2).await;
-        assert_eq!(places.available_permits(), 0);
+        tokio::time::sleep(READ_TIMEOUT / 2).await;
+        assert_eq!(slots.available_permits(), 0);
         assert!(body.frame().await.unwrap().is_ok());
         assert!(body.frame().await.is_none());
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(slots.available_permits(), 1);
         assert!(body.is_end_stream());
         // Nor is what nobody takes kept because nobody writes.
         let (out, pieces) = mpsc::channel(2);
-        let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
+        let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();
         drop(out);
-        tokio::time::sleep(READ_WAIT * 2).await;
-        assert_eq!(places.available_permits(), 1);
+        tokio::time::sleep(READ_TIMEOUT * 2).await;
+        assert_eq!(slots.available_permits(), 1);
     }
 }

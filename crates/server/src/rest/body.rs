@@ -14,7 +14,7 @@ use super::failure::Failure;
 /// How much of a body is read after the answer was given.
 const DRAIN_BYTES_MAX: usize = 8 << 20;
 /// And for how long.
-const DRAIN_WAIT: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads what is left of a body and throws it away. Over HTTP/2 a body that is dropped resets the stream, and clients that still send lose the
 /// answer with it.
@@ -28,17 +28,17 @@ pub(super) async fn drain(mut body: Incoming) {
             left = rest;
         }
     };
-    let _ = tokio::time::timeout(DRAIN_WAIT, drained).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
 }
 
 /// Reads a body: fields have their names, each once, and no others.
-pub(super) fn body_of<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
-    let wrong = |err| Failure::wrong(format!("the body: {err}"));
+pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
+    let wrong = |err| Failure::bad_request(format!("the body: {err}"));
     let given = strict_json::parse(bytes).map_err(wrong)?;
     let read: T = T::deserialize(&given).map_err(wrong)?;
     let meant = serde_json::to_value(&read).map_err(wrong)?;
     if !has_fields(&given, &meant) {
-        return Err(Failure::wrong("the body: a list stands where fields have names"));
+        return Err(Failure::bad_request("the body: a list stands where fields have names"));
     }
     Ok(read)
 }

@@ -10,18 +10,18 @@ use crate::access::{TokenDigest, User};
 /// A person with a token that holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    pub(super) person: User,
+    pub(super) user: User,
     /// To look again, while something long is answered, whether it still holds.
     pub(super) digest: TokenDigest,
 }
 
 impl Caller {
     pub(super) fn actor(&self) -> Actor {
-        Actor::User(self.person.name.clone())
+        Actor::User(self.user.name.clone())
     }
 
     pub(super) fn scope(&self) -> &Domain {
-        &self.person.scope
+        &self.user.scope
     }
 
     pub(super) fn is_fleet_wide(&self) -> bool {
@@ -30,11 +30,11 @@ impl Caller {
 
     /// Whether they see who may speak.
     pub(super) fn sees_access(&self) -> bool {
-        self.is_fleet_wide() && self.person.role == Role::Admin
+        self.is_fleet_wide() && self.user.role == Role::Admin
     }
 
-    pub(super) fn sees(&self, place: &Location) -> bool {
-        is_within(place, self.scope())
+    pub(super) fn sees(&self, location: &Location) -> bool {
+        is_within(location, self.scope())
     }
 
     /// Whether a whole pool is theirs.
@@ -43,16 +43,16 @@ impl Caller {
     }
 
     /// Whether their role is enough.
-    pub(super) fn check(&self, deed: Permission) -> Result<(), Failure> {
-        if self.person.role.may(deed) {
+    pub(super) fn check(&self, permission: Permission) -> Result<(), Failure> {
+        if self.user.role.may(permission) {
             return Ok(());
         }
         let needed: Vec<&str> =
-            Role::ALL.into_iter().filter(|it| it.may(deed)).map(Role::as_str).collect();
+            Role::ALL.into_iter().filter(|it| it.may(permission)).map(Role::as_str).collect();
         let needed = needed.join(" or ");
         Err(Failure::forbidden(format!(
             "a role of {needed} is needed; yours is {}",
-            self.person.role
+            self.user.role
         )))
     }
 

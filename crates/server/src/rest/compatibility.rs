@@ -13,8 +13,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::failure::Failure;
 use super::nodes::count;
 
-/// Judgements that are remembered, about a kilobyte each. When there are more, all are forgotten.
-const REMEMBERED_MAX: usize = 20_000;
+/// VerdictCache that are remembered, about a kilobyte each. When there are more, all are forgotten.
+const CACHED_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Combination {
@@ -25,7 +25,7 @@ struct Combination {
 
 /// The verdict on one combination.
 #[derive(Debug)]
-pub(super) struct Judgement {
+pub(super) struct CombinationVerdict {
     pub(super) sku: String,
     pub(super) verdict: Verdict,
     /// Only what is worse than `ok`.
@@ -33,19 +33,19 @@ pub(super) struct Judgement {
     pub(super) exposure: Exposure,
 }
 
-/// The judgements of one day.
+/// The verdicts of one day.
 #[derive(Debug, Default)]
-pub(super) struct Judgements {
+pub(super) struct VerdictCache {
     on: Option<Date>,
     /// `None`: the facts do not know the GPU, the driver or the framework.
-    known: HashMap<Combination, Option<Arc<Judgement>>>,
+    known: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
 }
 
-/// The judgements, for one request at a time.
-pub(super) type SharedJudgements = Arc<Mutex<Judgements>>;
+/// The verdicts, for one request at a time.
+pub(super) type SharedVerdictCache = Arc<Mutex<VerdictCache>>;
 
 /// Runs work that takes the processor for long on a thread of its own, for the request whose turn it is.
-pub(super) async fn off_runtime<S: Send + 'static, T: Send + 'static>(
+pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
     mut turn: OwnedMutexGuard<S>,
     work: impl FnOnce(&mut S) -> T + Send + 'static,
 ) -> Result<(OwnedMutexGuard<S>, T), Failure> {
@@ -54,10 +54,10 @@ pub(super) async fn off_runtime<S: Send + 'static, T: Send + 'static>(
         let done = work(&mut turn);
         (turn, done)
     });
-    done.await.map_err(|_| Failure::unwell())
+    done.await.map_err(|_| Failure::internal_error())
 }
 
-impl Judgements {
+impl VerdictCache {
     /// Combinations that were judged.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
@@ -65,14 +65,14 @@ impl Judgements {
     }
 
     /// The verdict for a day; `None` where the facts do not know the names.
-    pub(super) fn judge(
+    pub(super) fn get(
         &mut self,
         facts: &FactSet,
         on: Date,
         (gpu, driver): (&str, &str),
         framework: Option<&str>,
-    ) -> Option<Arc<Judgement>> {
-        if self.on != Some(on) || self.known.len() >= REMEMBERED_MAX {
+    ) -> Option<Arc<CombinationVerdict>> {
+        if self.on != Some(on) || self.known.len() >= CACHED_MAX {
             self.known.clear();
             self.on = Some(on);
         }
@@ -84,19 +84,19 @@ impl Judgements {
         if let Some(known) = self.known.get(&combination) {
             return known.clone();
         }
-        let judgement = judgement(facts, on, &combination).map(Arc::new);
-        self.known.insert(combination, judgement.clone());
-        judgement
+        let verdict = evaluate(facts, on, &combination).map(Arc::new);
+        self.known.insert(combination, verdict.clone());
+        verdict
     }
 }
 
-fn judgement(facts: &FactSet, on: Date, asked: &Combination) -> Option<Judgement> {
+fn evaluate(facts: &FactSet, on: Date, asked: &Combination) -> Option<CombinationVerdict> {
     let Combination { gpu, driver, framework } = asked.clone();
     let request = Request { gpu, driver, framework, ..Request::default() };
     let report = check(facts, &Query::read(facts, &request, on).ok()?);
     let exposure = exposure(&report);
     let reasons = report.reasons.into_iter().filter(|it| it.verdict > Verdict::Ok);
-    Some(Judgement {
+    Some(CombinationVerdict {
         sku: report.subject.gpu,
         verdict: report.verdict,
         reasons: reasons.map(|it| it.text).collect(),
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn a_combination_is_judged_once_a_day() {
-        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+        let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let mut judge = |on| {
             let asked = ("NVIDIA H200", "580.95.05");
-            judgements.judge(facts, on, asked, None).expect("the facts know both")
+            verdicts.get(facts, on, asked, None).expect("the facts know both")
         };
         let day = jiff::civil::date(2026, 11, 15);
         let first = judge(day);
@@ -157,7 +157,7 @@ mod tests {
                     released.recv_timeout(PATIENCE).unwrap();
                     order.push(1);
                 };
-                off_runtime(shared.lock_owned().await, work).await.unwrap();
+                run_blocking(shared.lock_owned().await, work).await.unwrap();
             }
         });
         has_begun.recv().await.unwrap();
@@ -165,7 +165,7 @@ mod tests {
             let shared = Arc::clone(&shared);
             async move {
                 let turn = shared.lock_owned().await;
-                off_runtime(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
+                run_blocking(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
             }
         });
         // A caller that does not wait any longer does not let the second in.

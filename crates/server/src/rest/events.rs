@@ -5,7 +5,7 @@ use farrier_fleet::fleet::{Entry, NodeId};
 use farrier_wire::rest::{EventPage, EventRow};
 
 use super::caller::Caller;
-use super::failure::{Failure, unwell};
+use super::failure::{Failure, internal_error};
 use super::query::Params;
 use super::reply::{Reply, json_bytes};
 use super::{AppState, Call, redact};
@@ -15,10 +15,10 @@ const PAGE: usize = 100;
 const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Entries read at once.
 const STEP: u64 = 1000;
-/// Reads for one page: of large entries each brings [`crate::follow::READ_BYTES_MAX`] bytes.
+/// Reads for one page: of large entries each brings [`crate::log_tail::READ_BYTES_MAX`] bytes.
 const READS_MAX: usize = 64;
 /// Entries that are looked through for one page. A page may be short; it says where to go on.
-const LOOKED_MAX: u64 = 20_000;
+const SCANNED_MAX: u64 = 20_000;
 
 /// What of the log is meant.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(super) struct Filter {
 pub(super) const EVENT_KINDS: &[&str] = &KINDS;
 
 impl Filter {
-    pub(super) fn of(query: &Params) -> Result<Self, Failure> {
+    pub(super) fn from_query(query: &Params) -> Result<Self, Failure> {
         Ok(Self {
             node: query.parsed("node")?,
             kind: query.text("kind").map(str::to_owned),
@@ -43,17 +43,17 @@ impl Filter {
     /// What of these is meant and seen, as rows.
     pub(super) async fn rows(
         &self,
-        site: &AppState,
+        app: &AppState,
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
         // Nothing is looked up for what is not meant.
-        entries.retain(|it| self.takes(it));
-        let seen = redact::cut(&site.brain, caller, entries).await?;
+        entries.retain(|it| self.matches(it));
+        let seen = redact::visible_entries(&app.controller, caller, entries).await?;
         seen.iter().map(row).collect()
     }
 
-    fn takes(&self, entry: &Entry) -> bool {
+    fn matches(&self, entry: &Entry) -> bool {
         self.kind.as_ref().is_none_or(|it| entry.event.kind() == it)
             && self.node.as_ref().is_none_or(|it| entry.event.subject() == Some(it))
             && self.by.as_ref().is_none_or(|it| entry.by.to_string() == *it)
@@ -69,7 +69,7 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
         kind: entry.event.kind().to_owned(),
         node: entry.event.subject().cloned(),
         text: entry.event.describe(),
-        event: serde_json::to_value(&entry.event).map_err(|err| unwell(&err))?,
+        event: serde_json::to_value(&entry.event).map_err(|err| internal_error(&err))?,
     })
 }
 
@@ -77,10 +77,10 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (after, before) = (call.query.number("after"), call.query.number("before"));
     if after.is_some() && before.is_some() {
-        return Err(Failure::wrong("`after` and `before` go two ways"));
+        return Err(Failure::bad_request("`after` and `before` go two ways"));
     }
-    let (begin, end) = (call.site.tail.begin().await, call.site.tail.end());
-    let begin = begin.map_err(|err| unwell(&err))?;
+    let (begin, end) = (call.app.tail.begin().await, call.app.tail.end());
+    let begin = begin.map_err(|err| internal_error(&err))?;
     let page = if let Some(after) = after {
         forward(&call, after.max(begin - 1), (begin, end)).await?
     } else {
@@ -130,18 +130,18 @@ impl Page {
 }
 
 async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<EventPage, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = Filter::from_query(&call.query)?;
     let mut page = Page::new(call);
     let mut at = after;
-    let stop = after.saturating_add(LOOKED_MAX).min(end);
+    let stop = after.saturating_add(SCANNED_MAX).min(end);
     while at < stop && page.goes_on() {
         let to = (at + STEP).min(stop);
-        let read = call.site.tail.read(at, most(to - at)).await;
-        let mut entries = read.map_err(|err| unwell(&err))?;
+        let read = call.app.tail.read(at, most(to - at)).await;
+        let mut entries = read.map_err(|err| internal_error(&err))?;
         // What was archived a moment ago is not made up for by what comes later.
         entries.retain(|it| it.seq <= to);
         at = entries.last().map_or(to, |it| it.seq);
-        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        let rows = filter.rows(&call.app, call.caller()?, entries).await?;
         at = page.take(rows).unwrap_or(at);
     }
     Ok(EventPage { events: page.events, next: (at < end).then_some(at), begin, end })
@@ -152,19 +152,19 @@ async fn backward(
     before: u64,
     (begin, end): (u64, u64),
 ) -> Result<EventPage, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = Filter::from_query(&call.query)?;
     let mut page = Page::new(call);
     let mut at = before;
-    let stop = before.saturating_sub(LOOKED_MAX).max(begin);
+    let stop = before.saturating_sub(SCANNED_MAX).max(begin);
     while at > stop && page.goes_on() {
         // The first steps are small: mostly somebody wants to see the last few.
         let back =
             if at == before { (page.limit as u64).saturating_mul(2).min(STEP) } else { STEP };
         let from = at.saturating_sub(back).max(stop);
-        let read = call.site.tail.read_back(at, most(at - from)).await;
-        let entries = read.map_err(|err| unwell(&err))?;
+        let read = call.app.tail.read_back(at, most(at - from)).await;
+        let entries = read.map_err(|err| internal_error(&err))?;
         at = entries.last().map_or(from, |it| it.seq);
-        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        let rows = filter.rows(&call.app, call.caller()?, entries).await?;
         at = page.take(rows).unwrap_or(at);
     }
     Ok(EventPage { events: page.events, next: (at > begin).then_some(at), begin, end })

@@ -31,7 +31,7 @@ impl Extent {
         Self { scope: caller.scope().clone(), counts: BTreeMap::new() }
     }
 
-    pub(super) async fn count(brain: &Controller, caller: &Caller) -> Result<Self, Failure> {
+    pub(super) async fn count(controller: &Controller, caller: &Caller) -> Result<Self, Failure> {
         let mut extent = Self::uncounted(caller);
         if caller.is_fleet_wide() {
             return Ok(extent);
@@ -41,8 +41,8 @@ impl Extent {
             let is_out = !phase.in_service() && phase != NodePhase::Joining;
             found.extend(node.location.domains().into_iter().map(|domain| (domain, is_out)));
         });
-        let mut strides = pagination::Batches::new(brain, caller, visit);
-        while let Some(found) = strides.next(usize::MAX).await? {
+        let mut batches = pagination::Batches::new(controller, caller, visit);
+        while let Some(found) = batches.next(usize::MAX).await? {
             for (domain, is_out) in found {
                 let count = extent.counts.entry(domain).or_default();
                 count.members += 1;

@@ -57,10 +57,10 @@ impl Failure {
     }
 
     /// Wrong, expired and revoked tokens are told alike, so that nobody learns which exist.
-    pub(super) fn unknown_caller() -> Self {
+    pub(super) fn unauthenticated() -> Self {
         Self::new(
             401,
-            "unknown-caller",
+            "unauthenticated",
             "nobody is known by that token",
             "the token is missing, wrong, expired or revoked",
             "send `Authorization: Bearer TOKEN`; `farrier server user add` makes a token",
@@ -78,20 +78,20 @@ impl Failure {
         Self::new(404, "not-found", "there is no such thing", detail, hint)
     }
 
-    pub(super) fn no_node(node: &str) -> Self {
+    pub(super) fn node_not_found(node: &str) -> Self {
         let detail = format!("`{node}` is not a node of the fleet, or is not in your scope");
         Self::not_found(detail, HintCode::ListNodes)
     }
 
-    pub(super) fn wrong_method(allowed: &str) -> Self {
+    pub(super) fn method_not_allowed(allowed: &str) -> Self {
         let detail = format!("this path takes {allowed}");
-        Self::new(405, "wrong-method", "the method is not taken here", detail, OPENAPI)
+        Self::new(405, "method-not-allowed", "the method is not taken here", detail, OPENAPI)
             .with(ALLOW, allowed)
     }
 
-    pub(super) fn slow_body() -> Self {
+    pub(super) fn request_timeout() -> Self {
         let detail = "the body did not come in time";
-        Self::new(408, "slow-body", "the request took too long", detail, "send it again")
+        Self::new(408, "request-timeout", "the request took too long", detail, "send it again")
     }
 
     pub(super) fn conflict(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
@@ -103,37 +103,49 @@ impl Failure {
         Self::new(413, "too-large", "the body is too large", detail, OPENAPI)
     }
 
-    pub(super) fn no_json() -> Self {
+    pub(super) fn unsupported_media_type() -> Self {
         let detail = "the body must be `application/json`";
         let hint = "send `Content-Type: application/json`";
-        Self::new(415, "no-json", "the body is of another kind", detail, hint)
+        Self::new(415, "unsupported-media-type", "the body is of another kind", detail, hint)
     }
 
-    pub(super) fn wrong(detail: impl Into<String>) -> Self {
-        Self::new(400, "wrong-request", "the request does not read", detail, OPENAPI)
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(400, "bad-request", "the request does not read", detail, OPENAPI)
     }
 
-    pub(super) fn too_many(detail: &str, wait_s: u64) -> Self {
+    pub(super) fn too_many_requests(detail: &str, wait_s: u64) -> Self {
         let hint = "wait for as long as `Retry-After` says";
-        Self::new(429, "too-many", "that is too much at once", detail, hint)
+        Self::new(429, "too-many-requests", "that is too much at once", detail, hint)
             .with(RETRY_AFTER, wait_s.to_string())
     }
 
-    pub(super) fn unwell() -> Self {
+    pub(super) fn internal_error() -> Self {
         let detail = "the server could not look that up";
-        Self::new(500, "unwell", "the server is not well", detail, "the server's log says more")
+        Self::new(
+            500,
+            "internal-error",
+            "the server is not well",
+            detail,
+            "the server's log says more",
+        )
     }
 
-    pub(super) fn ending() -> Self {
+    pub(super) fn stopping() -> Self {
         let hint = "try again in a moment; nobody knows whether it was done, and to ask twice does no harm";
-        Self::new(503, "ending", "the server ends", "the server is ending", hint)
+        Self::new(503, "stopping", "the server ends", "the server is ending", hint)
             .with(RETRY_AFTER, "2")
     }
 
-    pub(super) fn slow() -> Self {
+    pub(super) fn overloaded() -> Self {
         let detail = "the answer did not come about in time";
-        Self::new(503, "slow", "the server has too much to do", detail, "try again in a moment")
-            .with(RETRY_AFTER, "5")
+        Self::new(
+            503,
+            "overloaded",
+            "the server has too much to do",
+            detail,
+            "try again in a moment",
+        )
+        .with(RETRY_AFTER, "5")
     }
 }
 
@@ -142,9 +154,9 @@ const OPENAPI: HintCode = HintCode::ReadReference;
 impl From<SubmitError> for Failure {
     fn from(err: SubmitError) -> Self {
         match err {
-            SubmitError::Stranger(node) => Self::no_node(node.as_str()),
-            SubmitError::TooMany(_) | SubmitError::LowSpace => Self::unwell(),
-            SubmitError::Ended => Self::ending(),
+            SubmitError::UnknownNode(node) => Self::node_not_found(node.as_str()),
+            SubmitError::TooManyFindings(_) | SubmitError::LowSpace => Self::internal_error(),
+            SubmitError::Stopped => Self::stopping(),
         }
     }
 }
@@ -152,16 +164,16 @@ impl From<SubmitError> for Failure {
 impl From<AuditError> for Failure {
     fn from(err: AuditError) -> Self {
         match err {
-            AuditError::Take(err) => err.into(),
-            AuditError::Access(err) => unwell(&err),
+            AuditError::Submit(err) => err.into(),
+            AuditError::Access(err) => internal_error(&err),
         }
     }
 }
 
 /// Says in the server's log what a caller need not know.
-pub(super) fn unwell(err: &dyn std::error::Error) -> Failure {
+pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
-    Failure::unwell()
+    Failure::internal_error()
 }
 
 /// Every status that a failure can have, with what it means, for the document.

@@ -1,4 +1,4 @@
-//! Domains, what is to blame, freezes, the policy, and who asks.
+//! Domains, domain faults, freezes, the policy, and who asks.
 
 use farrier_fleet::fleet::{Domain, Event};
 use farrier_wire::rest::{
@@ -12,7 +12,7 @@ use super::reply::Reply;
 use super::{Call, redact};
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
-    let person = call.caller()?.person.clone();
+    let person = call.caller()?.user.clone();
     Reply::json(&Me {
         name: person.name,
         role: person.role,
@@ -24,17 +24,17 @@ pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     if caller.is_fleet_wide() {
-        let all = call.site.brain.look(|state| {
-            let row = |(domain, tally): (&Domain, &farrier_fleet::fleet::state::DomainCounts)| {
+        let all = call.app.controller.read(|state| {
+            let row = |(domain, counts): (&Domain, &farrier_fleet::fleet::state::DomainCounts)| {
                 DomainRow {
                     domain: domain.clone(),
-                    members: tally.members,
-                    out: tally.out,
+                    members: counts.members,
+                    out: counts.out,
                     limit: state
                         .policy
                         .disruption_budgets
                         .get(&domain.kind())
-                        .map(|it| it.limit(tally.members)),
+                        .map(|it| it.limit(counts.members)),
                 }
             };
             state.domain_counts.iter().map(row).collect()
@@ -42,7 +42,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
         return Reply::json(&DomainList { domains: all.await? });
     }
     // Counted are nodes of the caller's only: how many others share a rack is not theirs to know.
-    let extent = Extent::count(&call.site.brain, caller).await?;
+    let extent = Extent::count(&call.app.controller, caller).await?;
     let row = |(domain, count): (&Domain, NodeCount)| DomainRow {
         domain: domain.clone(),
         members: count.members,
@@ -54,14 +54,14 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn domain_faults(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
-    let domain_faults = call.site.brain.look(move |state| {
-        let is_ours = |id: &&_| state.nodes.get(*id).is_some_and(|it| caller.sees(&it.location));
-        let rows = state.domain_faults.iter().map(|(domain, blame)| DomainFaultRow {
+    let domain_faults = call.app.controller.read(move |state| {
+        let is_visible = |id: &&_| state.nodes.get(*id).is_some_and(|it| caller.sees(&it.location));
+        let rows = state.domain_faults.iter().map(|(domain, fault)| DomainFaultRow {
             domain: domain.clone(),
-            symptom: blame.symptom,
-            nodes: blame.nodes.iter().filter(is_ours).cloned().collect(),
-            since: blame.since,
-            rationale: (&blame.rationale.redacted(caller.scope())).into(),
+            symptom: fault.symptom,
+            nodes: fault.nodes.iter().filter(is_visible).cloned().collect(),
+            since: fault.since,
+            rationale: (&fault.rationale.redacted(caller.scope())).into(),
         });
         rows.filter(|it| caller.is_fleet_wide() || !it.nodes.is_empty()).collect()
     });
@@ -69,9 +69,9 @@ pub(super) async fn domain_faults(call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
-    let extent = Extent::count(&call.site.brain, call.caller()?).await?;
-    let now = call.site.brain.now();
-    let freezes = call.site.brain.look(move |state| {
+    let extent = Extent::count(&call.app.controller, call.caller()?).await?;
+    let now = call.app.controller.now();
+    let freezes = call.app.controller.read(move |state| {
         let holds = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
         let seen = holds.filter(|(domain, _)| extent.touches(domain));
         let row = |(domain, it): (&Domain, &farrier_fleet::fleet::state::Freeze)| FreezeRow {
@@ -86,8 +86,9 @@ pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn policy(call: Call) -> Result<Reply, Failure> {
-    let extent = Extent::count(&call.site.brain, call.caller()?).await?;
-    let policy = call.site.brain.look(move |state| redact::policy_of(&extent, &state.policy));
+    let extent = Extent::count(&call.app.controller, call.caller()?).await?;
+    let policy =
+        call.app.controller.read(move |state| redact::visible_policy(&extent, &state.policy));
     Reply::json(&PolicyView { policy: policy.await? })
 }
 
@@ -95,7 +96,7 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
     let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
-    policy.check().map_err(|err| Failure::wrong(err.to_string()))?;
-    let taken = call.site.brain.take(caller.actor(), Event::PolicySet { policy }).await?;
+    policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
+    let taken = call.app.controller.submit(caller.actor(), Event::PolicySet { policy }).await?;
     Reply::json(&Done { changed: taken.is_logged() })
 }

@@ -11,19 +11,19 @@ use super::failure::Failure;
 /// A body: a policy of many pools is the largest.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 /// How long a body may take to come.
-pub(super) const BODY_WAIT: Duration = Duration::from_secs(10);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer may take to come about.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(20);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a reader of a stream may take for what was sent.
-pub(super) const READ_WAIT: Duration = Duration::from_secs(60);
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the token of a stream or an export is looked at.
-pub(super) const TOKEN_EVERY: Duration = Duration::from_secs(10);
+pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// A path with its query.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
 /// Answers to one token at a time.
-const AT_A_TIME: usize = 16;
+const CONCURRENT_MAX: usize = 16;
 /// Streams and exports to one token at a time. They last, so that they do not count among its answers.
-const STREAMS_AT_A_TIME: usize = 16;
+const STREAMS_PER_TOKEN_MAX: usize = 16;
 /// Streams and exports to everybody at a time.
 const STREAMS_MAX: usize = 1024;
 /// Tokens that are remembered; beyond it those who have not asked for longest are forgotten.
@@ -48,13 +48,13 @@ impl Default for Rate {
 struct Account {
     left: f64,
     at: Instant,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
 
 /// A place for a stream: one of its token's and one of everybody's.
 #[derive(Debug)]
-pub(super) struct StreamPlace {
+pub(super) struct StreamSlot {
     _of_token: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
@@ -82,8 +82,8 @@ impl Limits {
         let account = accounts.entry(token).or_insert_with(|| Account {
             left: self.rate.burst,
             at: now,
-            places: Arc::new(Semaphore::new(AT_A_TIME)),
-            streams: Arc::new(Semaphore::new(STREAMS_AT_A_TIME)),
+            slots: Arc::new(Semaphore::new(CONCURRENT_MAX)),
+            streams: Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)),
         });
         let since_s = now.saturating_duration_since(account.at).as_secs_f64();
         account.left = (account.left + since_s * self.rate.per_s).min(self.rate.burst);
@@ -91,36 +91,36 @@ impl Limits {
         if account.left < 1.0 {
             let per_s = self.rate.per_s;
             let text = format!("your token asks too often: the limit is {per_s} requests a second");
-            return Err(Failure::too_many(&text, 1));
+            return Err(Failure::too_many_requests(&text, 1));
         }
         account.left -= 1.0;
-        let place = Arc::clone(&account.places).try_acquire_owned();
-        place.map_err(|_| {
+        let slot = Arc::clone(&account.slots).try_acquire_owned();
+        slot.map_err(|_| {
             let text = format!(
-                "{AT_A_TIME} requests of your token are being answered, which is the limit of requests at a time"
+                "{CONCURRENT_MAX} requests of your token are being answered, which is the limit of requests at a time"
             );
-            Failure::too_many(&text, 1)
+            Failure::too_many_requests(&text, 1)
         })
     }
 
     /// A place for a stream of a token that was admitted.
-    pub(super) fn stream(&self, token: i64) -> Result<StreamPlace, Failure> {
+    pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
         let own = self.accounts().get(&token).map(|it| Arc::clone(&it.streams));
         // A token that was forgotten meanwhile has none open that count.
-        let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_AT_A_TIME)));
+        let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
             let text = format!(
-                "{STREAMS_AT_A_TIME} streams and exports of your token are open, which is the limit of streams at a time"
+                "{STREAMS_PER_TOKEN_MAX} streams and exports of your token are open, which is the limit of streams at a time"
             );
-            Failure::too_many(&text, 10)
+            Failure::too_many_requests(&text, 10)
         })?;
         let of_all = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             let text = format!(
                 "{STREAMS_MAX} streams and exports are open, which is the limit of the whole server"
             );
-            Failure::too_many(&text, 10)
+            Failure::too_many_requests(&text, 10)
         })?;
-        Ok(StreamPlace { _of_token: of_token, _of_all: of_all })
+        Ok(StreamSlot { _of_token: of_token, _of_all: of_all })
     }
 
     fn accounts(&self) -> MutexGuard<'_, HashMap<i64, Account>> {
@@ -156,7 +156,7 @@ mod tests {
     fn so_many_answers_at_a_time_and_no_more() {
         let limits = Limits::new(Rate { per_s: 0.0, burst: 100.0 });
         let now = Instant::now();
-        let mut held: Vec<_> = (0..AT_A_TIME).map(|_| limits.admit(1, now).unwrap()).collect();
+        let mut held: Vec<_> = (0..CONCURRENT_MAX).map(|_| limits.admit(1, now).unwrap()).collect();
         assert_eq!(limits.admit(1, now).unwrap_err().problem.status, 429);
         held.pop();
         assert!(limits.admit(1, now).is_ok());

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use super::compatibility::{Judgement, Judgements, off_runtime};
+use super::compatibility::{CombinationVerdict, VerdictCache, run_blocking};
 use super::failure::Failure;
 use super::reply::{Reply, json_bytes};
 use super::{Call, pagination};
@@ -34,7 +34,7 @@ const ROWS_MAX: usize = 500;
 /// Bytes of an answer's rows.
 const ROWS_BYTES_MAX: usize = 4 << 20;
 /// How long rows are judged: less than half of what an answer may take, so that one that waits for another comes in time too.
-const JUDGE_WAIT: Duration = Duration::from_secs(8);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// What GPUs of a row have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,14 +49,14 @@ struct Key {
 
 /// One node's part.
 #[derive(Debug)]
-struct Part {
+struct NodeTally {
     rows: Vec<(Key, u32)>,
     /// GPUs whose names are beyond [`GPU_NAMES_MAX`].
     more_gpus: u32,
 }
 
 /// One node's part; none: nobody knows its GPUs.
-fn part(node: &Node) -> Option<Part> {
+fn tally_node(node: &Node) -> Option<NodeTally> {
     let inventory = node.reported_inventory()?;
     let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
     for gpu in inventory.gpus.as_ref()? {
@@ -76,7 +76,7 @@ fn part(node: &Node) -> Option<Part> {
         more_frameworks,
     };
     let rows = names.into_iter().take(GPU_NAMES_MAX).map(|(name, gpus)| (key(name), gpus));
-    Some(Part { rows: rows.collect(), more_gpus })
+    Some(NodeTally { rows: rows.collect(), more_gpus })
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -100,7 +100,7 @@ impl Tally {
     }
 
     /// Takes in what more nodes have.
-    fn with(mut self, parts: Vec<Option<Part>>) -> Self {
+    fn with(mut self, parts: Vec<Option<NodeTally>>) -> Self {
         for part in parts {
             let Some(part) = part else {
                 self.unknown_nodes += 1;
@@ -118,11 +118,11 @@ impl Tally {
     }
 
     /// Judges rows until there are too many of them, in number, bytes or time; the rest is counted.
-    fn judged(
+    fn evaluate(
         self,
         facts: &FactSet,
         on: Date,
-        judgements: &mut Judgements,
+        verdicts: &mut VerdictCache,
         until: Instant,
     ) -> Matrix {
         let Self { rows: all, unknown_nodes, mut left_out } = self;
@@ -133,7 +133,7 @@ impl Tally {
         for (key, counts) in all {
             let has_room = rows.len() < ROWS_MAX && bytes < ROWS_BYTES_MAX;
             if has_room && Instant::now() < until {
-                let row = row(facts, on, key, counts, judgements);
+                let row = row(facts, on, key, counts, verdicts);
                 bytes += json_bytes(&row);
                 rows.push(row);
             } else {
@@ -153,19 +153,19 @@ impl Tally {
 }
 
 pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
-    let visit: pagination::Visit<Option<Part>> =
-        Arc::new(|_, _, node, found| found.push(part(node)));
-    let mut turn = Arc::clone(&call.rest.judgements).lock_owned().await;
+    let visit: pagination::Visit<Option<NodeTally>> =
+        Arc::new(|_, _, node, found| found.push(tally_node(node)));
+    let mut turn = Arc::clone(&call.rest.verdicts).lock_owned().await;
     let mut tally = Tally::new();
-    let mut strides = pagination::Batches::new(&call.site.brain, call.caller()?, visit);
-    while let Some(parts) = strides.next(usize::MAX).await? {
-        (turn, tally) = off_runtime(turn, move |_| tally.with(parts)).await?;
+    let mut batches = pagination::Batches::new(&call.app.controller, call.caller()?, visit);
+    while let Some(parts) = batches.next(usize::MAX).await? {
+        (turn, tally) = run_blocking(turn, move |_| tally.with(parts)).await?;
     }
     let on = TimeZone::UTC.to_datetime(Timestamp::now()).date();
-    let site = Arc::clone(&call.site);
-    let answer = off_runtime(turn, move |judgements| {
-        let until = Instant::now() + JUDGE_WAIT;
-        Reply::json(&tally.judged(&site.facts, on, judgements, until))
+    let app = Arc::clone(&call.app);
+    let answer = run_blocking(turn, move |verdicts| {
+        let until = Instant::now() + CHECK_TIMEOUT;
+        Reply::json(&tally.evaluate(&app.facts, on, verdicts, until))
     });
     answer.await?.1
 }
@@ -176,13 +176,13 @@ fn row(
     on: Date,
     key: Key,
     counts: Counts,
-    judgements: &mut Judgements,
+    verdicts: &mut VerdictCache,
 ) -> MatrixRow {
-    let mut found: Vec<Arc<Judgement>> = Vec::new();
+    let mut found: Vec<Arc<CombinationVerdict>> = Vec::new();
     if let (Some(gpu), Some(driver)) = (&key.gpu, &key.driver) {
         let alone = [None].into_iter();
         let asked = alone.chain(key.frameworks.iter().map(|it| Some(it.as_str())));
-        found.extend(asked.filter_map(|it| judgements.judge(facts, on, (gpu, driver), it)));
+        found.extend(asked.filter_map(|it| verdicts.get(facts, on, (gpu, driver), it)));
     }
     let mut verdict = found.iter().map(|it| it.verdict).max();
     let mut reasons: Vec<String> = found.iter().flat_map(|it| &it.reasons).cloned().collect();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn tally(rows: impl IntoIterator<Item = (Key, u32)>) -> Tally {
-        Tally::new().with(vec![Some(Part { rows: rows.into_iter().collect(), more_gpus: 0 })])
+        Tally::new().with(vec![Some(NodeTally { rows: rows.into_iter().collect(), more_gpus: 0 })])
     }
 
     fn later() -> Instant {
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn each_combination_is_judged_once_and_the_rows_with_the_most_gpus_are_kept() {
         let facts = FactSet::embedded();
-        let mut judgements = Judgements::default();
+        let mut verdicts = VerdictCache::default();
         // The same GPU, driver and frameworks under many CUDA versions.
         let variants = || {
             (0..1000).map(|at| {
@@ -258,19 +258,20 @@ mod tests {
                 (Key { cuda, ..key("NVIDIA H200", 3) }, at + 1)
             })
         };
-        let matrix = tally(variants()).judged(facts, ON, &mut judgements, later());
-        assert_eq!(judgements.count(), 4, "the GPU with its driver, and with each framework");
+        let matrix = tally(variants()).evaluate(facts, ON, &mut verdicts, later());
+        assert_eq!(verdicts.count(), 4, "the GPU with its driver, and with each framework");
         assert_eq!(matrix.rows.len(), ROWS_MAX);
         assert_eq!((matrix.rows[0].gpus, matrix.rows[ROWS_MAX - 1].gpus), (1000, 501));
         let left_out = MatrixLeftOut { rows: 500, gpus: (1..=500).sum(), nodes: 0 };
         assert_eq!(matrix.left_out, Some(left_out));
         let whole = tally([(key("NVIDIA H200", 3), 8)]);
-        assert_eq!(whole.judged(facts, ON, &mut judgements, later()).left_out, None);
+        assert_eq!(whole.evaluate(facts, ON, &mut verdicts, later()).left_out, None);
     }
 
     #[test]
     fn what_nodes_have_in_common_is_one_row_in_whatever_pieces_they_come() {
-        let part = |gpus| Some(Part { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
+        let part =
+            |gpus| Some(NodeTally { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
         let tally = Tally::new().with(vec![part(8), None]).with(vec![part(4)]);
         let counts = tally.rows.values().map(|it| (it.nodes, it.gpus)).collect::<Vec<_>>();
         assert_eq!((counts, tally.unknown_nodes), (vec![(2, 12)], 1));
@@ -279,21 +280,21 @@ mod tests {
 
     #[test]
     fn what_could_not_be_judged_in_time_is_counted_and_not_passed_over() {
-        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+        let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let rows = || [(key("NVIDIA H200", 0), 8), (key("NVIDIA L4", 0), 2)];
-        let late = tally(rows()).judged(facts, ON, &mut judgements, Instant::now());
+        let late = tally(rows()).evaluate(facts, ON, &mut verdicts, Instant::now());
         assert_eq!(late.left_out, Some(MatrixLeftOut { rows: 2, gpus: 10, nodes: 0 }));
-        assert_eq!((late.rows.len(), judgements.count()), (0, 0));
+        assert_eq!((late.rows.len(), verdicts.count()), (0, 0));
     }
 
     #[test]
     fn rows_are_bounded_in_bytes_too() {
-        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+        let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let long = "x".repeat(256 << 10);
         // Without a driver there is nothing to judge.
         let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
         let rows = (0..40).map(|at| (wide(at), 1));
-        let matrix = tally(rows).judged(facts, ON, &mut judgements, later());
+        let matrix = tally(rows).evaluate(facts, ON, &mut verdicts, later());
         assert_eq!((matrix.rows.len(), matrix.left_out.unwrap().rows), (16, 24));
     }
 }

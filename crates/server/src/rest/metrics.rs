@@ -16,45 +16,45 @@ use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, pagination};
 use crate::counters::{Counters, EnrolmentRefusal, HandshakeFailure, RequestFailure};
-use crate::space::Space;
+use crate::space::DiskSpace;
 
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
 
 /// One node's part.
-struct Part {
+struct NodeTally {
     phase: NodePhase,
     connection: ConnectionState,
-    is_silent: bool,
-    is_held_back: bool,
+    is_heartbeat_lost: bool,
+    is_deferred: bool,
     findings: Vec<Severity>,
 }
 
-/// Anybody may ask, so it is looked at once a second at most: whether the brain answers.
-const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// Anybody may ask, so it is looked at once a second at most: whether the controller answers.
+const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was last seen of the brain.
+/// What was last seen of the controller.
 pub(super) type Health = Mutex<Option<(Instant, bool)>>;
 
 pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
     let mut last = call.rest.health.lock().await;
     let is_well = match *last {
-        Some((at, is_well)) if at.elapsed() < HEALTH_EVERY => is_well,
+        Some((at, is_well)) if at.elapsed() < HEALTH_CHECK_INTERVAL => is_well,
         _ => {
-            let is_well = call.site.brain.look(|_| ()).await.is_ok();
+            let is_well = call.app.controller.read(|_| ()).await.is_ok();
             *last = Some((Instant::now(), is_well));
             is_well
         }
     };
     if is_well {
-        Ok(Reply::bytes(reply::TEXT, health(&call.site.space)))
+        Ok(Reply::bytes(reply::TEXT, health(&call.app.space)))
     } else {
         Ok(Reply::unavailable("the server is ending\n"))
     }
 }
 
 /// The server serves; how much room its log has is told beside it.
-fn health(space: &Space) -> String {
+fn health(space: &DiskSpace) -> String {
     let bytes = space.bytes();
     let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |it| it.to_string());
     format!(
@@ -68,24 +68,24 @@ fn health(space: &Space) -> String {
 pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
-    let site = Arc::clone(&call.site);
-    let visit: pagination::Visit<Part> = Arc::new(move |_, id, node, found| {
-        found.push(Part {
+    let app = Arc::clone(&call.app);
+    let visit: pagination::Visit<NodeTally> = Arc::new(move |_, id, node, found| {
+        found.push(NodeTally {
             phase: node.phase(),
-            connection: site.connection(id).state,
-            is_silent: node.liveness.heartbeat_loss().is_some(),
-            is_held_back: node.phase.deferred().is_some(),
+            connection: app.connection(id).state,
+            is_heartbeat_lost: node.liveness.heartbeat_loss().is_some(),
+            is_deferred: node.phase.deferred().is_some(),
             findings: node.open_findings().map(|it| it.severity).collect(),
         });
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let most = usize::MAX - 1;
-    let parts = pagination::nodes(&call.site.brain, caller, everything, most, visit).await?;
-    let domain_faults = call.site.brain.look(|state| state.domain_faults.len()).await?;
+    let parts = pagination::nodes(&call.app.controller, caller, everything, most, visit).await?;
+    let domain_faults = call.app.controller.read(|state| state.domain_faults.len()).await?;
     Ok(Reply::bytes(reply::METRICS, render(&call, &parts, domain_faults)))
 }
 
-fn render(call: &Call, parts: &[Part], domain_faults: usize) -> String {
+fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
     let mut text = Text::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
     for severity in parts.iter().flat_map(|it| &it.findings) {
@@ -110,13 +110,13 @@ fn render(call: &Call, parts: &[Part], domain_faults: usize) -> String {
     let severities = SEVERITIES
         .map(|it| (it.to_string(), severities.get(&it).copied().unwrap_or_default() as u64));
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
-    let count = |is: fn(&&Part) -> bool| parts.iter().filter(is).count() as u64;
+    let count = |is: fn(&&NodeTally) -> bool| parts.iter().filter(is).count() as u64;
     text.gauge(
         "farrier_fleet_nodes_silent",
         "Nodes of which nothing is heard",
-        count(|it| it.is_silent),
+        count(|it| it.is_heartbeat_lost),
     );
-    let held = count(|it| it.is_held_back);
+    let held = count(|it| it.is_deferred);
     text.gauge(
         "farrier_fleet_nodes_held_back",
         "Nodes for which something should be done and is not",
@@ -127,55 +127,55 @@ fn render(call: &Call, parts: &[Part], domain_faults: usize) -> String {
         "Racks, switches and NVLink domains that are to blame",
         domain_faults as u64,
     );
-    of_server(&mut text, call);
+    render_server(&mut text, call);
     text.0
 }
 
 /// What the server says of itself.
-fn of_server(text: &mut Text, call: &Call) {
-    let site = &call.site;
-    text.gauge("farrier_server_log_entries", "The log's last entry", site.tail.end());
+fn render_server(text: &mut Text, call: &Call) {
+    let app = &call.app;
+    text.gauge("farrier_server_log_entries", "The log's last entry", app.tail.end());
     text.counter(
         "farrier_server_commits_total",
         "Batches written to the log",
-        site.brain.commits(),
+        app.controller.commits(),
     );
     text.counter(
         "farrier_server_clock_steps_total",
         "Steps of the server's wall clock",
-        site.brain.clock_steps(),
+        app.controller.clock_steps(),
     );
     text.counter(
         "farrier_server_pauses_total",
         "Times that the controller did not run for seconds",
-        site.brain.pauses(),
+        app.controller.pauses(),
     );
     text.gauge(
         "farrier_server_inputs_waiting",
-        "Inputs that wait for the brain",
-        site.brain.waiting() as u64,
+        "Inputs that wait for the controller",
+        app.controller.waiting() as u64,
     );
     text.counter(
         "farrier_server_reports_throttled_total",
         "Times that a node's reports had to wait for its quota",
-        site.roster.times_throttled(),
+        app.sessions.times_throttled(),
     );
     // Unknown is no number: what could not be read is left out.
-    if let Some((log_bytes, free_bytes)) = site.space.bytes() {
+    if let Some((log_bytes, free_bytes)) = app.space.bytes() {
         text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
         text.gauge("farrier_server_disk_free_bytes", "Free space where the log is", free_bytes);
     }
     text.gauge(
         "farrier_server_disk_low",
         "Whether disk space is low, and reports that change no decision are not logged",
-        site.space.is_low().into(),
+        app.space.is_low().into(),
     );
     text.gauge(
         "farrier_server_agents_connected",
         "Streams of agents",
-        site.roster.connected() as u64,
+        app.sessions.connected() as u64,
     );
-    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), site.counters.handshakes(why)));
+    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), app.counters.handshakes(why)));
     text.labelled(
         "farrier_server_tls_handshakes_failed_total",
         "counter",
@@ -183,7 +183,7 @@ fn of_server(text: &mut Text, call: &Call) {
         "reason",
         failed,
     );
-    let unread = RequestFailure::ALL.map(|it| (it.to_string(), site.counters.requests_failed(it)));
+    let unread = RequestFailure::ALL.map(|it| (it.to_string(), app.counters.requests_failed(it)));
     text.labelled(
         "farrier_server_unauthenticated_requests_failed_total",
         "counter",
@@ -191,11 +191,11 @@ fn of_server(text: &mut Text, call: &Call) {
         "reason",
         unread,
     );
-    refusals(text, &site.counters);
+    refusals(text, &app.counters);
     text.counter(
         "farrier_server_order_numbers_refused_total",
         "Nodes that said a number of an order that was never given",
-        site.counters.order_numbers_refused(),
+        app.counters.order_numbers_refused(),
     );
     let streams = call.rest.limits.streams_open() as u64;
     text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);

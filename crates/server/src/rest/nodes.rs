@@ -34,10 +34,10 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(query: &Params) -> Result<Self, Failure> {
+    fn from_query(query: &Params) -> Result<Self, Failure> {
         let phase = query.text("phase").map(|word| {
             let word = serde_json::Value::String(word.to_owned());
-            serde_json::from_value(word).map_err(|_| Failure::wrong("there is no such phase"))
+            serde_json::from_value(word).map_err(|_| Failure::bad_request("there is no such phase"))
         });
         Ok(Self {
             pool: query.parsed("pool")?,
@@ -48,21 +48,22 @@ impl Filter {
         })
     }
 
-    fn takes(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
-        self.takes_place(node) && self.text.as_ref().is_none_or(|it| mentions(caller, id, node, it))
+    fn matches(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
+        self.matches_location(node)
+            && self.text.as_ref().is_none_or(|it| node_matches(caller, id, node, it))
     }
 
-    fn takes_place(&self, node: &Node) -> bool {
-        let place = &node.location;
-        self.pool.as_ref().is_none_or(|it| place.pool == *it)
-            && self.rack.as_ref().is_none_or(|it| place.rack.as_ref() == Some(it))
-            && self.leaf.as_ref().is_none_or(|it| place.leaf.as_ref() == Some(it))
+    fn matches_location(&self, node: &Node) -> bool {
+        let location = &node.location;
+        self.pool.as_ref().is_none_or(|it| location.pool == *it)
+            && self.rack.as_ref().is_none_or(|it| location.rack.as_ref() == Some(it))
+            && self.leaf.as_ref().is_none_or(|it| location.leaf.as_ref() == Some(it))
             && self.phase.is_none_or(|it| node.phase() == it)
     }
 }
 
 /// Whether something of the node reads so.
-fn mentions(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
+fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |it: &str| it.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
@@ -72,38 +73,43 @@ fn mentions(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
         || gpus
             .into_iter()
             .any(|it| it.uuid.0.to_lowercase() == text || it.name.as_deref().is_some_and(has))
-        || node.open_findings().any(|it| says(&it, text))
+        || node.open_findings().any(|it| finding_matches(&it, text))
 }
 
-fn says(finding: &Finding, text: &str) -> bool {
+fn finding_matches(finding: &Finding, text: &str) -> bool {
     let has = |it: &str| it.to_lowercase().contains(text);
     has(&finding.code) || has(&finding.text) || has(&finding.detail)
 }
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = Filter::from_query(&call.query)?;
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
-    let eyes = call.caller()?.clone();
+    let viewer = call.caller()?.clone();
     let visit: pagination::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
-        if filter.takes(&eyes, id, node) {
-            found.push(row(&eyes, id, node));
+        if filter.matches(&viewer, id, node) {
+            found.push(row(&viewer, id, node));
         }
     });
-    let mut nodes =
-        pagination::nodes(&call.site.brain, call.caller()?, (from, Bound::Unbounded), limit, visit)
-            .await?;
+    let mut nodes = pagination::nodes(
+        &call.app.controller,
+        call.caller()?,
+        (from, Bound::Unbounded),
+        limit,
+        visit,
+    )
+    .await?;
     let has_more = nodes.len() > limit;
     nodes.truncate(limit);
-    connections(&call.site, &mut nodes);
+    fill_connections(&call.app, &mut nodes);
     let next = nodes.last().filter(|_| has_more).map(|it| it.node.to_string());
     Reply::json(&NodePage { nodes, next })
 }
 
 /// Fills in connections, which are not part of the fleet's state.
-pub(super) fn connections(site: &AppState, rows: &mut [NodeRow]) {
+pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
     for row in rows {
-        row.connection = Some(site.connection(&row.node));
+        row.connection = Some(app.connection(&row.node));
     }
 }
 
@@ -143,18 +149,18 @@ async fn with_node<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let looked = call.site.brain.look(move |state| {
+    let looked = call.app.controller.read(move |state| {
         let node = state.nodes.get(&id).filter(|it| caller.sees(&it.location))?;
         Some(look(state, &id, node))
     });
-    looked.await?.ok_or_else(|| Failure::no_node(name.as_str()))
+    looked.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))
 }
 
-pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
-    let eyes = call.caller()?.clone();
-    let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&eyes, state, id, node);
+pub(super) async fn get(call: Call) -> Result<Reply, Failure> {
+    let viewer = call.caller()?.clone();
+    let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&viewer, state, id, node);
     let mut node = with_node(&call, look).await?;
-    node.connection = Some(call.site.connection(&node.node));
+    node.connection = Some(call.app.connection(&node.node));
     Reply::json(&node)
 }
 
@@ -236,7 +242,7 @@ fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> Reques
 }
 
 /// What else speaks against a node, whatever it stands there for.
-fn besides(caller: &Caller, node: &Node) -> Vec<String> {
+fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
     let silent = lost_since.map(|since| format!("nothing was heard of it since {since:.0}"));
     let silent = silent.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
@@ -256,10 +262,10 @@ fn besides(caller: &Caller, node: &Node) -> Vec<String> {
     silent.into_iter().chain(ended).chain(owed).collect()
 }
 
-pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
-    let (now, eyes) = (call.site.brain.now(), call.caller()?.clone());
+pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
+    let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
-        let told = explain(state, id, eyes.scope())?;
+        let told = explain(state, id, viewer.scope())?;
         // Those that it stands there for first, then what else is wrong with it by now.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
@@ -283,7 +289,12 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             node: id.clone(),
             phase: told.phase,
             since: node.phase.since(),
-            findings: first.iter().chain(&rest).map(said).chain(besides(&eyes, node)).collect(),
+            findings: first
+                .iter()
+                .chain(&rest)
+                .map(said)
+                .chain(other_problems(&viewer, node))
+                .collect(),
             rationale: (&told.rationale).into(),
             order: told.order,
             deferred: told.deferred.as_ref().map(Into::into),
@@ -296,8 +307,8 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             connection: None,
         })
     });
-    let mut explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
-    explained.connection = Some(call.site.connection(&explained.node));
+    let mut explained = explained.await?.ok_or_else(|| Failure::node_not_found("it"))?;
+    explained.connection = Some(call.app.connection(&explained.node));
     Reply::json(&explained)
 }
 
@@ -305,11 +316,11 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
 pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
     let parts =
         text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));
-    parts.ok_or_else(|| Failure::wrong("`cursor` is none that was given as `next`"))
+    parts.ok_or_else(|| Failure::bad_request("`cursor` is none that was given as `next`"))
 }
 
 pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = Filter::from_query(&call.query)?;
     let least: Option<Severity> = match call.query.text("severity") {
         Some(word) => serde_json::from_value(serde_json::Value::String(word.to_owned())).ok(),
         None => None,
@@ -322,14 +333,14 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let range = [from, only].map(|it| it.map_or(Bound::Unbounded, Bound::Included)).into();
     let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
         let text = filter.text.as_deref();
-        if !filter.takes_place(node) {
+        if !filter.matches_location(node) {
             return;
         }
         for finding in node.open_findings() {
             let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
             let is_meant = least.is_none_or(|it| finding.severity >= it)
                 && code.as_ref().is_none_or(|it| finding.code.starts_with(it.as_str()))
-                && text.is_none_or(|it| says(&finding, it) || id.as_str().contains(it));
+                && text.is_none_or(|it| finding_matches(&finding, it) || id.as_str().contains(it));
             if is_later && is_meant {
                 let on = Some(node.words_of(&finding.subject));
                 let finding = finding.into_owned();
@@ -338,7 +349,7 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
         }
     });
     let mut findings =
-        pagination::nodes(&call.site.brain, call.caller()?, range, limit, visit).await?;
+        pagination::nodes(&call.app.controller, call.caller()?, range, limit, visit).await?;
     let has_more = findings.len() > limit;
     findings.truncate(limit);
     let next = findings.last().filter(|_| has_more);

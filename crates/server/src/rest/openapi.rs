@@ -13,13 +13,13 @@ use super::reply::{self, Reply};
 use super::routes::{Answer, Route, TABLE, path_parameter};
 
 static DOCUMENT: LazyLock<Vec<u8>> =
-    LazyLock::new(|| serde_json::to_vec(&whole()).unwrap_or_default());
+    LazyLock::new(|| serde_json::to_vec(&build_document()).unwrap_or_default());
 
 pub(super) async fn document(_: Call) -> Result<Reply, Failure> {
     Ok(Reply::bytes(reply::JSON, DOCUMENT.as_slice()))
 }
 
-fn whole() -> Value {
+fn build_document() -> Value {
     let mut shapes = Schemas::default();
     let problem = shapes.of::<Problem>();
     let mut paths: Map<String, Value> = Map::new();
@@ -52,8 +52,9 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
     let media = media.split(';').next().unwrap_or(media);
     let mut responses = Map::new();
     let fine = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
-    responses.insert(status.to_owned(), fine);
-    for (status, about) in STATUSES.into_iter().filter(|(status, _)| can(route, *status)) {
+    responses.insert(status.to_owned(), always_allowed);
+    for (status, about) in STATUSES.into_iter().filter(|(status, _)| can_fail_with(route, *status))
+    {
         let content = json!({ Problem::MEDIA_TYPE: { "schema": problem } });
         let failed = json!({ "description": about, "content": content });
         responses.insert(status.to_string(), failed);
@@ -68,9 +69,9 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
         let content = json!({ reply::JSON: { "schema": shape } });
         operation["requestBody"] = json!({ "required": !is_nothing, "content": content });
     }
-    if let Some(deed) = route.deed {
+    if let Some(permission) = route.permission {
         operation["security"] = json!([{ "token": [] }]);
-        operation["description"] = json!(format!("{} {}", route.about, who(deed)));
+        operation["description"] = json!(format!("{} {}", route.about, roles_allowed(permission)));
     }
     operation
 }
@@ -96,8 +97,8 @@ fn parameters(route: &Route) -> Vec<Value> {
     all
 }
 
-fn who(deed: Permission) -> &'static str {
-    match deed {
+fn roles_allowed(permission: Permission) -> &'static str {
+    match permission {
         Permission::Read => "Any role.",
         Permission::Operate => "Operators and admins, in their scope.",
         Permission::Approve => "Approvers and admins, in their scope.",
@@ -106,17 +107,17 @@ fn who(deed: Permission) -> &'static str {
 }
 
 /// Whether a route can fail so.
-fn can(route: &Route, status: u16) -> bool {
+fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
-        401 | 403 | 429 => route.deed.is_some(),
+        401 | 403 | 429 => route.permission.is_some(),
         404 => {
             route.path.contains('{') || ["createToken", "freeze", "unfreeze"].contains(&route.name)
         }
         405 => false,
         409 => {
-            const MAY: [&str; 5] =
+            const CONFLICTING: [&str; 5] =
                 ["approveNode", "repairedNode", "verifyNode", "testNode", "tuneNode"];
-            route.asks_for_order || MAY.contains(&route.name)
+            route.requests_order || CONFLICTING.contains(&route.name)
         }
         415 => route.method != Method::GET,
         _ => true,
@@ -131,14 +132,19 @@ mod tests {
 
     #[test]
     fn every_route_is_there_and_every_shape_that_is_named() {
-        let document = whole();
+        let document = build_document();
         let mut names = BTreeSet::new();
         for route in TABLE {
             let method = route.method.as_str().to_lowercase();
             let operation = &document["paths"][route.path][method];
             assert_eq!(operation["operationId"], route.name);
             assert!(names.insert(route.name), "{} is there twice", route.name);
-            assert_eq!(operation["security"].is_array(), route.deed.is_some(), "{}", route.name);
+            assert_eq!(
+                operation["security"].is_array(),
+                route.permission.is_some(),
+                "{}",
+                route.name
+            );
             assert_eq!(operation["requestBody"].is_object(), route.body.is_some());
         }
         let count: usize = document["paths"]
@@ -185,7 +191,11 @@ mod tests {
         for route in TABLE {
             let reads = route.method == Method::GET;
             assert_eq!(reads, route.body.is_none(), "{}", route.name);
-            assert!(reads || route.deed.is_some_and(|it| it != Permission::Read), "{}", route.name);
+            assert!(
+                reads || route.permission.is_some_and(|it| it != Permission::Read),
+                "{}",
+                route.name
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes of the fleet, some at a time: whoever reads many of them does not hold the brain up.
+//! The nodes of the fleet, some at a time: whoever reads many of them does not hold the controller up.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use super::caller::Caller;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// Nodes looked at in one turn of the brain: about a millisecond. A few in tests, whose fleets are small.
-pub(super) const STRIDE: usize = if cfg!(test) { 4 } else { 2000 };
+/// Nodes looked at in one turn of the controller: about a millisecond. A few in tests, whose fleets are small.
+pub(super) const BATCH_NODES: usize = if cfg!(test) { 4 } else { 2000 };
 
 /// What a visit makes of a node.
 pub(super) type Visit<T> = Arc<dyn Fn(&FleetState, &NodeId, &Node, &mut Vec<T>) + Send + Sync>;
 
 /// Visits the nodes that the caller sees, by name, until there are more than `want`, or no more nodes.
 pub(super) async fn nodes<T: Send + 'static>(
-    brain: &Controller,
+    controller: &Controller,
     caller: &Caller,
     (from, to): (Bound<NodeId>, Bound<NodeId>),
     want: usize,
     visit: Visit<T>,
 ) -> Result<Vec<T>, Failure> {
     let mut all = Vec::new();
-    let mut strides = Batches { brain, caller, range: Some((from, to)), visit };
+    let mut batches = Batches { controller, caller, range: Some((from, to)), visit };
     while all.len() <= want
-        && let Some(some) = strides.next(want - all.len()).await?
+        && let Some(some) = batches.next(want - all.len()).await?
     {
         all.extend(some);
     }
@@ -35,7 +35,7 @@ pub(super) async fn nodes<T: Send + 'static>(
 
 /// All nodes that the caller sees, a stride at a time.
 pub(super) struct Batches<'c, T> {
-    brain: &'c Controller,
+    controller: &'c Controller,
     caller: &'c Caller,
     /// What is left; none where all was visited.
     range: Option<(Bound<NodeId>, Bound<NodeId>)>,
@@ -43,8 +43,8 @@ pub(super) struct Batches<'c, T> {
 }
 
 impl<'c, T: Send + 'static> Batches<'c, T> {
-    pub(super) fn new(brain: &'c Controller, caller: &'c Caller, visit: Visit<T>) -> Self {
-        Self { brain, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
+    pub(super) fn new(controller: &'c Controller, caller: &'c Caller, visit: Visit<T>) -> Self {
+        Self { controller, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
     }
 
     /// What is made of the next nodes; none where all were visited. A stride ends where there is more than `want`.
@@ -54,7 +54,7 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
         };
         let (visit, caller) = (Arc::clone(&self.visit), self.caller.clone());
         let until = to.clone();
-        let look = self.brain.look(move |state| {
+        let look = self.controller.read(move |state| {
             let mut found = Vec::new();
             let mut looked = 0;
             for (id, node) in state.nodes.range((from, to)) {
@@ -62,7 +62,7 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
                     visit(state, id, node, &mut found);
                 }
                 looked += 1;
-                if found.len() > want || looked == STRIDE {
+                if found.len() > want || looked == BATCH_NODES {
                     return (found, Some(id.clone()));
                 }
             }

@@ -36,7 +36,7 @@ impl Parameter {
         let wrong = |expected: String| {
             let shown: String = value.chars().take(64).collect();
             let shown = shown.escape_debug();
-            Err(Failure::wrong(format!("`{}` is `{shown}`: expected {expected}", self.name)))
+            Err(Failure::bad_request(format!("`{}` is `{shown}`: expected {expected}", self.name)))
         };
         match self.kind {
             Kind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
@@ -89,14 +89,14 @@ impl Params {
                 let shown: String = name.chars().take(64).collect();
                 let names: Vec<&str> = known.iter().map(|it| it.name).collect();
                 let taken = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                return Err(Failure::wrong(format!(
+                return Err(Failure::bad_request(format!(
                     "there is no parameter `{}` here; taken: {taken}",
                     shown.escape_debug()
                 )));
             };
             parameter.check(&value)?;
             if said.0.insert(parameter.name, value).is_some() {
-                return Err(Failure::wrong(format!("`{name}` is given twice")));
+                return Err(Failure::bad_request(format!("`{name}` is given twice")));
             }
         }
         Ok(said)
@@ -123,11 +123,11 @@ impl Params {
         T::Err: std::fmt::Display,
     {
         let parsed = self.text(name).map(str::parse).transpose();
-        parsed.map_err(|err: T::Err| Failure::wrong(format!("`{name}`: {err}")))
+        parsed.map_err(|err: T::Err| Failure::bad_request(format!("`{name}`: {err}")))
     }
 
     pub(super) fn node(&self) -> Result<NodeId, Failure> {
-        self.parsed("node")?.ok_or_else(|| Failure::wrong("a node is missing"))
+        self.parsed("node")?.ok_or_else(|| Failure::bad_request("a node is missing"))
     }
 
     pub(super) fn limit(&self, usual: usize) -> usize {
@@ -137,7 +137,7 @@ impl Params {
 
 /// Takes the percent signs out.
 fn decoded(text: &str) -> Result<String, Failure> {
-    let wrong = || Failure::wrong("the path or query is not percent-encoded UTF-8");
+    let wrong = || Failure::bad_request("the path or query is not percent-encoded UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -158,7 +158,7 @@ fn decoded(text: &str) -> Result<String, Failure> {
 }
 
 /// A domain in the words of a body or a query.
-pub(super) fn kind_of(domain: &Domain) -> String {
+pub(super) fn domain_text(domain: &Domain) -> String {
     String::from(domain.clone())
 }
 

@@ -7,7 +7,7 @@ use farrier_wire::rest::{
 };
 use hyper::Method;
 
-use super::body::body_of;
+use super::body::parse_body;
 use super::query::Params;
 use super::{nodes, routes};
 
@@ -18,19 +18,19 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
         let said = Params::read(query, found.route.query).ok()?;
         said.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
     });
-    let policy = body_of::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
+    let policy = parse_body::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
     let asks = [
         policy,
-        body_of::<FreezeRequest>(body).is_ok(),
-        body_of::<HoldRequest>(body).is_ok(),
-        body_of::<EmptyRequest>(body).is_ok(),
-        body_of::<RepairedRequest>(body).is_ok(),
-        body_of::<RetireRequest>(body).is_ok(),
-        body_of::<UnfreezeRequest>(body).is_ok(),
-        body_of::<TokenRequest>(body).is_ok(),
-        body_of::<VerifyRequest>(body).is_ok(),
-        body_of::<DiagRequest>(body).is_ok(),
-        body_of::<TuneRequest>(body).is_ok(),
+        parse_body::<FreezeRequest>(body).is_ok(),
+        parse_body::<HoldRequest>(body).is_ok(),
+        parse_body::<EmptyRequest>(body).is_ok(),
+        parse_body::<RepairedRequest>(body).is_ok(),
+        parse_body::<RetireRequest>(body).is_ok(),
+        parse_body::<UnfreezeRequest>(body).is_ok(),
+        parse_body::<TokenRequest>(body).is_ok(),
+        parse_body::<VerifyRequest>(body).is_ok(),
+        parse_body::<DiagRequest>(body).is_ok(),
+        parse_body::<TuneRequest>(body).is_ok(),
     ];
     (asked.is_some(), asks.contains(&true))
 }

@@ -12,8 +12,8 @@ use super::failure::Failure;
 use crate::controller::Controller;
 
 /// The entries that the caller sees, as they see them.
-pub(super) async fn cut(
-    brain: &Controller,
+pub(super) async fn visible_entries(
+    controller: &Controller,
     caller: &Caller,
     entries: Vec<Entry>,
 ) -> Result<Vec<Entry>, Failure> {
@@ -22,21 +22,21 @@ pub(super) async fn cut(
             |it: &Entry| caller.sees_access() || !matches!(it.event, Event::AccessChanged { .. });
         return Ok(entries.into_iter().filter(sees).collect());
     }
-    let extent = if entries.iter().any(|it| is_of_domains(&it.event)) {
-        Extent::count(brain, caller).await?
+    let extent = if entries.iter().any(|it| depends_on_extent(&it.event)) {
+        Extent::count(controller, caller).await?
     } else {
         Extent::uncounted(caller)
     };
     let caller = caller.clone();
-    let seen = brain.look(move |state| {
-        let eyes = Redactor { state, caller: &caller, extent: &extent };
-        entries.into_iter().filter_map(|entry| eyes.seen(entry)).collect()
+    let seen = controller.read(move |state| {
+        let redactor = Redactor { state, caller: &caller, extent: &extent };
+        entries.into_iter().filter_map(|entry| redactor.redact(entry)).collect()
     });
     Ok(seen.await?)
 }
 
 /// Whether it depends on where the caller has nodes who sees what of it.
-fn is_of_domains(event: &Event) -> bool {
+fn depends_on_extent(event: &Event) -> bool {
     matches!(
         event,
         Event::PolicySet { .. }
@@ -56,31 +56,31 @@ struct Redactor<'s> {
 }
 
 impl Redactor<'_> {
-    fn seen(&self, mut entry: Entry) -> Option<Entry> {
+    fn redact(&self, mut entry: Entry) -> Option<Entry> {
         let seq = entry.seq;
         let is_seen = match &mut entry.event {
             Event::AccessChanged { .. } => false,
             Event::Tick | Event::ClockStepped { .. } | Event::ControllerResumed { .. } => true,
             Event::PolicySet { policy } => {
-                **policy = policy_of(self.extent, policy);
+                **policy = visible_policy(self.extent, policy);
                 true
             }
             Event::DomainFaultDetected { nodes, rationale, .. } => {
-                nodes.retain(|id| self.is_ours(id, seq));
+                nodes.retain(|id| self.is_visible(id, seq));
                 *rationale = rationale.redacted(self.caller.scope());
                 !nodes.is_empty()
             }
             Event::Deferred { node, rationale } | Event::PhaseChanged { node, rationale, .. } => {
                 *rationale = rationale.redacted(self.caller.scope());
-                self.is_ours(node, seq)
+                self.is_visible(node, seq)
             }
             Event::OrderCancelled { node, reason, .. } => {
                 *reason = reason.redacted(self.caller.scope());
-                self.is_ours(node, seq)
+                self.is_visible(node, seq)
             }
             Event::OrderIssued { order } => {
                 order.reason = order.reason.redacted(self.caller.scope());
-                self.is_ours(&order.node, seq)
+                self.is_visible(&order.node, seq)
             }
             Event::DomainFaultCleared { domain, rationale } => {
                 *rationale = rationale.redacted(self.caller.scope());
@@ -90,20 +90,20 @@ impl Redactor<'_> {
                 request:
                     OperatorRequest::Freeze { domain, .. } | OperatorRequest::Unfreeze { domain },
             } => self.extent.touches(domain),
-            event => event.subject().is_some_and(|id| self.is_ours(id, seq)),
+            event => event.subject().is_some_and(|id| self.is_visible(id, seq)),
         };
         is_seen.then_some(entry)
     }
 
     /// An entry from before the node enrolled is about another node of that name, whose owner may have been another.
-    fn is_ours(&self, id: &NodeId, seq: u64) -> bool {
+    fn is_visible(&self, id: &NodeId, seq: u64) -> bool {
         let node = self.state.nodes.get(id);
         node.is_some_and(|it| self.caller.sees(&it.location) && seq >= it.first_seq)
     }
 }
 
 /// A policy without the pools of others.
-pub(super) fn policy_of(extent: &Extent, policy: &Policy) -> Policy {
+pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));
     policy

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tonic::body::Body;
 
 use super::answer_body::{AnswerBody, Content, Hold};
-use super::failure::{Failure, unwell};
-use super::limits::StreamPlace;
+use super::failure::{Failure, internal_error};
+use super::limits::StreamSlot;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const LINES: &str = "application/x-ndjson";
@@ -24,7 +24,7 @@ pub(super) const GZIP: &str = "application/gzip";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Pieces that may wait for a reader, each about [`crate::follow::READ_BYTES_MAX`] bytes: what comes after waits on disk.
+/// Pieces that may wait for a reader, each about [`crate::log_tail::READ_BYTES_MAX`] bytes: what comes after waits on disk.
 const PIECES_MAX: usize = 2;
 
 /// An answer.
@@ -33,14 +33,14 @@ pub(super) struct Reply {
     media: &'static str,
     content: Content,
     /// Of one that is written while it is read, in place of that for a short one.
-    stream_place: Option<Arc<StreamPlace>>,
+    stream_slot: Option<Arc<StreamSlot>>,
     /// Bytes of a stream, where they are known: a reader then sees that it was cut off.
     length: Option<u64>,
 }
 
 impl Reply {
     pub(super) fn json(value: &impl Serialize) -> Result<Self, Failure> {
-        let bytes = serde_json::to_vec(value).map_err(|err| unwell(&err))?;
+        let bytes = serde_json::to_vec(value).map_err(|err| internal_error(&err))?;
         Ok(Self::bytes(JSON, bytes))
     }
 
@@ -50,7 +50,7 @@ impl Reply {
 
     pub(super) fn bytes(media: &'static str, bytes: impl Into<Bytes>) -> Self {
         let content = Content::Whole(bytes.into());
-        Self { status: StatusCode::OK, media, content, stream_place: None, length: None }
+        Self { status: StatusCode::OK, media, content, stream_slot: None, length: None }
     }
 
     pub(super) fn unavailable(text: &'static str) -> Self {
@@ -60,11 +60,11 @@ impl Reply {
     /// One that is written while it is read.
     pub(super) fn stream(
         media: &'static str,
-        place: &Arc<StreamPlace>,
+        slot: &Arc<StreamSlot>,
     ) -> (mpsc::Sender<Bytes>, Self) {
         let (send, pieces) = mpsc::channel(PIECES_MAX);
-        let (content, stream_place) = (Content::Written(pieces), Some(Arc::clone(place)));
-        (send, Self { status: StatusCode::OK, media, content, stream_place, length: None })
+        let (content, stream_slot) = (Content::Written(pieces), Some(Arc::clone(slot)));
+        (send, Self { status: StatusCode::OK, media, content, stream_slot, length: None })
     }
 
     pub(super) fn with_length(self, bytes: u64) -> Self {
@@ -73,8 +73,8 @@ impl Reply {
 
     /// The response, which has what its request had until it was sent.
     pub(super) fn into_response(self, hold: Option<Hold>) -> Response<Body> {
-        let hold = hold.map(|hold| match self.stream_place {
-            Some(place) => hold.of_stream(place),
+        let hold = hold.map(|hold| match self.stream_slot {
+            Some(slot) => hold.with_stream_slot(slot),
             None => hold,
         });
         let mut response = Response::new(Body::new(AnswerBody::new(self.content, hold)));

@@ -23,7 +23,7 @@ use super::{
 };
 
 /// What answers.
-type Answering = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
 /// The shape of a type.
 pub(super) type SchemaFn = fn(&mut Schemas) -> Value;
@@ -47,13 +47,13 @@ pub(super) struct Route {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     /// None: anybody.
-    pub(super) deed: Option<Permission>,
+    pub(super) permission: Option<Permission>,
     pub(super) query: &'static [Parameter],
     pub(super) body: Option<SchemaFn>,
     pub(super) answer: Answer,
     /// Whether it asks for an order, which is refused while another waits.
-    pub(super) asks_for_order: bool,
-    pub(super) run: fn(Call) -> Answering,
+    pub(super) requests_order: bool,
+    pub(super) run: fn(Call) -> HandlerFuture,
 }
 
 const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
@@ -64,7 +64,7 @@ const NUMBER: Kind = Kind::Number { least: 0, most: i64::MAX as u64 };
 const LIMIT: Parameter =
     parameter("limit", Kind::Number { least: 1, most: 500 }, "the most of one page");
 const CURSOR: Parameter = parameter("cursor", Kind::Text, "`next` of the page before");
-const STANDING: Kind = Kind::Word(&[
+const PHASE_KIND: Kind = Kind::Word(&[
     "joining",
     "in-service",
     "suspect",
@@ -77,7 +77,7 @@ const SEVERITY: Kind = Kind::Word(&["info", "warning", "critical", "fatal"]);
 const POOL: Parameter = parameter("pool", Kind::Name, "only of this pool");
 const RACK: Parameter = parameter("rack", Kind::Name, "only in this rack");
 const LEAF: Parameter = parameter("leaf", Kind::Name, "only behind this leaf switch");
-const STANDS: Parameter = parameter("phase", STANDING, "only those that stand so");
+const PHASE: Parameter = parameter("phase", PHASE_KIND, "only those that stand so");
 const NODE: Parameter = parameter("node", Kind::Name, "only of this node");
 const KIND: Parameter = parameter("kind", Kind::Word(EVENT_KINDS), "only of this kind");
 const BY: Parameter =
@@ -89,7 +89,7 @@ const NODES: &[Parameter] = &[
     POOL,
     RACK,
     LEAF,
-    STANDS,
+    PHASE,
     parameter("text", Kind::Text, "only where name, reason, driver, GPU or a finding reads so"),
     parameter("cursor", Kind::Name, "`next` of the page before"),
     LIMIT,
@@ -98,7 +98,7 @@ const FINDINGS: &[Parameter] = &[
     POOL,
     RACK,
     LEAF,
-    STANDS,
+    PHASE,
     NODE,
     parameter("severity", SEVERITY, "as bad as this, or worse"),
     parameter("code", Kind::Text, "whose code begins so"),
@@ -126,18 +126,18 @@ pub(super) fn path_parameter(name: &str) -> Parameter {
 }
 
 macro_rules! route {
-    ($method:ident $path:literal, $name:literal, $deed:expr, $query:expr, $body:expr, $answer:expr,
+    ($method:ident $path:literal, $name:literal, $permission:expr, $query:expr, $body:expr, $answer:expr,
         $run:path, $about:literal) => {
         Route {
             method: Method::$method,
             path: $path,
             name: $name,
             about: $about,
-            deed: $deed,
+            permission: $permission,
             query: $query,
             body: $body,
             answer: $answer,
-            asks_for_order: false,
+            requests_order: false,
             run: |call| Box::pin($run(call)),
         }
     };
@@ -151,11 +151,11 @@ macro_rules! order_route {
             path: $path,
             name: $name,
             about: $about,
-            deed: OPERATE,
+            permission: OPERATE,
             query: &[],
             body: body!(EmptyRequest),
             answer: json!(Done),
-            asks_for_order: true,
+            requests_order: true,
             run: |call| Box::pin(requests::order(call, $order)),
         }
     };
@@ -183,10 +183,10 @@ const ADMINISTER: Option<Permission> = Some(Permission::Administer);
 pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/nodes", "listNodes", READ, NODES, None, json!(NodePage), nodes::list,
         "Nodes by name."),
-    route!(GET "/api/v1/nodes/{node}", "getNode", READ, &[], None, json!(NodeDetail), nodes::one,
+    route!(GET "/api/v1/nodes/{node}", "getNode", READ, &[], None, json!(NodeDetail), nodes::get,
         "A node with all that is known of it."),
     route!(GET "/api/v1/nodes/{node}/explanation", "explainNode", READ, &[], None, json!(NodeExplanation),
-        nodes::explained, "Rationale a node stands where it stands, and what would change it."),
+        nodes::explain, "Rationale a node stands where it stands, and what would change it."),
     route!(GET "/api/v1/nodes/{node}/artifacts", "listArtifacts", OPERATE, &[], None,
         json!(ArtifactList), artifacts::list, "Files that a node has sent for orders, the newest first."),
     route!(GET "/api/v1/nodes/{node}/artifacts/{generation}", "getArtifact", OPERATE, &[], None,
@@ -212,7 +212,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(EmptyRequest),
         json!(Done), requests::approve, "A repair that waits for a person may go on."),
     route!(PUT "/api/v1/nodes/{node}/location", "setNodeLocation", ADMINISTER, &[], body!(LocationRequest), json!(Done),
-        requests::place, "Where a node stands, and whose it is; by whoever has the whole fleet."),
+        requests::set_location, "Where a node stands, and whose it is; by whoever has the whole fleet."),
     route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireRequest),
         json!(Done), requests::retire, "A node is gone for good."),
     route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(EmptyRequest),
@@ -260,7 +260,7 @@ pub(super) static TABLE: &[Route] = &[
 ];
 
 /// A route that was found, and what its path says.
-pub(super) struct Found {
+pub(super) struct RouteMatch {
     pub(super) route: &'static Route,
     pub(super) path: Params,
 }
@@ -285,7 +285,7 @@ impl Route {
 }
 
 /// The route of a path and method.
-pub(super) fn find(method: &Method, path: &str) -> Result<Found, Failure> {
+pub(super) fn find(method: &Method, path: &str) -> Result<RouteMatch, Failure> {
     let mut allowed: Vec<&str> = Vec::new();
     for route in TABLE {
         let Some(parts) = route.matched(path) else { continue };
@@ -297,11 +297,11 @@ pub(super) fn find(method: &Method, path: &str) -> Result<Found, Failure> {
         for (parameter, part) in parts {
             path.put(&parameter, part)?;
         }
-        return Ok(Found { route, path });
+        return Ok(RouteMatch { route, path });
     }
     if allowed.is_empty() {
         let hint = "GET /api/v1/openapi.json lists every path";
         return Err(Failure::not_found("there is no such path", hint));
     }
-    Err(Failure::wrong_method(&allowed.join(", ")))
+    Err(Failure::method_not_allowed(&allowed.join(", ")))
 }

@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 use super::Call;
 use super::events::Filter;
 use super::failure::Failure;
-use super::limits::{READ_WAIT, TOKEN_EVERY};
+use super::limits::{READ_TIMEOUT, TOKEN_CHECK_INTERVAL};
 use super::reply::{self, Reply};
 
 /// Entries of one piece, which is bounded in bytes too.
 const STEP: usize = 256;
 /// A reader hears that the server is there this often.
-const KEEP_ALIVE: Duration = TOKEN_EVERY;
+const KEEP_ALIVE: Duration = TOKEN_CHECK_INTERVAL;
 
 /// How a stream ended.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ enum End {
 
 /// Where the reader was: the header that browsers send, or a parameter; otherwise only what comes from now on.
 fn begin(call: &Call) -> Result<u64, Failure> {
-    let end = call.site.tail.end();
+    let end = call.app.tail.end();
     let last = match call.headers.get("last-event-id") {
         Some(value) => {
             let value = value.to_str().ok().map(str::trim).filter(|it| !it.is_empty());
             let read = value.map(str::parse::<u64>);
-            let wrong = |_| Failure::wrong("`Last-Event-ID` is none that was sent");
+            let wrong = |_| Failure::bad_request("`Last-Event-ID` is none that was sent");
             read.transpose().map_err(wrong)?
         }
         None => None,
@@ -47,22 +47,22 @@ fn begin(call: &Call) -> Result<u64, Failure> {
 }
 
 pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::of(&call.query)?;
+    let filter = Filter::from_query(&call.query)?;
     let begin = begin(&call)?;
-    let place = Arc::new(call.stream_place()?);
-    let (out, reply) = Reply::stream(reply::EVENTS, &place);
+    let slot = Arc::new(call.stream_slot()?);
+    let (out, reply) = Reply::stream(reply::EVENTS, &slot);
     tokio::spawn(async move {
         let end = write(&call, &filter, begin, &out).await;
         tracing::debug!(?end, "a reader of the log has ended");
-        drop(place);
+        drop(slot);
     });
     Ok(reply)
 }
 
 async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Bytes>) -> End {
     let Ok(caller) = call.caller() else { return End::Token };
-    let mut tail = call.site.tail.clone();
-    let mut stopped = call.site.stopped.clone();
+    let mut tail = call.app.tail.clone();
+    let mut stopped = call.app.stopped.clone();
     let mut at = begin;
     let mut looked = tokio::time::Instant::now();
     if let Err(end) = send(out, "retry: 2000\n\n".to_owned()).await {
@@ -78,9 +78,9 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
             };
             // Whoever lost their token meanwhile hears nothing more.
-            if waited.is_err() || looked.elapsed() >= TOKEN_EVERY {
+            if waited.is_err() || looked.elapsed() >= TOKEN_CHECK_INTERVAL {
                 looked = tokio::time::Instant::now();
-                match call.site.holder(caller.digest.clone()).await {
+                match call.app.caller_for(caller.digest.clone()).await {
                     Ok(Some(_)) => {}
                     Ok(None) => return End::Token,
                     Err(_) => return End::Server,
@@ -97,7 +97,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
             }
         };
         let Some(last) = entries.last().map(|it| it.seq) else { return End::Server };
-        let Ok(rows) = filter.rows(&call.site, caller, entries).await else { return End::Server };
+        let Ok(rows) = filter.rows(&call.app, caller, entries).await else { return End::Server };
         at = last;
         if !rows.is_empty()
             && let Err(end) = send(out, rows.iter().map(event).collect()).await
@@ -114,7 +114,7 @@ fn event(row: &EventRow) -> String {
 }
 
 async fn send(out: &mpsc::Sender<Bytes>, text: String) -> Result<(), End> {
-    match tokio::time::timeout(READ_WAIT, out.send(text.into())).await {
+    match tokio::time::timeout(READ_TIMEOUT, out.send(text.into())).await {
         Ok(Ok(())) => Ok(()),
         _ => Err(End::Reader),
     }

@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::caller::Caller;
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, finished};
-use crate::access::{Listed, Store, TokenKind, Wanted};
+use super::{Call, run_to_completion};
+use crate::access::{Listed, NewJoinToken, Store, TokenKind};
 
 /// A token lets nodes into a pool: it is theirs who have that pool.
 fn is_of(caller: &Caller, token: &Listed) -> bool {
@@ -19,35 +19,35 @@ fn is_of(caller: &Caller, token: &Listed) -> bool {
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let TokenRequest { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } =
         call.body()?;
-    let place = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
+    let location = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
     let caller = call.caller()?;
     if !caller.has_pool(&pool) {
         return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
     }
-    if place.has_more_than_pool() {
+    if location.has_more_than_pool() {
         caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
     // A token for one node gives its name anew, wherever it stands: that must be the caller's too.
     if let Some(id) = node.clone() {
-        let eyes = caller.clone();
+        let viewer = caller.clone();
         let name = id.clone();
         let is_free = call
-            .site
-            .brain
-            .look(move |state| state.nodes.get(&id).is_none_or(|it| eyes.sees(&it.location)));
+            .app
+            .controller
+            .read(move |state| state.nodes.get(&id).is_none_or(|it| viewer.sees(&it.location)));
         if !is_free.await? {
-            return Err(Failure::no_node(name.as_str()));
+            return Err(Failure::node_not_found(name.as_str()));
         }
     }
     let now = Timestamp::now();
     let expires = now
         .checked_add(SignedDuration::from_secs(i64::from(expires_s)))
-        .map_err(|_| Failure::wrong("`expires_s` is too long"))?;
-    let wanted = Wanted { place, node, scope: caller.scope().clone(), expires, uses };
+        .map_err(|_| Failure::bad_request("`expires_s` is too long"))?;
+    let wanted = NewJoinToken { location, node, scope: caller.scope().clone(), expires, uses };
     let by = caller.actor();
-    let made = call.site.stored(move |store| store.create_by(&by, &wanted, now)).await?;
-    call.site.changes.bring().await?;
+    let made = call.app.with_store(move |store| store.create_by(&by, &wanted, now)).await?;
+    call.app.changes.log_pending().await?;
     let (id, secret) = made;
     Reply::created(&TokenCreated {
         id,
@@ -55,14 +55,14 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
         pool,
         expires,
         uses,
-        ca_fingerprint: call.site.fingerprint.clone(),
+        ca_fingerprint: call.app.fingerprint.clone(),
     })
 }
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
-    let tokens = call.site.stored(Store::list).await?;
+    let tokens = call.app.with_store(Store::list).await?;
     let seen = tokens.into_iter().filter(|it| is_of(caller, it));
     let tokens = seen.map(|it| row(it, now)).collect();
     Reply::json(&TokenList { tokens })
@@ -73,7 +73,7 @@ fn row(token: Listed, now: Timestamp) -> TokenRow {
         id: token.id,
         state: token.state(now).to_owned(),
         pool: token.pool.unwrap_or_default(),
-        location: token.place,
+        location: token.location,
         node: token.node,
         expires: token.expires,
         uses_left: token.uses_left,
@@ -81,10 +81,10 @@ fn row(token: Listed, now: Timestamp) -> TokenRow {
 }
 
 pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
-    call.nothing()?;
+    call.expect_empty_body()?;
     let caller = call.caller()?;
     let id = call.path.number("id").and_then(|it| i64::try_from(it).ok()).unwrap_or(i64::MAX);
-    let tokens = call.site.stored(Store::list).await?;
+    let tokens = call.app.with_store(Store::list).await?;
     let found = tokens.into_iter().find(|it| it.id == id && is_of(caller, it));
     let Some(found) = found else {
         let text = format!("there is no token {id}");
@@ -93,27 +93,27 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     let by = caller.actor();
     let revoke =
         move |store: &Store| store.revoke_token_by(&by, TokenKind::Join, id, Timestamp::now());
-    call.site.stored(revoke).await?;
-    call.site.changes.bring().await?;
+    call.app.with_store(revoke).await?;
+    call.app.changes.log_pending().await?;
     Reply::json(&Done { changed: !found.is_revoked })
 }
 
 /// No certificate of a node counts any more, and its stream ends.
 pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
-    call.nothing()?;
+    call.expect_empty_body()?;
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
-    let (name, eyes) = (id.clone(), caller.clone());
-    let is_seen = call.site.brain.look(move |state| {
-        state.nodes.get(&name).map_or(eyes.is_fleet_wide(), |it| eyes.sees(&it.location))
+    let (name, viewer) = (id.clone(), caller.clone());
+    let is_seen = call.app.controller.read(move |state| {
+        state.nodes.get(&name).map_or(viewer.is_fleet_wide(), |it| viewer.sees(&it.location))
     });
     if !is_seen.await? {
-        return Err(Failure::no_node(id.as_str()));
+        return Err(Failure::node_not_found(id.as_str()));
     }
     let by = caller.actor();
-    finished(async move {
-        call.site.stored(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
+    run_to_completion(async move {
+        call.app.with_store(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
         // Cuts the stream first.
-        call.site.changes.bring().await?;
+        call.app.changes.log_pending().await?;
         Reply::json(&Done { changed: true })
     })
     .await

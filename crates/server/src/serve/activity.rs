@@ -1,4 +1,4 @@
-//! Whether somebody known is at the other end of a connection: a person by their token, or a node that is being answered.
+//! Whether somebody known is at the other end of a connection: a person by their token, or a node that is being active.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 /// What is known of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionActivity {
-    /// Requests of somebody known that are being answered.
-    answered: AtomicUsize,
+    /// Requests of somebody known that are being active.
+    active: AtomicUsize,
     /// Whether there was one.
-    is_known: AtomicBool,
+    is_authenticated: AtomicBool,
     /// When the last of them was.
     last: Mutex<Instant>,
 }
@@ -20,12 +20,12 @@ pub(crate) struct ConnectionActivity {
 impl ConnectionActivity {
     pub(crate) fn new() -> Self {
         let last = Mutex::new(Instant::now());
-        Self { answered: AtomicUsize::new(0), is_known: AtomicBool::new(false), last }
+        Self { active: AtomicUsize::new(0), is_authenticated: AtomicBool::new(false), last }
     }
 
-    /// Whether somebody known was ever answered.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known.load(Ordering::Relaxed)
+    /// Whether somebody known was ever active.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.is_authenticated.load(Ordering::Relaxed)
     }
 
     fn touch(&self) {
@@ -33,11 +33,11 @@ impl ConnectionActivity {
     }
 
     /// Returns when nobody known was answered for so long.
-    pub(crate) async fn absent_for(&self, limit: Duration) {
+    pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
             let quiet = last.elapsed();
-            let is_busy = self.answered.load(Ordering::Relaxed) > 0;
+            let is_busy = self.active.load(Ordering::Relaxed) > 0;
             if !is_busy && quiet >= limit {
                 return;
             }
@@ -52,18 +52,18 @@ impl ConnectionActivity {
 pub(crate) struct ActiveRequest(Arc<ConnectionActivity>);
 
 impl ActiveRequest {
-    pub(crate) fn new(presence: &Arc<ConnectionActivity>) -> Self {
-        presence.answered.fetch_add(1, Ordering::Relaxed);
-        presence.is_known.store(true, Ordering::Relaxed);
-        presence.touch();
-        Self(Arc::clone(presence))
+    pub(crate) fn new(activity: &Arc<ConnectionActivity>) -> Self {
+        activity.active.fetch_add(1, Ordering::Relaxed);
+        activity.is_authenticated.store(true, Ordering::Relaxed);
+        activity.touch();
+        Self(Arc::clone(activity))
     }
 }
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.touch();
-        self.0.answered.fetch_sub(1, Ordering::Relaxed);
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -75,19 +75,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stranger_goes_soon_and_somebody_known_when_they_are_answered() {
-        let presence = Arc::new(ConnectionActivity::new());
+        let activity = Arc::new(ConnectionActivity::new());
         let start = Instant::now();
-        presence.absent_for(LIMIT).await;
+        activity.idle_for(LIMIT).await;
         assert_eq!(start.elapsed().as_secs(), LIMIT.as_secs());
         // A stream of a hundred seconds, and then a request at the last moment.
-        let stream = ActiveRequest::new(&presence);
+        let stream = ActiveRequest::new(&activity);
         let start = Instant::now();
-        let watched = Arc::clone(&presence);
-        let gone = tokio::spawn(async move { watched.absent_for(LIMIT).await });
+        let watched = Arc::clone(&activity);
+        let gone = tokio::spawn(async move { watched.idle_for(LIMIT).await });
         tokio::time::sleep(Duration::from_secs(100)).await;
         drop(stream);
         tokio::time::sleep(Duration::from_secs(29)).await;
-        drop(ActiveRequest::new(&presence));
+        drop(ActiveRequest::new(&activity));
         gone.await.unwrap();
         let stayed_s = start.elapsed().as_secs();
         assert!((159..=161).contains(&stayed_s), "{stayed_s} s");

@@ -43,15 +43,15 @@ use crate::rest::Rest;
 /// Connections at a time; each costs some tens of kilobytes.
 const CONNECTIONS_MAX: usize = 20_000;
 /// How long a handshake may take, and a client to send its first request's head.
-const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may stay after the last request of somebody known was answered, unless somebody wants it otherwise: places are few.
-pub(crate) const ABSENT_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections at a time of those whom nobody knows yet: a fifth of all.
-const STRANGERS_MAX: usize = 4096;
+const UNAUTHENTICATED_MAX: usize = 4096;
 /// Connections at a time of one node: it needs one, and after its network was gone those before are there until their pings fail.
 const NODE_CONNECTIONS_MAX: usize = 4;
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_WAIT: Duration = Duration::from_secs(20);
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// What may be on its way to a stream that is not read.
 const WINDOW_BYTES: u32 = 64 << 10;
 /// What of an answer to somebody without a certificate waits for its connection: one that is as small has no place among its token's any more.
@@ -89,7 +89,7 @@ const UNAUTHENTICATED_LIMITS: ConnectionLimits = ConnectionLimits {
     is_authenticated: false,
 };
 /// How long connections are given to end.
-const END_WAIT: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,11 +97,11 @@ pub(crate) enum Peer {
     /// Somebody on this machine, where that is enough.
     Local,
     /// Somebody without a certificate.
-    Nobody,
+    Unauthenticated,
     /// A node, by its certificate.
     Node(NodePeer),
     /// Somebody with a certificate of ours that names no node.
-    Unknown,
+    UnknownCertificate,
 }
 
 /// What a node's certificate says.
@@ -139,7 +139,7 @@ impl Services {
             agents: server(MESSAGE_BYTES_MAX),
             unauthenticated: server(unauthenticated::MESSAGE_BYTES_MAX),
             requests: Arc::new(unauthenticated::Requests::new()),
-            counters: Arc::clone(&agents.desk.counters),
+            counters: Arc::clone(&agents.context.counters),
             rest,
         }
     }
@@ -162,7 +162,7 @@ impl Services {
                     self.unauthenticated.call(whole).await
                 }
                 Err(err) => {
-                    self.counters.request_failed(err.counted_as());
+                    self.counters.request_failed(err.metric());
                     return Status::from(err).into_http();
                 }
             }
@@ -172,39 +172,39 @@ impl Services {
 }
 
 /// Who may stay.
-struct Listener {
-    door: HandshakeGate,
+struct SharedLimits {
+    handshakes: HandshakeGate,
     store: Arc<Store>,
     counters: Arc<Counters>,
-    strangers: Arc<SlotPool<()>>,
+    unauthenticated: Arc<SlotPool<()>>,
     nodes: Arc<SlotPool<NodeId>>,
-    absent_wait: Duration,
+    idle_timeout: Duration,
 }
 
-impl Listener {
+impl SharedLimits {
     /// The node of a certificate that counts. Where that cannot be looked up it does: a disk that fails must not look like a fleet that was
     /// revoked, and each request is looked at again.
-    fn node_of(&self, peer: &Peer) -> Option<NodeId> {
+    fn admitted_node(&self, peer: &Peer) -> Option<NodeId> {
         let Peer::Node(NodePeer { identity, .. }) = peer else { return None };
         self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
     }
 
     /// Returns when a connection has to go. That of a node without a stream goes as anybody's does; whoever is revoked is nobody.
-    async fn outstayed(&self, node: Option<NodeId>, presence: &ConnectionActivity) {
+    async fn expired(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
-            let mut guest = self.nodes.enter(node);
+            let mut slot = self.nodes.enter(node);
             tokio::select! {
-                () = guest.displaced() => (),
-                () = presence.absent_for(self.absent_wait) => (),
+                () = slot.displaced() => (),
+                () = activity.idle_for(self.idle_timeout) => (),
             }
             return;
         }
-        let mut guest = self.strangers.enter(());
+        let mut slot = self.unauthenticated.enter(());
         tokio::select! {
-            () = guest.displaced() => if !presence.is_known() { return },
-            () = presence.absent_for(self.absent_wait) => return,
+            () = slot.displaced() => if !activity.is_authenticated() { return },
+            () = activity.idle_for(self.idle_timeout) => return,
         }
-        presence.absent_for(self.absent_wait).await;
+        activity.idle_for(self.idle_timeout).await;
     }
 }
 
@@ -214,23 +214,23 @@ pub(crate) async fn run(
     tls: Option<Arc<Tls>>,
     agents: Agents,
     rest: Rest,
-    absent_wait: Duration,
+    idle_timeout: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let hall = Arc::new(Listener {
-        door: HandshakeGate::new(),
+    let shared = Arc::new(SharedLimits {
+        handshakes: HandshakeGate::new(),
         store: Arc::clone(&agents.store),
-        counters: Arc::clone(&agents.desk.counters),
-        strangers: SlotPool::new(STRANGERS_MAX),
+        counters: Arc::clone(&agents.context.counters),
+        unauthenticated: SlotPool::new(UNAUTHENTICATED_MAX),
         nodes: SlotPool::new(NODE_CONNECTIONS_MAX),
-        absent_wait,
+        idle_timeout,
     });
-    let front = Services::new(&agents, rest);
+    let services = Services::new(&agents, rest);
     let mut tasks = JoinSet::new();
     loop {
         // With all places taken nobody is accepted; the kernel lets them wait.
-        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { break };
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
@@ -238,24 +238,24 @@ pub(crate) async fn run(
         let (socket, from) = match accepted {
             Ok(accepted) => accepted,
             Err(err) => {
-                passing(&err).await;
+                back_off_accept(&err).await;
                 continue;
             }
         };
         while tasks.try_join_next().is_some() {}
-        let (tls, front, stop) = (tls.clone(), front.clone(), stop.clone());
-        let hall = Arc::clone(&hall);
+        let (tls, services, stop) = (tls.clone(), services.clone(), stop.clone());
+        let shared = Arc::clone(&shared);
         tasks.spawn(async move {
-            let _place = place;
-            connection(socket, from, tls, front, &hall, stop).await;
+            let _permit = permit;
+            connection(socket, from, tls, services, &shared, stop).await;
         });
     }
     let all = async { while tasks.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(END_WAIT, all).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
 }
 
 /// Too many open files pass; a peer that is gone before it is accepted is no matter.
-async fn passing(err: &io::Error) {
+async fn back_off_accept(err: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(err.kind(), ConnectionAborted | ConnectionReset) {
         tracing::error!(%err, "failed to accept a connection");
@@ -267,44 +267,44 @@ async fn connection(
     socket: TcpStream,
     from: SocketAddr,
     tls: Option<Arc<Tls>>,
-    front: Services,
-    hall: &Listener,
+    services: Services,
+    shared: &SharedLimits,
     stop: watch::Receiver<bool>,
 ) {
     let _ = socket.set_nodelay(true);
-    let presence = Arc::new(ConnectionActivity::new());
+    let activity = Arc::new(ConnectionActivity::new());
     let Some(tls) = tls else {
-        return serve(socket, Peer::Local, front, presence, PLAIN_LIMITS, stop).await;
+        return serve(socket, Peer::Local, services, activity, PLAIN_LIMITS, stop).await;
     };
-    match hall.door.enter(&tls, socket).await {
+    match shared.handshakes.enter(&tls, socket).await {
         Ok((stream, peer)) => {
-            let node = hall.node_of(&peer);
+            let node = shared.admitted_node(&peer);
             let limits = if node.is_some() { NODE_LIMITS } else { UNAUTHENTICATED_LIMITS };
-            let served = serve(stream, peer, front, Arc::clone(&presence), limits, stop);
+            let served = serve(stream, peer, services, Arc::clone(&activity), limits, stop);
             tokio::select! {
                 () = served => (),
-                () = hall.outstayed(node, &presence) => (),
+                () = shared.expired(node, &activity) => (),
             }
         }
         Err(err) => {
-            hall.counters.handshake_failed(from, err.counted_as());
+            shared.counters.handshake_failed(from, err.metric());
             tracing::debug!(%from, %err, "a TLS handshake has failed");
         }
     }
 }
 
-/// A node is present while it is answered, which a stream is until it ends; whoever was refused is not.
-fn attended(
+/// A node is active while it is answered, which a stream is until it ends; whoever was refused is not.
+fn track_activity(
     answer: hyper::Response<Body>,
-    presence: &Arc<ConnectionActivity>,
+    activity: &Arc<ConnectionActivity>,
 ) -> hyper::Response<Body> {
     if answer.headers().contains_key(Status::GRPC_STATUS) {
         return answer;
     }
-    let present = ActiveRequest::new(presence);
+    let active = ActiveRequest::new(activity);
     answer.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _present = &present;
+            let _present = &active;
             frame
         }))
     })
@@ -313,25 +313,25 @@ fn attended(
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    front: Services,
-    presence: Arc<ConnectionActivity>,
+    services: Services,
+    activity: Arc<ConnectionActivity>,
     limits: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        let (mut front, presence) = (front.clone(), Arc::clone(&presence));
-        // Boxed: hyper keeps room for the whole of it for as long as a stream is open.
+        let (mut services, activity) = (services.clone(), Arc::clone(&activity));
+        // Boxed: hyper keeps pool for the whole of it for as long as a stream is open.
         Box::pin(async move {
             Ok::<_, Infallible>(if request.uri().path().starts_with(AGENTS_PATH) {
-                attended(front.call(request, limits.is_authenticated).await, &presence)
+                track_activity(services.call(request, limits.is_authenticated).await, &activity)
             } else {
-                front.rest.answer(request, &presence).await
+                services.rest.answer(request, &activity).await
             })
         })
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_WAIT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT);
     if !limits.is_authenticated {
         builder.http1().max_buf_size(UNAUTHENTICATED_BUFFER_BYTES);
     }
@@ -343,8 +343,8 @@ async fn serve(
         .initial_connection_window_size(limits.window_bytes)
         .max_send_buf_size(limits.send_bytes)
         .max_header_list_size(HEADERS_BYTES_MAX)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_WAIT);
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let stopped = async {

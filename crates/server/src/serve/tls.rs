@@ -38,16 +38,16 @@ pub enum TlsError {
 /// What accepts.
 pub(crate) struct Tls {
     config: Arc<ServerConfig>,
-    own: Arc<Own>,
+    own: Arc<CurrentCertificate>,
     authority: Arc<Authority>,
     names: Vec<String>,
 }
 
 /// The server's own certificate; replaced while it runs.
 #[derive(Debug)]
-struct Own(RwLock<Arc<CertifiedKey>>);
+struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Own {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -62,7 +62,7 @@ impl Tls {
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
                 .allow_unauthenticated()
                 .build()?;
-        let own = Arc::new(Own(RwLock::new(certificate(&authority, &names)?)));
+        let own = Arc::new(CurrentCertificate(RwLock::new(certificate(&authority, &names)?)));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(clients)
@@ -88,13 +88,15 @@ impl Tls {
     }
 
     /// The rest of the handshake, and who that is.
-    pub(super) async fn shake(
+    pub(super) async fn handshake(
         &self,
         hello: StartHandshake<TcpStream>,
     ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let stream = hello.into_stream(Arc::clone(&self.config)).await?;
         let certificates = stream.get_ref().1.peer_certificates();
-        let peer = certificates.and_then(|all| all.first()).map_or(Peer::Nobody, named);
+        let peer = certificates
+            .and_then(|all| all.first())
+            .map_or(Peer::Unauthenticated, peer_from_certificate);
         Ok((stream, peer))
     }
 }
@@ -107,20 +109,20 @@ fn certificate(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedK
 }
 
 /// The node that a certificate names; its signature and dates were checked in the handshake.
-fn named(certificate: &CertificateDer<'_>) -> Peer {
-    match (Identity::of_certificate(certificate), end(certificate)) {
+fn peer_from_certificate(certificate: &CertificateDer<'_>) -> Peer {
+    match (Identity::of_certificate(certificate), not_after(certificate)) {
         (Ok(identity), Some(until)) => Peer::Node(NodePeer { identity, until }),
-        _ => Peer::Unknown,
+        _ => Peer::UnknownCertificate,
     }
 }
 
 /// Until when a certificate counts: what its verifier says of it at the end of all days, so that nobody else has to read ASN.1.
-fn end(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
+fn not_after(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let never = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let usage = KeyUsage::client_auth();
-    let judged = certificate.verify_for_usage(&[], &[], &[], never, usage, None, None);
-    let Err(webpki::Error::CertExpired { not_after, .. }) = judged else { return None };
+    let result = certificate.verify_for_usage(&[], &[], &[], never, usage, None, None);
+    let Err(webpki::Error::CertExpired { not_after, .. }) = result else { return None };
     Timestamp::from_second(i64::try_from(not_after.as_secs()).ok()?).ok()
 }
 
@@ -144,9 +146,16 @@ mod tests {
             let issued = authority.certify(&identity, &point, life, now).unwrap();
             let until = Timestamp::from_second(issued.not_after.as_second()).unwrap();
             let peer = NodePeer { identity: identity.clone(), until };
-            assert_eq!(named(&issued.certificate), Peer::Node(peer));
+            assert_eq!(peer_from_certificate(&issued.certificate), Peer::Node(peer));
         }
-        assert_eq!(named(authority.certificate()), Peer::Unknown, "it names no node");
-        assert_eq!(named(&CertificateDer::from(&b"nothing"[..])), Peer::Unknown);
+        assert_eq!(
+            peer_from_certificate(authority.certificate()),
+            Peer::UnknownCertificate,
+            "it names no node"
+        );
+        assert_eq!(
+            peer_from_certificate(&CertificateDer::from(&b"nothing"[..])),
+            Peer::UnknownCertificate
+        );
     }
 }

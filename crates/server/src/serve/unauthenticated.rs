@@ -1,6 +1,6 @@
 //! Requests of peers without an admitted certificate: an enrolment, or a call that is refused. Anybody who reaches the port can
 //! begin one, so a message is small, comes whole before it is decoded, and only so many are read at once: together they hold
-//! [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes at most. When there are too many, the one that takes longest goes: whoever
+//! [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes at capacity. When there are too many, the one that takes longest goes: whoever
 //! begins many and ends none keeps nobody from enrolling.
 
 use std::sync::Arc;
@@ -21,12 +21,12 @@ const PREFIX_BYTES: usize = 5;
 /// Requests that are read at once: 64 MiB in all.
 const REQUESTS_MAX: usize = 1024;
 /// How long a request may take to come.
-const REQUEST_WAIT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a request was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReadError {
-    #[error("a message without a certificate has at most {MESSAGE_BYTES_MAX} bytes")]
+    #[error("a message without a certificate has at capacity {MESSAGE_BYTES_MAX} bytes")]
     TooLarge,
     #[error("the message did not come in time")]
     Slow,
@@ -49,7 +49,7 @@ impl From<ReadError> for Status {
 }
 
 impl ReadError {
-    pub(super) fn counted_as(self) -> RequestFailure {
+    pub(super) fn metric(self) -> RequestFailure {
         match self {
             Self::TooLarge => RequestFailure::TooLarge,
             Self::Slow => RequestFailure::Slow,
@@ -62,16 +62,16 @@ impl ReadError {
 /// Requests that are being read.
 #[derive(Debug)]
 pub(super) struct Requests {
-    room: Arc<SlotPool<()>>,
+    pool: Arc<SlotPool<()>>,
 }
 
 impl Requests {
     pub(super) fn new() -> Self {
-        Self::with_room_for(REQUESTS_MAX)
+        Self::with_capacity(REQUESTS_MAX)
     }
 
-    fn with_room_for(requests: usize) -> Self {
-        Self { room: SlotPool::new(requests) }
+    fn with_capacity(requests: usize) -> Self {
+        Self { pool: SlotPool::new(requests) }
     }
 
     /// The whole body of a request.
@@ -79,16 +79,16 @@ impl Requests {
         &self,
         body: impl Body<Data = Bytes> + Unpin,
     ) -> Result<Bytes, ReadError> {
-        let mut guest = self.room.enter(());
+        let mut slot = self.pool.enter(());
         tokio::select! {
-            read = timeout(REQUEST_WAIT, whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
-            () = guest.displaced() => Err(ReadError::Displaced),
+            read = timeout(REQUEST_TIMEOUT, read_whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
+            () = slot.displaced() => Err(ReadError::Displaced),
         }
     }
 }
 
 /// Copies what comes: a frame of one byte may keep a whole receive buffer in memory.
-async fn whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
+async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ReadError::CutOff)?;
@@ -144,7 +144,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_too_many_the_oldest_goes_and_what_comes_whole_is_read() {
-        let requests = Arc::new(Requests::with_room_for(2));
+        let requests = Arc::new(Requests::with_capacity(2));
         let begin = || {
             let requests = Arc::clone(&requests);
             tokio::spawn(async move { requests.read(unfinished(100)).await })

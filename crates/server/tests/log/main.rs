@@ -1,7 +1,7 @@
 //! What every log promises, shown on each that there is.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod meanwhile;
+mod concurrent;
 mod recorded;
 mod recorded_demo;
 
@@ -12,7 +12,7 @@ use farrier_fleet::fleet::{Entry, Event, FleetState, LOGIC_VERSION, Location, No
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
     Anchor, Archived, Hash, Head, IntegrityError, Log, LogError, RecordedHead, Snapshot, archive,
-    joined, recorded_head, replace_head, verify,
+    check_joined, recorded_head, replace_head, verify,
 };
 use farrier_server::state_machine::StateMachine;
 use jiff::{SignedDuration, Timestamp};
@@ -28,8 +28,8 @@ fn node(number: u64) -> NodeId {
 }
 
 fn entry(seq: u64) -> Entry {
-    let place = Location::in_pool("train".parse().unwrap());
-    let event = Event::Enrolled { node: node(seq), location: place };
+    let location = Location::in_pool("train".parse().unwrap());
+    let event = Event::Enrolled { node: node(seq), location };
     Entry { seq, batch: seq, at: at(0), by: Actor::Server, logic: LOGIC_VERSION, event }
 }
 
@@ -68,7 +68,7 @@ fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing()
     let old = Head { seq: 2, ..head };
     assert!(matches!(
         log.append(&old, &[entry(3)]),
-        Err(LogError::Moved { expected: 2, found: 3 })
+        Err(LogError::ConcurrentWrite { expected: 2, found: 3 })
     ));
 }
 
@@ -113,14 +113,14 @@ fn what_is_old_is_moved_and_the_chain_goes_on() {
     let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|it| it.seq);
     let all: Vec<u64> = read(&parts[0]).chain(read(&parts[1])).chain(read(&log)).collect();
     assert_eq!(all, (1..=20).collect::<Vec<u64>>());
-    assert_eq!(joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
-    assert_eq!(joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
-    assert_eq!(joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Twice(1)));
+    assert_eq!(check_joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
+    assert_eq!(check_joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
+    assert_eq!(check_joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Duplicate(1)));
     // Each begins with what those before it lead to, and the rest is folded on that.
-    let numbers = |log: &dyn Log| log.beginning().unwrap().nodes.len();
+    let numbers = |log: &dyn Log| log.base_state().unwrap().nodes.len();
     assert_eq!([numbers(&parts[0]), numbers(&parts[1]), numbers(&log)], [0, 6, 12]);
-    let core = StateMachine::open(Box::new(log)).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (20, 20));
+    let state_machine = StateMachine::open(Box::new(log)).unwrap();
+    assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (20, 20));
 }
 
 #[test]
@@ -132,8 +132,12 @@ fn all_of_a_log_may_be_old_and_it_is_written_on() {
     log.append(&head, &[entry(5)]).unwrap();
     let copy = folder.path().join("copy");
     log.back_up(&copy).unwrap();
-    let core = StateMachine::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (5, 5), "a backup has its beginning");
+    let state_machine = StateMachine::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
+    assert_eq!(
+        (state_machine.state().seq, state_machine.state().nodes.len()),
+        (5, 5),
+        "a backup has its beginning"
+    );
 }
 
 #[test]
@@ -156,10 +160,10 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
     assert_eq!(log.anchor().unwrap(), anchor);
     assert_eq!(log.read(0, 100).unwrap(), []);
     assert!(verify(&log).unwrap().is_ok());
-    let mut core = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (10_000, 10_000));
+    let mut state_machine = StateMachine::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+    assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (10_000, 10_000));
     let event = entry(10_001).event;
-    core.commit(vec![(Actor::Server, event)], at(2)).unwrap();
+    state_machine.commit(vec![(Actor::Server, event)], at(2)).unwrap();
     assert_eq!(log.read(0, 1).unwrap()[0].seq, 10_001);
     assert!(verify(&log).unwrap().is_ok());
     // Whoever comes next cleans up, whether there is something to move or not.
@@ -175,11 +179,11 @@ fn half_a_log_is_not_folded() {
     let (mut log, head) = aged(&folder, 20);
     let state = FleetState { seq: 12, ..FleetState::default() };
     let other = Snapshot { state, hash: head.hash };
-    assert!(matches!(log.forget(&other), Err(LogError::NotOurs(12))));
+    assert!(matches!(log.truncate(&other), Err(LogError::WrongLog(12))));
     archive(&mut log, at(60 * 12), &folder.path().join("old")).unwrap().unwrap();
     edit(&folder, "UPDATE anchor SET state = x'7b'");
     let opened = StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
-    assert!(matches!(opened.err(), Some(LogError::Beheaded(12))));
+    assert!(matches!(opened.err(), Some(LogError::MissingBaseSnapshot(12))));
 }
 
 #[test]
@@ -204,9 +208,9 @@ fn edit(folder: &TempDir, statement: &str) {
 
 #[test]
 fn an_edited_row_is_found() {
-    for (statement, flaw) in [
+    for (statement, error) in [
         (
-            "UPDATE entries SET bytes = replace(bytes, 'train', 'brain') WHERE seq = 3",
+            "UPDATE entries SET bytes = replace(bytes, 'train', 'drain') WHERE seq = 3",
             IntegrityError::Changed(3),
         ),
         ("UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", IntegrityError::Changed(5)),
@@ -215,7 +219,7 @@ fn an_edited_row_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let (log, _) = written(&folder, 5);
         edit(&folder, statement);
-        assert_eq!(verify(&log).unwrap(), Err(flaw), "{statement}");
+        assert_eq!(verify(&log).unwrap(), Err(error), "{statement}");
     }
 }
 
@@ -225,18 +229,18 @@ fn a_kept_state_that_does_not_read_is_passed_over() {
     let (log, head) = written(&folder, 5);
     for seq in [2, 4] {
         let state = FleetState { seq, ..FleetState::default() };
-        log.keep(&Snapshot { state, hash: head.hash }).unwrap();
+        log.write_snapshot(&Snapshot { state, hash: head.hash }).unwrap();
     }
-    assert_eq!(log.newest().unwrap().unwrap().state.seq, 4);
+    assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 4);
     // Cut off, as by a disk that is full, and then changed.
     let path = folder.path().join("log.state");
     let mut bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-    assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
+    assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
     let at = bytes.iter().position(|it| *it == b'4').unwrap();
     bytes[at] = b'5';
     std::fs::write(&path, &bytes).unwrap();
-    assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
+    assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
 }
 
 #[test]
@@ -267,38 +271,40 @@ fn a_core_that_is_opened_anew_knows_what_it_knew() {
     let open = || {
         StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap()
     };
-    let mut core = open();
-    core.commit(
-        vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })],
-        at(0),
-    )
-    .unwrap();
+    let mut state_machine = open();
+    state_machine
+        .commit(
+            vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })],
+            at(0),
+        )
+        .unwrap();
     for number in 1..=20 {
         let event = entry(number).event;
-        let done = core.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
+        let done =
+            state_machine.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
         assert!(done.entries.len() >= 2, "it is verified: {:?}", done.entries);
         let sizes: Vec<usize> = done.entries.iter().map(|it| it.encode().unwrap().len()).collect();
         assert_eq!(done.entry_bytes, sizes);
         if number == 10 {
-            core.keep().unwrap();
+            state_machine.write_snapshot().unwrap();
         }
     }
-    let (state, head) = (core.state().clone(), core.head());
-    drop(core);
-    let core = open();
+    let (state, head) = (state_machine.state().clone(), state_machine.head());
+    drop(state_machine);
+    let state_machine = open();
     let bytes = |state: &FleetState| serde_json::to_vec(state).unwrap();
-    assert_eq!(bytes(core.state()), bytes(&state));
-    assert_eq!((core.head().seq, core.head().hash), (head.seq, head.hash));
-    assert_eq!(core.head().epoch, head.epoch + 1);
+    assert_eq!(bytes(state_machine.state()), bytes(&state));
+    assert_eq!((state_machine.head().seq, state_machine.head().hash), (head.seq, head.hash));
+    assert_eq!(state_machine.head().epoch, head.epoch + 1);
 }
 
 #[test]
 fn a_clock_that_is_set_back_does_not_take_the_log_back() {
     let folder = tempfile::tempdir().unwrap();
-    let mut core =
+    let mut state_machine =
         StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap();
-    core.commit(vec![(Actor::Server, Event::Tick)], at(100)).unwrap();
-    let done = core.commit(vec![(Actor::Server, Event::Tick)], at(5)).unwrap();
+    state_machine.commit(vec![(Actor::Server, Event::Tick)], at(100)).unwrap();
+    let done = state_machine.commit(vec![(Actor::Server, Event::Tick)], at(5)).unwrap();
     assert_eq!(done.entries[0].at, at(100));
 }
 
@@ -307,12 +313,14 @@ fn a_state_of_another_log_is_not_folded_on() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     for seq in [4, 9] {
-        log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
-            .unwrap();
+        log.write_snapshot(&Snapshot {
+            state: FleetState { seq, ..FleetState::default() },
+            hash: head.hash,
+        })
+        .unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
         let refused = StateMachine::open(Box::new(log)).err();
-        let is_told =
-            matches!(refused, Some(LogError::OlderThanState { kept, found: 5 }) if kept == seq);
+        let is_told = matches!(refused, Some(LogError::OlderThanSnapshot { snapshot, found: 5 }) if snapshot == seq);
         assert!(is_told, "{refused:?}");
         let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
         assert_eq!(log.head().unwrap(), head, "no writer took it over");
@@ -324,13 +332,13 @@ fn what_was_acknowledged_must_be_there_and_more_may_be() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let open = || StateMachine::open(Box::new(SqliteLog::open(&path).unwrap()));
-    let mut core = open().unwrap();
+    let mut state_machine = open().unwrap();
     for number in 1..=5 {
         let input = (Actor::Server, entry(number).event);
-        core.commit(vec![input], at(number.cast_signed())).unwrap();
+        state_machine.commit(vec![input], at(number.cast_signed())).unwrap();
     }
-    let head = core.head();
-    drop(core);
+    let head = state_machine.head();
+    drop(state_machine);
     let recorded = recorded_head(&path).unwrap().unwrap();
     assert_eq!((recorded.seq, recorded.hash), (head.seq, head.hash), "with every commit");
     let check = |recorded: RecordedHead| {
@@ -339,13 +347,13 @@ fn what_was_acknowledged_must_be_there_and_more_may_be() {
     };
     let ahead = check(RecordedHead { seq: head.seq + 1, ..recorded });
     assert!(matches!(ahead, Err(LogError::Truncated { .. })), "{ahead:?}");
-    let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
-    let (said, found) = (head.seq + 1, head.seq);
-    assert_eq!(flaw, Err(IntegrityError::Truncated { recorded: said, found }));
+    let error = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
+    let (content, found) = (head.seq + 1, head.seq);
+    assert_eq!(error, Err(IntegrityError::Truncated { recorded: content, found }));
     let other = check(RecordedHead { hash: Hash::genesis(), ..recorded });
     assert!(matches!(other, Err(LogError::Replaced(_))), "{other:?}");
-    let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
-    assert_eq!(flaw, Err(IntegrityError::Replaced(head.seq)));
+    let error = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
+    assert_eq!(error, Err(IntegrityError::Replaced(head.seq)));
     let log = SqliteLog::open(&path).unwrap();
     let before = log.read(1, 1).unwrap()[0].clone();
     check(RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();

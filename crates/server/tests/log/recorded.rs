@@ -30,7 +30,7 @@ const RECORDED: &str = include_str!("testdata/states_v3.jsonl");
 /// As the file of a log has it.
 const FORM_V1: &str = "farrier state 1\n";
 const FORM_V2: &str = "farrier state 2\n";
-const FORM: &str = "farrier state 3\n";
+const HEADER: &str = "farrier state 3\n";
 
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::HeartbeatLost, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
@@ -331,11 +331,11 @@ fn begun_with(bytes: &[u8]) -> Result<FleetState, LogError> {
     let (log, head) = written(&folder, 5);
     let path = folder.path().join("log");
     drop(log);
-    let digest = Hash::of(bytes);
+    let digest = Hash::digest(bytes);
     let row = rusqlite::params![head.seq, head.hash.0, bytes, digest.0];
     let edited = rusqlite::Connection::open(&path).unwrap();
     edited.execute("INSERT INTO anchor VALUES (1, ?1, ?2, ?3, ?4)", row).unwrap();
-    SqliteLog::open(&path).unwrap().beginning()
+    SqliteLog::open(&path).unwrap().base_state()
 }
 
 /// Whether all that was written is there still; more may be.
@@ -374,7 +374,7 @@ fn a_state_that_was_written_ever_still_reads() {
     }
     for line in RECORDED.lines() {
         let then: Value = serde_json::from_str(line).unwrap();
-        let state = begun_with(format!("{FORM}{line}").as_bytes()).unwrap();
+        let state = begun_with(format!("{HEADER}{line}").as_bytes()).unwrap();
         let now = serde_json::to_value(&state).unwrap();
         assert!(holds(&now, &then), "something is lost: {now}");
     }
@@ -543,11 +543,11 @@ fn a_log_begins_with_the_version_of_its_state() {
     farrier_server::log::archive(&mut log, at(1), &old).unwrap().unwrap();
     let file = rusqlite::Connection::open(folder.path().join("log")).unwrap();
     let bytes: Vec<u8> = file.query_row("SELECT state FROM anchor", [], |row| row.get(0)).unwrap();
-    let state = log.beginning().unwrap();
-    let meant = format!("{FORM}{}", serde_json::to_string(&state).unwrap());
+    let state = log.base_state().unwrap();
+    let meant = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
     assert_eq!(String::from_utf8(bytes).unwrap(), meant);
     let later = begun_with(meant.replacen('3', "4", 1).as_bytes()).unwrap_err().to_string();
     assert!(later.contains("of a later version"), "{later}");
     let nothing = begun_with(b"farrier").unwrap_err();
-    assert!(matches!(nothing, LogError::Beheaded(5)), "{nothing}");
+    assert!(matches!(nothing, LogError::MissingBaseSnapshot(5)), "{nothing}");
 }

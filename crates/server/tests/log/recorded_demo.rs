@@ -16,7 +16,7 @@ fn the_log_of_a_demo_of_format_1_is_read_verified_and_folded() {
     let log = SqliteLog::open(&path).unwrap();
     let head = verify(&log).unwrap().unwrap();
     assert_eq!((head.seq, head.hash.to_string()), (693, HASH.to_owned()));
-    let core = StateMachine::open(Box::new(log)).unwrap();
-    assert_eq!((core.state().seq, core.state().nodes.len()), (693, 64));
-    assert!(core.state().nodes.values().any(|it| !it.quarantines.is_empty()));
+    let state_machine = StateMachine::open(Box::new(log)).unwrap();
+    assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (693, 64));
+    assert!(state_machine.state().nodes.values().any(|it| !it.quarantines.is_empty()));
 }

@@ -19,8 +19,8 @@ const PERSON: SignedDuration = SignedDuration::from_hours(4);
 /// How soon a node that is gone is missed.
 const MISSED: SignedDuration = SignedDuration::from_secs(30);
 
-struct World {
-    core: StateMachine,
+struct SimulatedFleet {
+    state_machine: StateMachine,
     fleet: Fleet,
     now: Timestamp,
     /// Orders that were given; each once.
@@ -37,12 +37,12 @@ struct World {
     served_s: (i64, i64),
 }
 
-impl World {
+impl SimulatedFleet {
     fn new(plan: Plan, log: Box<dyn Log + Send>) -> Self {
         let now: Timestamp = "2026-11-01T00:00:00Z".parse().unwrap();
         let fleet = Fleet::new(plan, now);
-        let mut world = Self {
-            core: StateMachine::open(log).unwrap(),
+        let mut fleet = Self {
+            state_machine: StateMachine::open(log).unwrap(),
             fleet,
             now,
             ordered: BTreeSet::new(),
@@ -52,16 +52,19 @@ impl World {
             longest: None,
             served_s: (0, 0),
         };
-        let join = |(node, place): (&NodeId, &_)| {
-            (Actor::Server, Event::Enrolled { node: node.clone(), location: Clone::clone(place) })
+        let join = |(node, location): (&NodeId, &_)| {
+            (
+                Actor::Server,
+                Event::Enrolled { node: node.clone(), location: Clone::clone(location) },
+            )
         };
-        let joined = world.fleet.places().map(join).collect();
-        world.commit(joined);
-        world
+        let joined = fleet.fleet.locations().map(join).collect();
+        fleet.commit(joined);
+        fleet
     }
 
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) {
-        let committed = self.core.commit(inputs, self.now).unwrap();
+        let committed = self.state_machine.commit(inputs, self.now).unwrap();
         let orders: Vec<Order> = committed
             .entries
             .into_iter()
@@ -79,7 +82,7 @@ impl World {
 
     /// One step: to the next moment at which anything happens.
     fn step(&mut self, end: Timestamp) {
-        let wake = self.core.state().deadlines.first().map(|(at, _)| *at);
+        let wake = self.state_machine.state().deadlines.first().map(|(at, _)| *at);
         let missed =
             self.gone.values().filter(|(_, known)| !known).map(|(at, _)| *at + MISSED).min();
         let person = self.called.values().min().copied();
@@ -103,7 +106,7 @@ impl World {
     /// What the server notices by itself: who is not heard, and who is again.
     fn silence(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
-        for (id, _) in self.fleet.places() {
+        for (id, _) in self.fleet.locations() {
             let up = self.fleet.node(id).unwrap().is_up();
             match self.gone.get_mut(id) {
                 None if !up => {
@@ -130,7 +133,7 @@ impl World {
 
     /// A person is called to what no order mends, comes after a while, and says so.
     fn people(&mut self) -> Vec<(Actor, Event)> {
-        for (id, node) in &self.core.state().nodes {
+        for (id, node) in &self.state_machine.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
             if node.phase() == NodePhase::Repairing && waits && !self.called.contains_key(id) {
                 self.called.insert(id.clone(), self.now + PERSON);
@@ -156,7 +159,7 @@ impl World {
 
     fn account(&mut self, next: Timestamp) {
         let seconds = next.duration_since(self.now).as_secs();
-        let nodes = self.core.state().nodes.values();
+        let nodes = self.state_machine.state().nodes.values();
         let (mut served, mut all) = (0, 0);
         for node in nodes {
             all += 1;
@@ -167,7 +170,7 @@ impl World {
     }
 
     fn hold_to_promises(&mut self) {
-        let state = self.core.state();
+        let state = self.state_machine.state();
         for (domain, tally) in &state.domain_counts {
             if let Some(breaker) = state.policy.disruption_budgets.get(&domain.kind()) {
                 let limit = breaker.limit(tally.members);
@@ -192,14 +195,14 @@ impl World {
     }
 }
 
-fn run(plan: &Plan, days: i64, folder: &std::path::Path) -> World {
+fn run(plan: &Plan, days: i64, folder: &std::path::Path) -> SimulatedFleet {
     let log = SqliteLog::open(&folder.join("log")).unwrap();
-    let mut world = World::new(plan.clone(), Box::new(log));
-    let end = world.now + SignedDuration::from_hours(24 * days);
-    while world.now < end {
-        world.step(end);
+    let mut fleet = SimulatedFleet::new(plan.clone(), Box::new(log));
+    let end = fleet.now + SignedDuration::from_hours(24 * days);
+    while fleet.now < end {
+        fleet.step(end);
     }
-    world
+    fleet
 }
 
 #[test]
@@ -212,8 +215,8 @@ fn a_month_of_faults_is_found_mended_and_proven() {
         switch_every_s: 10 * 86_400,
         ..Plan::default()
     };
-    let world = run(&plan, 30, folder.path());
-    let state = world.core.state();
+    let fleet = run(&plan, 30, folder.path());
+    let state = fleet.state_machine.state();
     let out: Vec<_> = state
         .nodes
         .iter()
@@ -221,16 +224,16 @@ fn a_month_of_faults_is_found_mended_and_proven() {
         .map(|(id, it)| format!("{id}: {} because {}", it.phase(), it.phase.rationale().reason))
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
-    assert!(world.longest.is_none(), "an ill node stayed in service for {:?}", world.longest);
-    let (served, all) = world.served_s;
+    assert!(fleet.longest.is_none(), "an ill node stayed in service for {:?}", fleet.longest);
+    let (served, all) = fleet.served_s;
     assert!(1000 * served > 970 * all, "nodes were in service {served} s of {all} s");
     let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    let repaired = replayed(&log, &world);
+    let repaired = replayed(&log, &fleet);
     assert!(repaired > 50, "only {repaired} nodes came back from repair");
 }
 
 /// The log on disk is whole, and leads to the same decisions and the same state. How often a node came back from repair.
-fn replayed(log: &SqliteLog, world: &World) -> usize {
+fn replayed(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
     verify(log).unwrap().unwrap();
     let mut replay = Replay::default();
     let (mut seq, mut returned) = (0, 0);
@@ -248,7 +251,7 @@ fn replayed(log: &SqliteLog, world: &World) -> usize {
     }
     let state = replay.finish().unwrap();
     let bytes = |state| serde_json::to_vec(state).unwrap();
-    assert_eq!(bytes(&state), bytes(world.core.state()));
+    assert_eq!(bytes(&state), bytes(fleet.state_machine.state()));
     returned
 }
 
@@ -257,7 +260,7 @@ fn a_seed_decides_everything() {
     let plan = Plan { seed: 3, nodes: 24, trouble_every_s: 5 * 86_400, ..Plan::default() };
     let head = |_: u32| {
         let folder = tempfile::tempdir().unwrap();
-        run(&plan, 5, folder.path()).core.head()
+        run(&plan, 5, folder.path()).state_machine.head()
     };
     assert_eq!(head(1).hash, head(2).hash);
 }

@@ -2,16 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
-mod asks;
-mod follow;
-mod hostile;
+mod malformed;
 mod matrix;
-mod office;
-mod pages;
+mod pagination;
 mod protocol;
 mod reads;
+mod requests;
 mod roles;
-mod unread;
-#[path = "../wire/world.rs"]
+mod stream;
+mod test_fleet;
+#[path = "../wire/test_server.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
-mod world;
+mod test_server;
+mod unread_answers;

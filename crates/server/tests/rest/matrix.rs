@@ -6,8 +6,8 @@ use farrier_fleet::health::GpuUuid;
 use farrier_wire::limits::{FRAMEWORKS_MAX, GPUS_MAX};
 use serde_json::json;
 
-use crate::office::Office;
-use crate::world::node;
+use crate::test_fleet::TestFleet;
+use crate::test_server::node;
 
 fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
     let gpu = |at: usize| GpuInventory {
@@ -30,13 +30,13 @@ fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
 /// is in the tests of `judgements`.
 #[tokio::test]
 async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
-    let office = Office::open().await;
-    office.seen("a", Some("NVIDIA H200"), Some("580.95.05")).await;
+    let fleet = TestFleet::open().await;
+    fleet.report_inventory("a", Some("NVIDIA H200"), Some("580.95.05")).await;
     let inventory = inventory(GPUS_MAX, FRAMEWORKS_MAX);
-    office.told(Event::InventoryReported { node: node("b"), inventory }).await;
-    let token = office.token("vic", Role::Viewer, "fleet");
-    let asked = async || office.get("/api/v1/matrix", &token).await;
-    let (matrix, again, ()) = tokio::join!(asked(), asked(), office.found("a", 1));
+    fleet.submit(Event::InventoryReported { node: node("b"), inventory }).await;
+    let token = fleet.token("vic", Role::Viewer, "fleet");
+    let asked = async || fleet.get("/api/v1/matrix", &token).await;
+    let (matrix, again, ()) = tokio::join!(asked(), asked(), fleet.report_finding("a", 1));
     assert_eq!(matrix, again);
     let left_out = json!({ "rows": 0, "gpus": GPUS_MAX - 16, "nodes": 1 });
     assert_eq!(matrix["left_out"], left_out, "{}", matrix["left_out"]);
@@ -54,10 +54,10 @@ async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ordinary_fleet_is_whole() {
-    let office = Office::open().await;
-    office.told(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
-    let token = office.token("vic", Role::Viewer, "fleet");
-    let matrix = office.get("/api/v1/matrix", &token).await;
+    let fleet = TestFleet::open().await;
+    fleet.submit(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
+    let token = fleet.token("vic", Role::Viewer, "fleet");
+    let matrix = fleet.get("/api/v1/matrix", &token).await;
     assert_eq!((&matrix["left_out"], &matrix["unknown_nodes"]), (&json!(null), &json!(2)));
     assert_eq!(matrix["rows"].as_array().unwrap().len(), 16);
 }

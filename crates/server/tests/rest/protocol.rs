@@ -8,11 +8,11 @@ use farrier_wire::client::{RestClient, RestError, no_tls};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::office::Office;
-use crate::world::{PATIENCE, until};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{PATIENCE, until};
 
-async fn asker(office: &Office, token: &str) -> RestClient {
-    RestClient::connect(&office.site.url().parse().unwrap(), no_tls(), token).await.unwrap()
+async fn asker(fleet: &TestFleet, token: &str) -> RestClient {
+    RestClient::connect(&fleet.server.url().parse().unwrap(), no_tls(), token).await.unwrap()
 }
 
 /// The status of a refusal that came whole.
@@ -26,23 +26,23 @@ fn status(answer: Result<Value, RestError>) -> Result<u16, RestError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_comes_whole_over_http2_whatever_of_the_body_was_not_read() {
-    let office = Office::open().await;
-    let viewer = office.token("vic", Role::Viewer, "fleet");
-    let admin = office.token("ann", Role::Admin, "fleet");
+    let fleet = TestFleet::open().await;
+    let viewer = fleet.token("vic", Role::Viewer, "fleet");
+    let admin = fleet.token("ann", Role::Admin, "fleet");
     let path = "/api/v1/nodes/a/hold";
     // Larger than what may be on its way, smaller than what is taken; and larger than that.
     let [some, much] = [600 << 10, 3 << 20].map(|bytes| json!({ "reason": "a".repeat(bytes) }));
     for (token, body, expected) in
         [(&viewer, &some, 403), (&viewer, &much, 403), (&admin, &much, 413), (&admin, &some, 400)]
     {
-        let mut asker = asker(&office, token).await;
+        let mut asker = asker(&fleet, token).await;
         for round in 0..5 {
             let found = status(asker.post(path, body).await);
             let whole = found.as_ref().is_ok_and(|found| *found == expected);
             assert!(whole, "{expected} in round {round}: {found:?}");
         }
     }
-    let mut nobody = asker(&office, "fperson_wrong").await;
+    let mut nobody = asker(&fleet, "fperson_wrong").await;
     for _ in 0..5 {
         let found = status(nobody.post(path, &some).await);
         assert!(matches!(found, Ok(401)), "{found:?}");
@@ -50,7 +50,7 @@ async fn a_refusal_comes_whole_over_http2_whatever_of_the_body_was_not_read() {
         assert!(matches!(found, Ok(404)), "{found:?}");
     }
     // The connection is good for more.
-    assert_eq!(status(asker(&office, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
+    assert_eq!(status(asker(&fleet, &viewer).await.get("/api/v1/me").await).unwrap(), 200);
 }
 
 /// One frame of HTTP/2.
@@ -128,10 +128,10 @@ fn is_reset_early(address: SocketAddr, token: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_not_reset_under_a_body_that_is_still_sent() {
-    let office = Office::open().await;
-    let address = office.site.address;
+    let fleet = TestFleet::open().await;
+    let address = fleet.server.address;
     for (name, role) in [("vic", Role::Viewer), ("ann", Role::Approver)] {
-        let token = office.token(name, role, "fleet");
+        let token = fleet.token(name, role, "fleet");
         let early = tokio::task::spawn_blocking(move || is_reset_early(address, &token));
         assert!(!early.await.unwrap(), "{name}: the stream was reset");
     }
@@ -139,10 +139,10 @@ async fn a_stream_is_not_reset_under_a_body_that_is_still_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let hold = r#"{"reason":"one","reason":"two"}"#;
-    let policy = office.get("/api/v1/policy", &token).await["policy"].clone();
+    let policy = fleet.get("/api/v1/policy", &token).await["policy"].clone();
     let pools = |text: &str| {
         let mut policy = policy.clone();
         policy["pools"] = json!("POOLS");
@@ -158,12 +158,12 @@ async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
         ("PUT", "/api/v1/policy", &twice, "train"),
         ("PUT", "/api/v1/policy", &inside, "heartbeat_timeout_s"),
     ] {
-        let answer = office.ask(method, path, Some(&token), Some(body)).await;
+        let answer = fleet.send(method, path, Some(&token), Some(body)).await;
         answer.assert_problem(400);
         assert!(answer.body.contains(&format!("`{key}`")), "{answer:?}");
     }
     let valid = pools(&format!(r#"{{"train":{one}}}"#));
-    let answer = office.ask("PUT", "/api/v1/policy", Some(&token), Some(&valid)).await;
+    let answer = fleet.send("PUT", "/api/v1/policy", Some(&token), Some(&valid)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
@@ -185,18 +185,18 @@ fn first_line(socket: &mut TcpStream) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_of_a_token_leave_room_for_its_requests_and_have_a_limit_of_their_own() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Viewer, "fleet");
-    let address = office.site.address;
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Viewer, "fleet");
+    let address = fleet.server.address;
     let mut open: Vec<TcpStream> = (0..16).map(|_| stream(address, &token)).collect();
     for socket in &mut open {
         assert_eq!(first_line(socket), "HTTP/1.1 200");
     }
     for _ in 0..20 {
-        let answer = office.ask("GET", "/api/v1/me", Some(&token), None).await;
+        let answer = fleet.send("GET", "/api/v1/me", Some(&token), None).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    let more = office.ask("GET", "/api/v1/events/stream", Some(&token), None).await;
+    let more = fleet.send("GET", "/api/v1/events/stream", Some(&token), None).await;
     more.assert_problem(429);
     assert!(more.body.contains("16 streams"), "{more:?}");
     drop(open);
@@ -209,26 +209,26 @@ async fn streams_of_a_token_leave_room_for_its_requests_and_have_a_limit_of_thei
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_is_there_is_frozen() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Operator, "fleet");
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Operator, "fleet");
     let until = Timestamp::now() + SignedDuration::from_hours(1);
     let ask = async |domain: &str| {
         let body = json!({ "domain": domain, "until": until, "reason": "work" }).to_string();
-        office.post("/api/v1/freezes", &token, &body).await
+        fleet.post("/api/v1/freezes", &token, &body).await
     };
     for (domain, near) in [("rack:r11", "rack:r1"), ("pool:trian", "pool:train")] {
         let answer = ask(domain).await;
         answer.assert_problem(404);
         assert!(answer.body.contains(near), "{answer:?}");
     }
-    let answer = ask("site:moon").await;
+    let answer = ask("server:moon").await;
     answer.assert_problem(404);
     assert!(answer.body.contains("/api/v1/domains"), "{answer:?}");
     for domain in ["fleet", "rack:r1", "pool:train", "tenant:lab"] {
         assert_eq!(ask(domain).await.status, 200, "{domain}");
     }
     let unfreeze = |domain: &str| json!({ "domain": domain }).to_string();
-    office.post("/api/v1/unfreezes", &token, &unfreeze("rack:r9")).await.assert_problem(404);
-    let thawed = office.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
+    fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r9")).await.assert_problem(404);
+    let thawed = fleet.post("/api/v1/unfreezes", &token, &unfreeze("rack:r1")).await;
     assert_eq!(thawed.json(), json!({ "changed": true }));
 }

@@ -4,7 +4,7 @@ use farrier_fleet::fleet::Role;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::office::Office;
+use crate::test_fleet::TestFleet;
 
 /// Who may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ const CASES: [(&str, &str, &str, Who, Reach); 34] = [
     ("PUT", "/api/v1/policy", "{}", Who::Admins, Reach::Whole),
     (
         "PUT",
-        "/api/v1/nodes/a/place",
+        "/api/v1/nodes/a/location",
         r#"{"pool":"train","tenant":"lab"}"#,
         Who::Admins,
         Reach::Whole,
@@ -95,8 +95,8 @@ async fn each_role_does_what_it_may_where_it_may_and_nothing_else() {
             ("pool:serve", false, false),
             ("tenant:nobody", false, false),
         ] {
-            let office = Office::open().await;
-            let token = office.token("ann", role, scope);
+            let fleet = TestFleet::open().await;
+            let token = fleet.token("ann", role, scope);
             for (method, path, body, who, reach) in CASES {
                 // A stream has tests of its own, and `train` is not all of the tenant's.
                 let is_of_pool = body.contains("train") || body == "FREEZE";
@@ -106,7 +106,7 @@ async fn each_role_does_what_it_may_where_it_may_and_nothing_else() {
                 let is_inside = is_inside && !(scope == "tenant:lab" && is_of_pool);
                 let body = if body == "FREEZE" { freeze.as_str() } else { body };
                 let body = Some(body).filter(|it| !it.is_empty());
-                let answer = office.ask(method, path, Some(&token), body).await;
+                let answer = fleet.send(method, path, Some(&token), body).await;
                 let wanted = match reach {
                     _ if !may(role, who) => 403,
                     Reach::Whole if !is_whole => 403,
@@ -124,7 +124,7 @@ async fn each_role_does_what_it_may_where_it_may_and_nothing_else() {
                     answer.assert_problem(wanted);
                 }
             }
-            office.site.assert_whole();
+            fleet.server.assert_whole();
         }
     }
 }
@@ -132,8 +132,8 @@ async fn each_role_does_what_it_may_where_it_may_and_nothing_else() {
 /// The table above has every route.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_route_is_left_out_and_without_a_token_there_is_nothing() {
-    let office = Office::open().await;
-    let document = office.ask("GET", "/api/v1/openapi.json", None, None).await;
+    let fleet = TestFleet::open().await;
+    let document = fleet.send("GET", "/api/v1/openapi.json", None, None).await;
     assert_eq!(document.status, 200);
     let open = ["/api/v1/openapi.json", "/healthz"];
     let document: Value = document.json();
@@ -151,8 +151,8 @@ async fn no_route_is_left_out_and_without_a_token_there_is_nothing() {
                 CASES.iter().any(|it| it.0 == method && it.1.split('?').next() == Some(&shown));
             assert!(is_there, "{method} {path} has no line in the table");
             let body = (method != "GET").then_some("{}");
-            office.ask(&method, &shown, None, body).await.assert_problem(401);
-            let wrong = office.ask(&method, &shown, Some("fperson_wrong"), body).await;
+            fleet.send(&method, &shown, None, body).await.assert_problem(401);
+            let wrong = fleet.send(&method, &shown, Some("fperson_wrong"), body).await;
             wrong.assert_problem(401);
             assert_eq!(wrong.headers["www-authenticate"], "Bearer");
         }

@@ -2,11 +2,11 @@
 //! nobody from enrolling. In a process of its own, one test at a time: they measure the memory of all of it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../quiet/metrics.rs"]
+#[path = "../log_volume/metrics.rs"]
 mod metrics;
-#[path = "../wire/world.rs"]
+#[path = "../wire/test_server.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
-mod world;
+mod test_server;
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
 use metrics::metrics;
-use world::{Member, TestServer, trusting, until};
+use test_server::{TestNode, TestServer, trusting, until};
 
 /// Held by the test that measures.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -55,17 +55,17 @@ fn unfinished(taken: Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = Infall
 
 /// Begins many requests on many connections and ends none; the answers so far, as text.
 async fn attack(
-    site: &TestServer,
-    member: &Member,
+    server: &TestServer,
+    agent: &TestNode,
     method: &str,
     path: &str,
 ) -> (JoinSet<()>, Answers) {
     let answers = Answers::default();
     let mut tasks = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let tcp = TcpStream::connect(site.address).await.unwrap();
+        let tcp = TcpStream::connect(server.address).await.unwrap();
         let name = "localhost".try_into().unwrap();
-        let tls = tokio_rustls::TlsConnector::from(trusting(member)).connect(name, tcp).await;
+        let tls = tokio_rustls::TlsConnector::from(trusting(agent)).connect(name, tcp).await;
         let io = TokioIo::new(tls.unwrap());
         let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
         tasks.spawn(async move {
@@ -127,34 +127,34 @@ impl Answers {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
     let _alone = ALONE.lock().await;
-    let site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let before = resident_bytes();
-    let (_tasks, answers) = attack(&site, &member, "POST", "/farrier.v1.Agents/Enrol").await;
+    let (_tasks, answers) = attack(&server, &agent, "POST", "/farrier.v1.Agents/Enrol").await;
     answers.settled().await;
     let growth = resident_bytes().saturating_sub(before);
     assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");
     let out_of_range = HeaderValue::from_static("11");
     answers.assert_all(&(200, Some(out_of_range)));
     let refused = answers.given.lock().unwrap().iter().flatten().count();
-    let text = metrics(&site, trusting(&member)).await;
+    let text = metrics(&server, trusting(&agent)).await;
     let name = "farrier_server_unauthenticated_requests_failed_total{reason=\"too-large\"} ";
     let counted = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<usize>().ok());
     // An answer to a request that was reset does not reach its client.
     assert!(counted >= Some(refused), "{counted:?} of {refused} are counted: {text}");
-    let other = Member::new("b");
-    assert_eq!(site.enrol("b", &other.identity(), &site.token(None, 1)).await.unwrap(), 1);
+    let other = TestNode::new("b");
+    assert_eq!(server.enrol("b", &other.identity(), &server.token(None, 1)).await.unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_requests_that_anybody_may_make_are_not_kept_in_memory() {
     let _alone = ALONE.lock().await;
-    let site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let before = resident_bytes();
-    let (_tasks, answers) = attack(&site, &member, "GET", "/healthz").await;
+    let (_tasks, answers) = attack(&server, &agent, "GET", "/healthz").await;
     answers.settled().await;
     let growth = resident_bytes().saturating_sub(before);
     assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");

@@ -11,7 +11,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::{Event, FleetState, Location, NodePhase, Policy};
-use farrier_server::follow::Tail;
+use farrier_server::log_tail::Tail;
 use farrier_server::run::{self, Options, Running};
 use farrier_sim::fleet::wire::Herd;
 use farrier_sim::fleet::{Fleet, Plan};
@@ -84,7 +84,7 @@ impl Stage {
         };
         let running = run::start(options).await.context("failed to start the server")?;
         let policy = Event::PolicySet { policy: Box::new(policy()) };
-        running.brain().take(Actor::Server, policy).await?;
+        running.controller().submit(Actor::Server, policy).await?;
         let plan =
             Plan { seed, nodes: SIMULATED, trouble_every_s: 0, hurry: HURRY, ..Plan::default() };
         let fleet = Fleet::new(plan, Timestamp::now());
@@ -164,7 +164,7 @@ impl Stage {
                     repair: "a new board".to_owned(),
                 };
                 let by = Actor::User("technician".to_owned());
-                self.running.brain().take(by, Event::OperatorRequested { request: what }).await?;
+                self.running.controller().submit(by, Event::OperatorRequested { request: what }).await?;
             }
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Stage {
             }
             counts
         };
-        self.running.brain().look(count).await.unwrap_or_default()
+        self.running.controller().read(count).await.unwrap_or_default()
     }
 
     /// Ends everything, in order.
@@ -196,7 +196,7 @@ impl Stage {
 
 async fn join(running: &Running, name: &str, place: Location) -> anyhow::Result<()> {
     let joined = Event::Enrolled { node: name.parse()?, location: place };
-    running.brain().take(Actor::Server, joined).await?;
+    running.controller().submit(Actor::Server, joined).await?;
     Ok(())
 }
 

@@ -67,7 +67,7 @@ struct Folder {
 impl Folder {
     /// Who may speak. The server may run at the same time.
     fn store(&self) -> anyhow::Result<Store> {
-        farrier_server::run::folder(&self.dir)?;
+        farrier_server::run::prepare_folder(&self.dir)?;
         if !log_path(&self.dir).exists() {
             warn(&anyhow::anyhow!(
                 "no server has run in `{}` yet: what is made here counts for one that will, and for no other (--dir)",
@@ -89,7 +89,7 @@ impl Folder {
 /// The fleet's authority, for its fingerprint.
 fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
     Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
-        AuthorityError::Gone(_) => Hinted::error(
+        AuthorityError::Missing(_) => Hinted::error(
             err.to_string(),
             "put back both from where they were kept; or start the server with `--new-authority` first",
         ),

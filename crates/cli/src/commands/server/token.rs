@@ -1,8 +1,8 @@
 //! `farrier server token`: what nodes join with.
 
 use farrier_fleet::fleet::{NodeId, Pool};
-use farrier_server::access::Wanted;
-use farrier_server::served::url;
+use farrier_server::access::NewJoinToken;
+use farrier_server::advertised_url::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -104,11 +104,11 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let fingerprint = authority(&args.folder.dir)?.fingerprint();
     let expires = now.checked_add(args.expires)?;
     let place = args.place.in_pool(args.pool.clone());
-    let wanted = Wanted {
+    let wanted = NewJoinToken {
         place: place.clone(),
         node: args.node.clone(),
         uses: args.uses,
-        ..Wanted::new(args.pool.clone(), expires)
+        ..NewJoinToken::new(args.pool.clone(), expires)
     };
     let token = store.create(&wanted, now)?;
     if args.output == Output::Json {

@@ -4,7 +4,7 @@ use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
 use farrier_server::access::{NewUser, Store, TokenKind, local};
 use farrier_server::run::log_path;
-use farrier_server::served::url;
+use farrier_server::advertised_url::url;
 use farrier_server::state_machine::state_at;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -100,7 +100,7 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
             "{none} {scope}, and no token lets one join it: {name} sees nothing until one does"
         ));
     }
-    let (id, token) = store.add_person(&local(), &person, now)?;
+    let (id, token) = store.add_user(&local(), &person, now)?;
     if args.output == Output::Json {
         let value = json!({
             "id": id, "token": token.reveal(), "name": args.name, "role": args.role.as_str(),
@@ -126,7 +126,7 @@ fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Re
     if *scope == Domain::Fleet {
         return Ok(true);
     }
-    let of_scope = |it: farrier_server::access::Listed| {
+    let of_scope = |it: farrier_server::access::JoinTokenRow| {
         let told = it.place.as_ref().is_some_and(|place| is_within(place, scope));
         told || it
             .pool

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use farrier_fleet::fleet::LOGIC_VERSION;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{IntegrityError, Log, LogError, joined, verify};
+use farrier_server::log::{IntegrityError, Log, LogError, check_joined, verify};
 use farrier_server::run::log_path;
 use serde_json::json;
 
@@ -145,7 +145,7 @@ fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
             return Ok(Some(flaw.to_string()));
         }
     }
-    Ok(joined(logs)?.err().map(|flaw| flaw.to_string()))
+    Ok(check_joined(logs)?.err().map(|flaw| flaw.to_string()))
 }
 
 /// All of it again, for what hashes alone do not show.

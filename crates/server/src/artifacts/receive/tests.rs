@@ -8,11 +8,11 @@ use tonic::Code;
 use super::*;
 
 /// A server's artifacts.
-struct AppState {
+struct Fixture {
     dir: tempfile::TempDir,
     receiver: Arc<Receiver>,
     /// Whether an order asks for what is sent.
-    is_asked: Arc<AtomicBool>,
+    is_requested: Arc<AtomicBool>,
 }
 
 /// A node that sends an artifact.
@@ -21,7 +21,7 @@ struct Sender {
     received: JoinHandle<Result<(), Status>>,
 }
 
-impl AppState {
+impl Fixture {
     fn new() -> Self {
         Self::with_reserve(0)
     }
@@ -29,25 +29,25 @@ impl AppState {
     fn with_reserve(bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(ArtifactStore::open(dir.path()).unwrap());
-        let receiver = Arc::new(Receiver::new(store, Arc::new(Space::new(Some(bytes)))));
-        Self { dir, receiver, is_asked: Arc::new(AtomicBool::new(true)) }
+        let receiver = Arc::new(Receiver::new(store, Arc::new(DiskSpace::new(Some(bytes)))));
+        Self { dir, receiver, is_requested: Arc::new(AtomicBool::new(true)) }
     }
 
     fn sender(&self, node: &str) -> Sender {
         let (parts, stream) = mpsc::channel(1);
         let (artifacts, node): (_, NodeId) = (Arc::clone(&self.receiver), node.parse().unwrap());
-        let is_asked = Arc::clone(&self.is_asked);
+        let is_requested = Arc::clone(&self.is_requested);
         let received = tokio::spawn(async move {
-            let is_asked = &is_asked;
-            let asked_for = |generation| async move {
-                if !is_asked.load(Ordering::Relaxed) {
+            let is_requested = &is_requested;
+            let requested_by = |generation| async move {
+                if !is_requested.load(Ordering::Relaxed) {
                     return Err(Refusal::NoOrder(generation));
                 }
-                let place = farrier_fleet::fleet::Location::in_pool("train".parse().unwrap());
+                let location = farrier_fleet::fleet::Location::in_pool("train".parse().unwrap());
                 let order = "collect-logs".to_owned();
-                Ok(Record::new(generation, order, 1, place, Timestamp::now()))
+                Ok(ArtifactRecord::new(generation, order, 1, location, Timestamp::now()))
             };
-            artifacts.receive_asked(&node, ReceiverStream::new(stream), asked_for).await
+            artifacts.receive_requested(&node, ReceiverStream::new(stream), requested_by).await
         });
         Sender { parts, received }
     }
@@ -102,51 +102,51 @@ impl Sender {
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_stalls_is_cut_off() {
-    let site = AppState::new();
-    let silent = site.sender("a");
+    let fixture = Fixture::new();
+    let silent = fixture.sender("a");
     assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
-    let stalled = site.sender("a");
+    let stalled = fixture.sender("a");
     stalled.begin("content").await;
-    advance(PART_WAIT).await;
+    advance(PART_TIMEOUT).await;
     assert_eq!(stalled.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
-    site.until_nothing_is_incoming().await;
-    assert_eq!(site.send("a", "content").await, Ok(()), "its turn has ended");
+    fixture.until_nothing_is_incoming().await;
+    assert_eq!(fixture.send("a", "content").await, Ok(()), "its turn has ended");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_trickles_is_cut_off() {
-    let site = AppState::new();
+    let fixture = Fixture::new();
     let begin = Instant::now();
-    let sender = site.sender("a");
+    let sender = fixture.sender("a");
     let content: &'static str = Box::leak("x".repeat(1000).into_boxed_str());
     sender.begin(content).await;
     while !sender.received.is_finished() {
         sender.chunk("x").await;
-        advance(PART_WAIT / 2).await;
+        advance(PART_TIMEOUT / 2).await;
         tokio::task::yield_now().await;
     }
     assert_eq!(sender.end().await, Err(Code::DeadlineExceeded));
     let took = begin.elapsed();
-    assert!(took >= WHOLE_WAIT && took <= WHOLE_WAIT + PART_WAIT, "{took:?}");
-    site.until_nothing_is_incoming().await;
-    assert!(site.stored("a").is_empty());
+    assert!(took >= TOTAL_TIMEOUT && took <= TOTAL_TIMEOUT + PART_TIMEOUT, "{took:?}");
+    fixture.until_nothing_is_incoming().await;
+    assert!(fixture.stored("a").is_empty());
 }
 
 #[tokio::test]
 async fn a_node_has_one_turn_and_all_have_a_few_slots() {
-    let site = AppState::new();
+    let fixture = Fixture::new();
     let mut senders = Vec::new();
-    for number in 0..AT_A_TIME {
-        let sender = site.sender(&format!("n{number}"));
+    for number in 0..CONCURRENT_MAX {
+        let sender = fixture.sender(&format!("n{number}"));
         sender.begin("content").await;
         senders.push(sender);
     }
-    assert_eq!(site.send("n0", "content").await, Err(Code::ResourceExhausted), "it sends one");
-    assert_eq!(site.send("other", "content").await, Err(Code::ResourceExhausted), "no slot");
+    assert_eq!(fixture.send("n0", "content").await, Err(Code::ResourceExhausted), "it sends one");
+    assert_eq!(fixture.send("other", "content").await, Err(Code::ResourceExhausted), "no slot");
     let broken = senders.pop().unwrap();
     broken.parts.send(Err(Status::cancelled("reset"))).await.unwrap();
     assert_eq!(broken.end().await, Err(Code::Cancelled));
-    assert_eq!(site.send("other", "content").await, Ok(()), "the slot is free again");
+    assert_eq!(fixture.send("other", "content").await, Ok(()), "the slot is free again");
     for sender in senders {
         sender.chunk("content").await;
         assert_eq!(sender.end().await, Ok(()), "those that were taken go on");
@@ -156,57 +156,61 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
 /// As with a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
-    let site = AppState::new();
-    let in_the_way = site.dir.path().join("artifacts/node-a");
+    let fixture = Fixture::new();
+    let in_the_way = fixture.dir.path().join("artifacts/node-a");
     std::fs::write(&in_the_way, "").unwrap();
-    assert_eq!(site.send("a", "content").await, Err(Code::ResourceExhausted));
-    site.until_nothing_is_incoming().await;
+    assert_eq!(fixture.send("a", "content").await, Err(Code::ResourceExhausted));
+    fixture.until_nothing_is_incoming().await;
     std::fs::remove_file(&in_the_way).unwrap();
-    assert_eq!(site.send("a", "content").await, Ok(()));
-    assert_eq!(site.stored("a").len(), 1);
+    assert_eq!(fixture.send("a", "content").await, Ok(()));
+    assert_eq!(fixture.stored("a").len(), 1);
 }
 
 /// Withdrawn, revoked or retired: what was begun before that is not kept.
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
-    let site = AppState::new();
-    let sender = site.sender("a");
+    let fixture = Fixture::new();
+    let sender = fixture.sender("a");
     sender.begin("content").await;
     sender.chunk("content").await;
-    site.is_asked.store(false, Ordering::Relaxed);
+    fixture.is_requested.store(false, Ordering::Relaxed);
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
     // Nor does it hold a slot for as long as it likes.
-    site.is_asked.store(true, Ordering::Relaxed);
-    let slow = site.sender("b");
+    fixture.is_requested.store(true, Ordering::Relaxed);
+    let slow = fixture.sender("b");
     slow.begin("content").await;
-    site.is_asked.store(false, Ordering::Relaxed);
-    advance(CHECK_EVERY).await;
+    fixture.is_requested.store(false, Ordering::Relaxed);
+    advance(CHECK_INTERVAL).await;
     slow.chunk("c").await;
     assert_eq!(slow.received.await.unwrap().unwrap_err().code(), Code::FailedPrecondition);
-    site.until_nothing_is_incoming().await;
-    assert!(site.stored("a").is_empty() && site.stored("b").is_empty());
+    fixture.until_nothing_is_incoming().await;
+    assert!(fixture.stored("a").is_empty() && fixture.stored("b").is_empty());
 }
 
 #[tokio::test]
 async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
-    let site = AppState::new();
+    let fixture = Fixture::new();
     for _ in 0..PER_ORDER_MAX {
-        assert_eq!(site.send("a", "content").await, Ok(()));
+        assert_eq!(fixture.send("a", "content").await, Ok(()));
     }
-    assert_eq!(site.send("a", "content").await, Err(Code::FailedPrecondition));
-    let full = AppState::with_reserve(u64::MAX);
+    assert_eq!(fixture.send("a", "content").await, Err(Code::FailedPrecondition));
+    let full = Fixture::with_reserve(u64::MAX);
     assert_eq!(full.send("a", "content").await, Err(Code::ResourceExhausted));
-    assert_eq!(full.receiver.expected_bytes.load(Ordering::Relaxed), 0, "the room is given back");
+    assert_eq!(
+        full.receiver.expected_bytes.load(Ordering::Relaxed),
+        0,
+        "the reservation is given back"
+    );
 }
 
 /// As after a server that was killed between its receipt and its answer.
 #[tokio::test]
 async fn one_that_is_sent_again_replaces_the_one_before() {
-    let site = AppState::new();
+    let fixture = Fixture::new();
     for content in ["first", "first", "second"] {
-        assert_eq!(site.send("a", content).await, Ok(()));
-        assert_eq!(site.stored("a"), [hex(&Sha256::digest(content))]);
-        let files = std::fs::read_dir(site.dir.path().join("artifacts/node-a")).unwrap();
+        assert_eq!(fixture.send("a", content).await, Ok(()));
+        assert_eq!(fixture.stored("a"), [hex(&Sha256::digest(content))]);
+        let files = std::fs::read_dir(fixture.dir.path().join("artifacts/node-a")).unwrap();
         assert_eq!(files.count(), 2, "one record, and its content");
     }
 }

@@ -5,40 +5,40 @@ use farrier_wire::limits::ORDERS_AHEAD_MAX;
 use tonic::{Code, Status};
 
 use super::super::session_registry::DisconnectReason;
-use super::{expired, stranger};
+use super::{expired, unknown_node};
 use crate::controller::SubmitError;
 
 /// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
     #[error("the node has ended it")]
-    Left,
+    ClosedByNode,
     #[error("the node is gone: {0}")]
     Lost(Status),
     #[error("it was cut: {0:?}")]
-    DisconnectReason(DisconnectReason),
+    Disconnected(DisconnectReason),
     #[error("nothing was heard for too long")]
     Idle,
     #[error("the node does not read what it is told")]
-    Unread,
+    NotReading,
     #[error("the first message must be a hello, and only the first")]
     Hello,
     #[error(
-        "the node says that it had order {said}, and this server has given {given}: at most {ORDERS_AHEAD_MAX} more are believed. \
+        "the node says that it reports order {reported}, and this server has issued {issued}: at most {ORDERS_AHEAD_MAX} more are believed. \
          With another enrolment its orders are counted anew"
     )]
-    OrdersAhead { said: u64, given: u64 },
+    OrdersAhead { reported: u64, issued: u64 },
     #[error(transparent)]
-    Form(#[from] ConvertError),
+    Convert(#[from] ConvertError),
     #[error(transparent)]
-    Take(#[from] SubmitError),
+    Submit(#[from] SubmitError),
 }
 
 impl End {
     /// Whether a report ended the stream because the server cannot read it: in a form that it does not know, or too large.
     pub(super) fn is_unreadable_report(&self) -> bool {
         match self {
-            Self::Form(_) => true,
+            Self::Convert(_) => true,
             Self::Lost(status) => status.code() == Code::OutOfRange,
             _ => false,
         }
@@ -54,29 +54,29 @@ impl End {
                 Code::Internal => Status::invalid_argument("a message does not read"),
                 _ => return None,
             },
-            Self::Left | Self::Unread => return None,
-            Self::DisconnectReason(DisconnectReason::Displaced) => {
+            Self::ClosedByNode | Self::NotReading => return None,
+            Self::Disconnected(DisconnectReason::Displaced) => {
                 Status::aborted("the node has opened another stream")
             }
-            Self::DisconnectReason(DisconnectReason::Revoked) => {
+            Self::Disconnected(DisconnectReason::Revoked) => {
                 Status::permission_denied("the certificate was revoked")
             }
-            Self::DisconnectReason(DisconnectReason::Expired) => expired(),
-            Self::DisconnectReason(DisconnectReason::Retired)
-            | Self::Take(SubmitError::Stranger(_)) => stranger(),
-            Self::DisconnectReason(DisconnectReason::Slow | DisconnectReason::Stopping)
-            | Self::Take(SubmitError::Ended) => {
+            Self::Disconnected(DisconnectReason::Expired) => expired(),
+            Self::Disconnected(DisconnectReason::Retired)
+            | Self::Submit(SubmitError::UnknownNode(_)) => unknown_node(),
+            Self::Disconnected(DisconnectReason::Slow | DisconnectReason::Stopping)
+            | Self::Submit(SubmitError::Stopped) => {
                 Status::unavailable("the server ends or has no time")
             }
-            Self::DisconnectReason(DisconnectReason::ClockStepped) => {
+            Self::Disconnected(DisconnectReason::ClockStepped) => {
                 Status::unavailable("the server's clock was stepped: connect again for the time")
             }
-            Self::Take(SubmitError::TooMany(_) | SubmitError::LowSpace) => {
+            Self::Submit(SubmitError::TooManyFindings(_) | SubmitError::LowSpace) => {
                 Status::resource_exhausted(text)
             }
             Self::Idle => Status::deadline_exceeded(text),
             Self::OrdersAhead { .. } => Status::failed_precondition(text),
-            Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
+            Self::Hello | Self::Convert(_) => Status::invalid_argument(chain(self)),
         })
     }
 }

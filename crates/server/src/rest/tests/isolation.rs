@@ -53,20 +53,20 @@ fn cases() -> Vec<Rationale> {
     cases
 }
 
-impl World {
+impl Fixture {
     async fn log(&self, event: Event) {
         let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
-        self.site().brain.take(by, event).await.unwrap();
+        self.app().controller.submit(by, event).await.unwrap();
     }
 
     /// A pool of the caller's with one node, and another with three of which one stands in the same
     /// rack.
     async fn two_pools() -> Self {
-        let world = Self::new().await;
-        world.enrol(OWN, "train", SHARED_RACK).await;
+        let fixture = Self::new().await;
+        fixture.enrol(OWN, "train", SHARED_RACK).await;
         let racks = [SHARED_RACK, FOREIGN_RACK, FOREIGN_RACK];
         for (name, rack) in FOREIGN.into_iter().zip(racks) {
-            world.enrol(name, FOREIGN_POOL, rack).await;
+            fixture.enrol(name, FOREIGN_POOL, rack).await;
         }
         for name in FOREIGN.into_iter().chain([OWN]) {
             let is_own = name == OWN;
@@ -79,26 +79,26 @@ impl World {
             let gpus = Some((0..2).map(gpu).collect());
             let inventory =
                 NodeInventory { boot: "b".to_owned(), gpus, ..NodeInventory::default() };
-            world.log(Event::InventoryReported { node: id(name), inventory }).await;
+            fixture.log(Event::InventoryReported { node: id(name), inventory }).await;
             let record = Record { journal: "j".to_owned(), number: 1 };
             let changes = vec![Change::Opened(finding(is_own))];
-            world.log(Event::FindingsReported { node: id(name), record, changes }).await;
+            fixture.log(Event::FindingsReported { node: id(name), record, changes }).await;
             let reason = "a look".to_owned();
             let held = OperatorRequest::Hold { node: id(name), reason };
-            world.log(Event::OperatorRequested { request: held }).await;
+            fixture.log(Event::OperatorRequested { request: held }).await;
         }
         let mut policy = Policy::default();
         // One node is enough to blame what it shares.
         (policy.common_cause.nodes, policy.common_cause.share) = (1, 0.01);
         policy.pools.insert(FOREIGN_POOL.parse().unwrap(), policy.pools_default.clone());
-        world.log(Event::PolicySet { policy: Box::new(policy) }).await;
-        let until = world.site().brain.now() + SignedDuration::from_hours(1);
+        fixture.log(Event::PolicySet { policy: Box::new(policy) }).await;
+        let until = fixture.app().controller.now() + SignedDuration::from_hours(1);
         for name in ["rack:zz-rack", "pool:zz-secret"] {
             let what =
                 OperatorRequest::Freeze { domain: domain(name), until, reason: "work".to_owned() };
-            world.log(Event::OperatorRequested { request: what }).await;
+            fixture.log(Event::OperatorRequested { request: what }).await;
         }
-        world
+        fixture
     }
 
     /// Everything that can have this reason has it: a phase, what is deferred, an order, one that
@@ -107,7 +107,7 @@ impl World {
         let reason = || why.reason.clone();
         for name in [OWN, FOREIGN[0]] {
             let node = || id(name);
-            let orders = self.site().brain.look({
+            let orders = self.app().controller.read({
                 let node = node();
                 move |state| {
                     let orders = &state.nodes[&node].orders;
@@ -124,7 +124,7 @@ impl World {
                 generation,
                 kind: what,
                 boot: None,
-                lease_until: self.site().brain.now() + SignedDuration::from_hours(1),
+                lease_until: self.app().controller.now() + SignedDuration::from_hours(1),
                 reason: reason(),
             };
             let diag = OrderKind::Diag { level: 1, minutes: 0 };
@@ -157,9 +157,9 @@ impl World {
     /// nothing is pending.
     async fn withdraw(&self, why: &Rationale) {
         let pending = self
-            .site()
-            .brain
-            .look(|state| state.nodes[&id(OWN)].orders.pending().map(|it| it.order.generation));
+            .app()
+            .controller
+            .read(|state| state.nodes[&id(OWN)].orders.pending().map(|it| it.order.generation));
         let generation = pending.await.unwrap().unwrap();
         let (node, why) = (id(OWN), why.reason.clone());
         self.log(Event::OrderCancelled { node, generation, reason: why }).await;
@@ -228,29 +228,29 @@ fn paths(after: u64) -> Vec<String> {
 
 #[tokio::test]
 async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reason() {
-    let world = World::two_pools().await;
+    let fixture = Fixture::two_pools().await;
     let all = NAMES.join(" ") + &samples::FOREIGN_COUNTS.map(|it| format!(" {it}")).concat();
     let (mut codes, mut shown, mut domain_faults) = (BTreeSet::new(), BTreeSet::new(), 0);
     for why in cases() {
-        let after = world.site().tail.end();
-        world.tell(&why).await;
+        let after = fixture.app().tail.end();
+        fixture.tell(&why).await;
         codes.insert(why.reason.code().to_owned());
         let explanation = format!("/api/v1/nodes/{OWN}/explanation");
         let is_whole = |shown: &BTreeSet<String>| *shown == markers(&all);
         for path in paths(after) {
-            let seen = world.read(&path, "pool:train").await;
+            let seen = fixture.read(&path, "pool:train").await;
             assert_eq!(markers(&seen), BTreeSet::new(), "{path} for {why:?}: {seen}");
             domain_faults += usize::from(path == "/api/v1/domain-faults" && seen.contains(OWN));
             // Somebody who has the whole fleet sees the markers: they are there.
             if !is_whole(&shown) {
-                shown.extend(markers(&world.read(&path, "fleet").await));
+                shown.extend(markers(&fixture.read(&path, "fleet").await));
             }
         }
-        let seen = world.follow(after, "pool:train").await;
+        let seen = fixture.follow(after, "pool:train").await;
         assert_eq!(markers(&seen), BTreeSet::new(), "the stream for {why:?}: {seen}");
         assert!(seen.contains(OWN), "{seen}");
-        world.withdraw(&why).await;
-        let seen = world.read(&explanation, "pool:train").await;
+        fixture.withdraw(&why).await;
+        let seen = fixture.read(&explanation, "pool:train").await;
         // An order that another took the place of has not failed.
         let is_failure = !matches!(why.reason, Reason::OrderSuperseded { .. });
         assert!(!is_failure || seen.contains("the last failed at"), "{seen}");
@@ -264,21 +264,21 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
 /// The whole log at once, and from another side: who has the other pool does not see this one.
 #[tokio::test]
 async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
-    let world = World::two_pools().await;
+    let fixture = Fixture::two_pools().await;
     let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
-    world.tell(&why).await;
+    fixture.tell(&why).await;
     for (scope, own, other) in
         [("pool:train", OWN, FOREIGN[0]), ("pool:zz-secret", FOREIGN[0], OWN)]
     {
         for path in ["/api/v1/events?after=0", "/api/v1/export?what=log&after=0"] {
-            let seen = world.read(path, scope).await;
+            let seen = fixture.read(path, scope).await;
             assert!(seen.contains(own), "{path} of {scope}: {seen}");
             assert!(!seen.contains(other), "{path} of {scope}: {seen}");
         }
     }
-    let metrics = world.read("/metrics", "pool:train").await;
+    let metrics = fixture.read("/metrics", "pool:train").await;
     assert!(metrics.contains(r#""status":403"#), "{metrics}");
-    assert!(world.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
+    assert!(fixture.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
 }
 
 /// Logs that a node sent while it was another pool's stay that pool's when the node moves.
@@ -288,18 +288,18 @@ async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
 
     use crate::artifacts;
 
-    let world = World::two_pools().await;
-    let look = world.site().brain.look(|state| state.nodes[&id(OWN)].first_seq);
+    let fixture = Fixture::two_pools().await;
+    let look = fixture.app().controller.read(|state| state.nodes[&id(OWN)].first_seq);
     let first_seq = look.await.unwrap();
     for (generation, pool) in [(1, FOREIGN_POOL), (2, "train")] {
-        let place = Location::in_pool(pool.parse().unwrap());
+        let location = Location::in_pool(pool.parse().unwrap());
         let at = Timestamp::now();
         let mut record =
-            artifacts::Record::new(generation, "collect-logs".to_owned(), first_seq, place, at);
+            artifacts::Record::new(generation, "collect-logs".to_owned(), first_seq, location, at);
         (record.bytes, record.sha256) = (9, "ab".to_owned());
-        let mut incoming = world.site().artifacts.begin(generation).unwrap();
+        let mut incoming = fixture.app().artifacts.begin(generation).unwrap();
         incoming.write_all(b"zz-secret").unwrap();
-        world.site().artifacts.finish(&id(OWN), &record, incoming).unwrap();
+        fixture.app().artifacts.finish(&id(OWN), &record, incoming).unwrap();
     }
     let list = format!("/api/v1/nodes/{OWN}/artifacts");
     let generations = |text: &str| {
@@ -307,15 +307,15 @@ async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
         let listed = listed["artifacts"].as_array().unwrap().clone();
         listed.iter().map(|it| it["generation"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(generations(&world.read(&list, "fleet").await), [2, 1]);
-    assert_eq!(generations(&world.read(&list, "pool:train").await), [2]);
-    assert_eq!(world.read(&format!("{list}/2"), "pool:train").await, "zz-secret");
-    let hidden = world.read(&format!("{list}/1"), "pool:train").await;
+    assert_eq!(generations(&fixture.read(&list, "fleet").await), [2, 1]);
+    assert_eq!(generations(&fixture.read(&list, "pool:train").await), [2]);
+    assert_eq!(fixture.read(&format!("{list}/2"), "pool:train").await, "zz-secret");
+    let hidden = fixture.read(&format!("{list}/1"), "pool:train").await;
     assert!(hidden.contains("there is no such artifact"), "{hidden}");
     // Who has the other pool does not see the node at all, and a retired one has no files.
-    let other = world.read(&list, "pool:zz-secret").await;
+    let other = fixture.read(&list, "pool:zz-secret").await;
     assert!(other.contains("is not a node of the fleet"), "{other}");
     let retire = format!("/api/v1/nodes/{OWN}/retire");
-    world.request(&Method::POST, &retire, "fleet", r#"{"reason":"gone"}"#).await.unwrap();
-    assert!(world.site().artifacts.list(&id(OWN), first_seq).unwrap().is_empty());
+    fixture.request(&Method::POST, &retire, "fleet", r#"{"reason":"gone"}"#).await.unwrap();
+    assert!(fixture.app().artifacts.list(&id(OWN), first_seq).unwrap().is_empty());
 }

@@ -4,19 +4,19 @@ use farrier_fleet::fleet::Entry;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Location};
 
-use crate::world::{TestServer, node};
+use crate::test_server::{TestServer, node};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_hears_everything_once_and_then_of_the_end() {
-    let mut site = TestServer::plain().await;
-    let running = site.running.take().unwrap();
+    let mut server = TestServer::plain().await;
+    let running = server.running.take().unwrap();
     let mut tail = running.tail();
     let mut waiting = running.tail();
     let early = tokio::spawn(async move { waiting.next(0, 1).await.unwrap().unwrap() });
     for number in 0..20 {
-        let place = Location::in_pool("train".parse().unwrap());
-        let joined = Event::Enrolled { node: node(&format!("n{number}")), location: place };
-        running.brain().take(Actor::Server, joined).await.unwrap();
+        let location = Location::in_pool("train".parse().unwrap());
+        let joined = Event::Enrolled { node: node(&format!("n{number}")), location };
+        running.controller().submit(Actor::Server, joined).await.unwrap();
     }
     assert_eq!(early.await.unwrap()[0].seq, 1);
     let end = tail.end();

@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::task::JoinHandle;
 
 use crate::hostile::Raw;
-use crate::world::{Member, TestServer, finding, node, until};
+use crate::test_server::{TestNode, TestServer, finding, node, until};
 
 fn serious(id: u64) -> Finding {
     Finding { severity: Severity::Fatal, ..finding(id) }
@@ -37,92 +37,95 @@ fn open(record: u64, kib: usize) -> report::What {
 }
 
 /// Keeps the controller from its queue until something is sent. It is busy when this returns.
-async fn busy_controller(site: &TestServer) -> (Sender<()>, JoinHandle<bool>) {
+async fn busy_controller(server: &TestServer) -> (Sender<()>, JoinHandle<bool>) {
     let (release, released) = channel::<()>();
     let (start, is_busy) = tokio::sync::oneshot::channel();
-    let brain = site.running().brain().clone();
+    let controller = server.running().controller().clone();
     let look = move |_: &FleetState| start.send(()).is_ok() && released.recv().is_ok();
-    let busy = tokio::spawn(async move { brain.look(look).await.unwrap() });
+    let busy = tokio::spawn(async move { controller.read(look).await.unwrap() });
     is_busy.await.unwrap();
     (release, busy)
 }
 
-fn log_bytes(site: &TestServer) -> usize {
-    site.entries().iter().map(|it| it.encode().unwrap().len()).sum()
+fn log_bytes(server: &TestServer) -> usize {
+    server.entries().iter().map(|it| it.encode().unwrap().len()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
-    let mut site = TestServer::new(true);
-    site.report_quota = ReportQuota { bytes_per_s: 1000.0, ..ReportQuota::default() };
-    let site = site.started().await;
-    let mut flooding = Raw::welcomed(&site, "flooding").await;
+    let mut server = TestServer::new(true);
+    server.report_quota = ReportQuota { bytes_per_s: 1000.0, ..ReportQuota::default() };
+    let server = server.started().await;
+    let mut flooding = Raw::welcomed(&server, "flooding").await;
     flooding.report(open(1, 960)).await;
     assert_eq!(flooding.acked().await, 1);
     for (record, kib) in (2..20).zip((8..960).step_by(8)) {
         flooding.report(open(record, kib)).await;
     }
-    site.wait_for("the flood is in the log as a finding", |entries| {
-        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
-    })
-    .await;
-    let found = site.running().brain().look(|state| {
+    server
+        .wait_for("the flood is in the log as a finding", |entries| {
+            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+        })
+        .await;
+    let found = server.running().controller().read(|state| {
         let node = &state.nodes[&node("flooding")];
         node.open_findings().any(|it| it.code == "agent.report-quota")
     });
     assert!(found.await.unwrap());
     // It connects again, and its debt is what it was.
     drop(flooding);
-    let again = Raw::welcomed(&site, "flooding").await;
+    let again = Raw::welcomed(&server, "flooding").await;
     again.report(open(30, 512)).await;
-    let mut other = Member::new("other");
-    other.connect(&site);
+    let mut other = TestNode::new("other");
+    other.connect(&server);
     other.acked(0).await;
     other.open_finding(serious(1));
     other.acked(1).await;
-    let bytes = log_bytes(&site);
+    let bytes = log_bytes(&server);
     assert!(bytes < 2 << 20, "{bytes} bytes in the log");
-    assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
-    site.assert_whole();
+    assert_eq!(server.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
+    server.assert_whole();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_counts_as_what_it_takes_of_the_log() {
-    let mut site = TestServer::new(true);
+    let mut server = TestServer::new(true);
     // 100,000 bytes, and few more.
-    site.report_quota =
+    server.report_quota =
         ReportQuota { bytes_per_s: 1.0, burst_s: 100_000.0, ..ReportQuota::default() };
-    let site = site.started().await;
-    let mut raw = Raw::welcomed(&site, "a").await;
+    let server = server.started().await;
+    let mut raw = Raw::welcomed(&server, "a").await;
     let bare = |id| Finding { text: String::new(), clears: String::new(), ..finding(id) };
     let report = convert::findings_message(1, (0..300).map(bare));
     let (message, logged) = (report.encoded_len(), 300 * bare(1).estimated_bytes());
     assert!(message < 50_000 && logged > 100_000, "{message} and {logged} bytes");
     raw.report(report::What::Open(report)).await;
     assert_eq!(raw.acked().await, 1);
-    site.wait_for("the quota is exceeded", |entries| {
-        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
-    })
-    .await;
+    server
+        .wait_for("the quota is exceeded", |entries| {
+            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_reconnects_without_end_is_over_its_quota() {
-    let mut site = TestServer::new(true);
+    let mut server = TestServer::new(true);
     // Three entries, and no more for a long time.
-    site.report_quota =
+    server.report_quota =
         ReportQuota { entries_per_s: 1e-3, burst_s: 3000.0, ..ReportQuota::default() };
-    let site = site.started().await;
+    let server = server.started().await;
     for _ in 0..3 {
-        Raw::welcomed(&site, "reconnecting").await;
+        Raw::welcomed(&server, "reconnecting").await;
     }
     // A hello counts as one. Also this one is welcomed at once, but what it would log waits.
-    let _connected = Raw::welcomed(&site, "reconnecting").await;
-    site.wait_for("the quota is exceeded", |entries| {
-        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
-    })
-    .await;
-    let found = site.running().brain().look(|state| {
+    let _connected = Raw::welcomed(&server, "reconnecting").await;
+    server
+        .wait_for("the quota is exceeded", |entries| {
+            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+        })
+        .await;
+    let found = server.running().controller().read(|state| {
         let node = &state.nodes[&node("reconnecting")];
         node.open_findings().any(|it| it.code == "agent.report-quota")
     });
@@ -131,12 +134,12 @@ async fn a_node_that_reconnects_without_end_is_over_its_quota() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
-    let mut site = TestServer::new(true);
+    let mut server = TestServer::new(true);
     // As many as it reports, and no more for a long time.
-    site.report_quota =
+    server.report_quota =
         ReportQuota { entries_per_s: 1e-3, burst_s: 17_500.0, ..ReportQuota::default() };
-    let site = site.started().await;
-    let raw = Raw::welcomed(&site, "flapping").await;
+    let server = server.started().await;
+    let raw = Raw::welcomed(&server, "flapping").await;
     for index in 0..16 {
         let cordon = match index % 2 {
             0 => Cordon::External { owner: "x".to_owned(), reason: "y".to_owned() },
@@ -144,40 +147,42 @@ async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
         };
         raw.report(report::What::Cordon(convert::cordon_message(&cordon))).await;
     }
-    site.wait_for("its phase changes with each report", |entries| {
-        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
-    })
-    .await;
+    server
+        .wait_for("its phase changes with each report", |entries| {
+            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fatal_finding_goes_before_a_flood() {
     // No session ends because its node says nothing for six intervals, however long it takes to open all of them.
-    let site = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) }.started().await;
+    let server = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) }.started().await;
     let mut flood = Vec::new();
     for at in 0..40 {
-        let mut raw = Raw::welcomed(&site, &format!("flooding-{at}")).await;
+        let mut raw = Raw::welcomed(&server, &format!("flooding-{at}")).await;
         // An answer to the first report: nothing of its hello waits for the controller any longer.
         raw.resync(0).await;
         assert_eq!(raw.acked().await, 0);
         flood.push(raw);
     }
-    let mut other = Raw::welcomed(&site, "other").await;
+    let mut other = Raw::welcomed(&server, "other").await;
     other.resync(1).await;
     assert_eq!(other.acked().await, 1);
     // The controller is busy while the flood comes in.
-    let (release, busy) = busy_controller(&site).await;
+    let (release, busy) = busy_controller(&server).await;
     for raw in &flood {
         raw.report(open(1, 256)).await;
     }
     // Beside a tick, of which one waits at most.
-    until("the flood reaches the controller", || site.running().brain().waiting() >= 2).await;
+    until("the flood reaches the controller", || server.running().controller().waiting() >= 2)
+        .await;
     other.report(opened(2, serious(1))).await;
-    until("the finding does, too", || site.running().brain().waiting() >= 3).await;
+    until("the finding does, too", || server.running().controller().waiting() >= 3).await;
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
     assert_eq!(other.acked().await, 2);
-    let entries = site.entries();
+    let entries = server.entries();
     let fatal =
         entries.iter().position(|it| matches!(it.event, Event::FindingsReported { .. })).unwrap();
     let is_flood =
@@ -188,30 +193,30 @@ async fn a_fatal_finding_goes_before_a_flood() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
-    let mut site = TestServer::new(true);
+    let mut server = TestServer::new(true);
     let quota = ReportQuota { entries_per_s: 1.0, ..ReportQuota::default() };
-    site.report_quota = quota;
-    let site = site.started().await;
-    let mut member = Member::new("a");
-    member.connect(&site);
-    member.acked(0).await;
+    server.report_quota = quota;
+    let server = server.started().await;
+    let mut agent = TestNode::new("a");
+    agent.connect(&server);
+    agent.acked(0).await;
     // The controller is busy until all are in the journal: the node is behind, however long it takes to write them.
-    let (release, busy) = busy_controller(&site).await;
+    let (release, busy) = busy_controller(&server).await;
     // At one record a second these would take many minutes.
     for _ in 0..1000 {
-        member.find(1);
+        agent.find(1);
     }
-    member.open_finding(serious(2));
+    agent.open_finding(serious(2));
     let start = Instant::now();
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
-    member.acked(1001).await;
-    let open = site.running().brain().look(|state| state.nodes[&node("a")].findings().len());
+    agent.acked(1001).await;
+    let open = server.running().controller().read(|state| state.nodes[&node("a")].findings().len());
     assert_eq!(open.await.unwrap(), 2);
-    assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
+    assert_eq!(server.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
     // Those that were on their way are not logged one by one, either. One was read before, and one may go beyond the quota.
     let most = quota.entries_per_s * (quota.burst_s + start.elapsed().as_secs_f64()) + 2.0;
-    let found = site.count(|it| matches!(it, Event::FindingsReported { .. }));
+    let found = server.count(|it| matches!(it, Event::FindingsReported { .. }));
     assert!(
         f64::from(u32::try_from(found).unwrap()) <= most,
         "{found} records of 1001 are in the log, and {most} may be"
@@ -220,27 +225,27 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_disk_space_is_low_only_what_matters_is_logged_and_nothing_is_lost() {
-    let mut site = TestServer::new(true);
-    site.disk_reserve_bytes = Some(u64::MAX);
-    let mut site = site.started().await;
-    until("the disk was looked at", || site.running().is_disk_low()).await;
-    let mut raw = Raw::welcomed(&site, "a").await;
+    let mut server = TestServer::new(true);
+    server.disk_reserve_bytes = Some(u64::MAX);
+    let mut server = server.started().await;
+    until("the disk was looked at", || server.running().is_disk_low()).await;
+    let mut raw = Raw::welcomed(&server, "a").await;
     // A warning is not logged, and not acknowledged: what comes after it hangs in the air, and everything that is open is asked for.
     raw.report(open_now(2, [finding(1)])).await;
     raw.report(opened(3, serious(2))).await;
     assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
-    assert_eq!(site.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
+    assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
     // There is space again.
-    let mut member = Member::new("b");
-    member.find(1);
-    member.connect(&site);
-    until("it has joined", || site.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
-    site.running.take().unwrap().stop().await.unwrap();
-    assert_eq!(site.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
-    site.disk_reserve_bytes = Some(0);
-    site.start(None).await;
-    member.acked(1).await;
-    assert_eq!(site.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 2);
+    let mut agent = TestNode::new("b");
+    agent.find(1);
+    agent.connect(&server);
+    until("it has joined", || server.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
+    server.running.take().unwrap().stop().await.unwrap();
+    assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
+    server.disk_reserve_bytes = Some(0);
+    server.start(None).await;
+    agent.acked(1).await;
+    assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 2);
 }

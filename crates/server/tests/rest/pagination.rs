@@ -5,8 +5,8 @@ use farrier_fleet::fleet::{Entry, Role};
 use farrier_fleet::health::{Change, Finding};
 use serde_json::Value;
 
-use crate::office::Office;
-use crate::world::{finding, node};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{finding, node};
 
 /// Entries in the log that are large, and their size.
 const LARGE: u64 = 40;
@@ -16,17 +16,17 @@ const PAGE_BYTES: usize = 2 << 20;
 /// What stands around the events of a page.
 const ENVELOPE_BYTES: usize = 1 << 10;
 
-/// An office whose log has large entries between small ones.
-async fn office() -> Office {
-    let office = Office::open().await;
+/// An fleet whose log has large entries between small ones.
+async fn fleet() -> TestFleet {
+    let fleet = TestFleet::open().await;
     for number in 1..=LARGE {
         let large = Finding { text: "x".repeat(LARGE_BYTES), ..finding(1) };
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(large)];
-        office.told(Event::FindingsReported { node: node("a"), record, changes }).await;
-        office.found("b", number).await;
+        fleet.submit(Event::FindingsReported { node: node("a"), record, changes }).await;
+        fleet.report_finding("b", number).await;
     }
-    office
+    fleet
 }
 
 fn seqs(page: &Value) -> Vec<u64> {
@@ -34,12 +34,12 @@ fn seqs(page: &Value) -> Vec<u64> {
 }
 
 /// All entries of the log, page by page, one way or the other.
-async fn walked(office: &Office, token: &str, way: &str, from: u64) -> Vec<u64> {
+async fn walked(fleet: &TestFleet, token: &str, way: &str, from: u64) -> Vec<u64> {
     let mut all = Vec::new();
     let mut at = from;
     loop {
         let path = format!("/api/v1/events?limit=500&{way}={at}");
-        let answer = office.ask("GET", &path, Some(token), None).await;
+        let answer = fleet.send("GET", &path, Some(token), None).await;
         assert!(answer.body.len() <= PAGE_BYTES + ENVELOPE_BYTES, "{} bytes", answer.body.len());
         let page = answer.json();
         let found = seqs(&page);
@@ -54,27 +54,27 @@ async fn walked(office: &Office, token: &str, way: &str, from: u64) -> Vec<u64> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_large_entries_are_short_and_none_is_left_out() {
-    let office = office().await;
-    let token = office.token("vic", Role::Admin, "fleet");
-    let end = office.site.running().tail().end();
-    let forward = walked(&office, &token, "after", 0).await;
+    let fleet = fleet().await;
+    let token = fleet.token("vic", Role::Admin, "fleet");
+    let end = fleet.server.running().tail().end();
+    let forward = walked(&fleet, &token, "after", 0).await;
     assert!(forward[..usize::try_from(end).unwrap()].iter().copied().eq(1..=end), "{forward:?}");
-    let mut backward = walked(&office, &token, "before", end + 1).await;
+    let mut backward = walked(&fleet, &token, "before", end + 1).await;
     backward.reverse();
     assert!(backward.iter().copied().eq(1..=end), "{backward:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_followers_and_exports_read_at_once_is_bounded_in_bytes() {
-    let office = office().await;
-    let tail = office.site.running().tail();
+    let fleet = fleet().await;
+    let tail = fleet.server.running().tail();
     let end = tail.end();
     let mut at = 0;
     while at < end {
         let read = tail.read(at, 500).await.unwrap();
         let size = |it: &Entry| it.encode().unwrap().len();
         let bytes: usize = read.iter().map(size).sum();
-        assert!(read.len() == 1 || bytes <= farrier_server::follow::READ_BYTES_MAX, "{bytes}");
+        assert!(read.len() == 1 || bytes <= farrier_server::log_tail::READ_BYTES_MAX, "{bytes}");
         assert!(read.iter().map(|it| it.seq).eq(at + 1..=at + read.len() as u64));
         at += read.len() as u64;
     }
@@ -82,8 +82,8 @@ async fn what_followers_and_exports_read_at_once_is_bounded_in_bytes() {
     let back = tail.read_back(end + 1, 500).await.unwrap();
     assert!(back.iter().map(|it| it.seq).eq((end + 1 - back.len() as u64..=end).rev()));
     assert!(back.len() < 10, "{} entries", back.len());
-    let token = office.token("vic", Role::Admin, "fleet");
-    let answer = office.ask("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    let token = fleet.token("vic", Role::Admin, "fleet");
+    let answer = fleet.send("GET", "/api/v1/export?what=log", Some(&token), None).await;
     let lines = answer.body.lines().filter(|it| it.starts_with("{\"seq\"")).count() as u64;
     assert!(lines >= end, "{lines} of {end}");
 }

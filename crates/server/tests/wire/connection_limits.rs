@@ -13,18 +13,18 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::access::{ServerMessage, heartbeats, open, raw};
-use crate::world::{Member, PATIENCE, TestServer, node};
+use crate::test_server::{PATIENCE, TestNode, TestServer, node};
 
 /// More than there are turns.
 const MANY: usize = 300;
 
 /// Keeps many connections open that say this and no more; one that the server closes is opened again.
 /// So they stand in the way for as long as the test runs, on a slow machine too.
-async fn idle(site: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
+async fn idle(server: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let opened = Arc::new(Semaphore::new(0));
     for _ in 0..MANY {
-        let (address, said, opened) = (site.address, said(), Arc::clone(&opened));
+        let (address, said, opened) = (server.address, said(), Arc::clone(&opened));
         connections.spawn(async move {
             loop {
                 let Ok(mut socket) = TcpStream::connect(address).await else { continue };
@@ -39,23 +39,23 @@ async fn idle(site: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
 }
 
 /// Enrols a node, whoever else is at the door.
-async fn is_open(site: &TestServer, name: &str) {
+async fn is_open(server: &TestServer, name: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let token = site.token(None, 1);
-    let enrolled = tokio::time::timeout(PATIENCE, site.enrol(name, folder.path(), &token)).await;
+    let token = server.token(None, 1);
+    let enrolled = tokio::time::timeout(PATIENCE, server.enrol(name, folder.path(), &token)).await;
     assert_eq!(enrolled.expect("nobody stands in the way").unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_say_nothing_keep_nobody_from_coming_in() {
-    let site = TestServer::with_tls().await;
-    let _idle = idle(&site, Vec::new).await;
-    is_open(&site, "a").await;
+    let server = TestServer::with_tls().await;
+    let _idle = idle(&server, Vec::new).await;
+    is_open(&server, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
-    let site = TestServer::with_tls().await;
+    let server = TestServer::with_tls().await;
     let hello = || {
         let name = "localhost".try_into().unwrap();
         let tls = farrier_wire::client::no_tls();
@@ -64,8 +64,8 @@ async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
         client.write_tls(&mut hello).unwrap();
         hello
     };
-    let _idle = idle(&site, hello).await;
-    is_open(&site, "a").await;
+    let _idle = idle(&server, hello).await;
+    is_open(&server, "a").await;
 }
 
 /// Waits until a stream has ended, with its connection or without.
@@ -76,19 +76,19 @@ async fn ended(down: &mut ServerMessage) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
-    let site = TestServer::with_tls().await;
-    let (mut other, member) = (Member::new("b"), Member::new("a"));
-    for it in [&other, &member] {
-        site.enrol(&it.name, &it.identity(), &site.token(None, 1)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let (mut other, agent) = (TestNode::new("b"), TestNode::new("a"));
+    for it in [&other, &agent] {
+        server.enrol(&it.name, &it.identity(), &server.token(None, 1)).await.unwrap();
     }
-    other.connect(&site);
+    other.connect(&server);
     other.find(1);
     other.acked(1).await;
-    let mut first = raw(&site, &member).await;
+    let mut first = raw(&server, &agent).await;
     let (_out, mut down) = open(&mut first, None).await.unwrap();
     let mut later = Vec::new();
     for _ in 0..4 {
-        later.push(raw(&site, &member).await);
+        later.push(raw(&server, &agent).await);
     }
     ended(&mut down).await;
     let gone = first.renew(proto::RenewRequest::default()).await.unwrap_err();
@@ -104,17 +104,17 @@ async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() {
-    let site = TestServer::with_tls().await;
-    let old = Member::new("a");
-    site.enrol("a", &old.identity(), &site.token(None, 1)).await.unwrap();
-    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
-    let new = Member::new("a");
-    site.enrol("a", &new.identity(), &site.token(Some("a"), 1)).await.unwrap();
-    let mut agents = raw(&site, &new).await;
+    let server = TestServer::with_tls().await;
+    let old = TestNode::new("a");
+    server.enrol("a", &old.identity(), &server.token(None, 1)).await.unwrap();
+    server.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    let new = TestNode::new("a");
+    server.enrol("a", &new.identity(), &server.token(Some("a"), 1)).await.unwrap();
+    let mut agents = raw(&server, &new).await;
     let (_out, _down) = open(&mut agents, None).await.unwrap();
     let mut revoked = Vec::new();
     for _ in 0..8 {
-        let mut agents = raw(&site, &old).await;
+        let mut agents = raw(&server, &old).await;
         let refused = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
         revoked.push(agents);
@@ -125,18 +125,18 @@ async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
-    let mut site = TestServer::with_tls().await;
+    let mut server = TestServer::with_tls().await;
     // Long enough to open a stream on a busy machine.
-    site.absent_wait = Duration::from_secs(10);
-    drop(site.running.take());
-    site.start(None).await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    let mut agents = raw(&site, &member).await;
+    server.idle_timeout = Duration::from_secs(10);
+    drop(server.running.take());
+    server.start(None).await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    let mut agents = raw(&server, &agent).await;
     let (out, _down) = open(&mut agents, None).await.unwrap();
     let _heartbeats = heartbeats(out);
-    let tls = Keep::new(&member.identity(), None).tls().unwrap();
-    let tcp = TcpStream::connect(site.address).await.unwrap();
+    let tls = Keep::new(&agent.identity(), None).tls().unwrap();
+    let tcp = TcpStream::connect(server.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();
     // It begins as HTTP/2 does, and asks for nothing.

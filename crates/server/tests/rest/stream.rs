@@ -10,8 +10,8 @@ use farrier_server::access::TokenKind;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::office::Office;
-use crate::world::{PATIENCE, node};
+use crate::test_fleet::TestFleet;
+use crate::test_server::{PATIENCE, node};
 
 /// A stream as a browser reads it.
 struct Reader {
@@ -63,10 +63,10 @@ impl Reader {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
-    let address = office.site.address;
-    let begin = office.site.running().tail().end();
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
+    let address = fleet.server.address;
+    let begin = fleet.server.running().tail().end();
     let opened = token.clone();
     let slow = tokio::task::spawn_blocking(move || {
         Reader::open(address, &opened, &format!("?after={begin}"), "")
@@ -74,9 +74,9 @@ async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
     let mut slow = slow.await.unwrap();
     // Nothing of it is read until a thousand findings are in the log.
     for number in 1..=1000 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    let end = office.site.running().tail().end();
+    let end = fleet.server.running().tail().end();
     assert!(end >= begin + 1000);
     let heard = tokio::task::spawn_blocking(move || slow.seqs(end)).await.unwrap();
     assert!(heard.iter().copied().eq(begin + 1..=end), "each once and in order");
@@ -84,23 +84,23 @@ async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_comes_back_goes_on_where_they_were() {
-    let mut office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+    let mut fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     for number in 1..=10 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    let (address, key) = (office.site.address, token.clone());
+    let (address, key) = (fleet.server.address, token.clone());
     let some = tokio::task::spawn_blocking(move || {
         let mut reader = Reader::open(address, &key, "?after=0", "");
         (0..5).map(|_| reader.next().unwrap()["seq"].as_u64().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(some.await.unwrap(), [1, 2, 3, 4, 5]);
     // Over a server that was started anew: what browsers send counts more than where they began.
-    office.site.running.take().unwrap().stop().await.unwrap();
-    office.site.start(None).await;
-    office.found("b", 1).await;
-    let end = office.site.running().tail().end();
-    let address = office.site.address;
+    fleet.server.running.take().unwrap().stop().await.unwrap();
+    fleet.server.start(None).await;
+    fleet.report_finding("b", 1).await;
+    let end = fleet.server.running().tail().end();
+    let address = fleet.server.address;
     let rest = tokio::task::spawn_blocking(move || {
         let mut reader = Reader::open(address, &token, "?after=0", "Last-Event-ID: 5\r\n");
         reader.seqs(end)
@@ -110,9 +110,9 @@ async fn whoever_comes_back_goes_on_where_they_were() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_cut_to_the_scope_and_the_filter() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Viewer, "pool:train");
-    let address = office.site.address;
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Viewer, "pool:train");
+    let address = fleet.server.address;
     let reader = tokio::task::spawn_blocking(move || {
         let mut reader = Reader::open(address, &token, "?kind=found", "");
         assert_eq!(reader.line().unwrap(), "HTTP/1.0 200 OK");
@@ -121,7 +121,7 @@ async fn a_stream_is_cut_to_the_scope_and_the_filter() {
     });
     let mut reader = reader.await.unwrap();
     for (name, number) in [("c", 1), ("a", 1), ("c", 2), ("b", 1)] {
-        office.found(name, number).await;
+        fleet.report_finding(name, number).await;
     }
     let heard = tokio::task::spawn_blocking(move || {
         (0..2)
@@ -133,10 +133,10 @@ async fn a_stream_is_cut_to_the_scope_and_the_filter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_its_token_and_with_the_server() {
-    let mut office = Office::open().await;
+    let mut fleet = TestFleet::open().await;
     let (first, second) =
-        (office.token("ann", Role::Viewer, "fleet"), office.token("bob", Role::Viewer, "fleet"));
-    let address = office.site.address;
+        (fleet.token("ann", Role::Viewer, "fleet"), fleet.token("bob", Role::Viewer, "fleet"));
+    let address = fleet.server.address;
     let readers = tokio::task::spawn_blocking(move || {
         [first, second].map(|token| {
             let mut reader = Reader::open(address, &token, "", "");
@@ -146,14 +146,14 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
     });
     let [mut ann, mut bob] = readers.await.unwrap();
     let by = Actor::User("local:test".to_owned());
-    office.site.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
+    fleet.server.store().revoke_token_by(&by, TokenKind::User, 1, Timestamp::now()).unwrap();
     let ended = tokio::task::spawn_blocking(move || {
         let mut rest = Vec::new();
         ann.lines.read_to_end(&mut rest).unwrap();
     });
     ended.await.unwrap();
     // The server does not wait for its readers: this one is still there.
-    let running = office.site.running.take().unwrap();
+    let running = fleet.server.running.take().unwrap();
     running.stop().await.unwrap();
     let ended = tokio::task::spawn_blocking(move || while bob.line().is_some() {});
     ended.await.unwrap();
@@ -161,14 +161,14 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_of_the_log_is_whole() {
-    let office = Office::open().await;
+    let fleet = TestFleet::open().await;
     for number in 1..=600 {
-        office.found("a", number).await;
+        fleet.report_finding("a", number).await;
     }
-    office.told(Event::Retired { node: node("b"), reason: "sold".to_owned() }).await;
-    let token = office.token("ann", Role::Admin, "fleet");
-    let end = office.site.running().tail().end();
-    let answer = office.ask("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    fleet.submit(Event::Retired { node: node("b"), reason: "sold".to_owned() }).await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
+    let end = fleet.server.running().tail().end();
+    let answer = fleet.send("GET", "/api/v1/export?what=log", Some(&token), None).await;
     let seqs: Vec<u64> = answer
         .body
         .lines()

@@ -14,7 +14,7 @@ use farrier_server::controller::Controller;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::world::{PATIENCE, TestServer, finding, node};
+use crate::test_server::{PATIENCE, TestServer, finding, node};
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -75,12 +75,12 @@ pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let status = status.parse().unwrap();
     let headers: BTreeMap<String, String> = lines.filter_map(header).collect();
     let is_chunked = headers.get("transfer-encoding").is_some_and(|it| it == "chunked");
-    let body = if is_chunked { unchunked(body) } else { body.to_owned() };
+    let body = if is_chunked { decode_chunked(body) } else { body.to_owned() };
     Answer { status, headers, body }
 }
 
 /// A body without the lengths of its chunks.
-fn unchunked(mut body: &str) -> String {
+fn decode_chunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {
         let (chunk, rest) = rest.split_at(usize::from_str_radix(length, 16).unwrap());
@@ -90,29 +90,29 @@ fn unchunked(mut body: &str) -> String {
     whole
 }
 
-pub(crate) struct Office {
-    pub(crate) site: TestServer,
+pub(crate) struct TestFleet {
+    pub(crate) server: TestServer,
 }
 
 /// Where each node stands: two of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
 const NODES: [(&str, &str, &str, &str); 3] =
     [("a", "train", "lab", "r1"), ("b", "train", "shop", "r2"), ("c", "serve", "shop", "r1")];
 
-impl Office {
+impl TestFleet {
     pub(crate) async fn open() -> Self {
         Self::with(TestServer::plain().await).await
     }
 
-    pub(crate) async fn with(site: TestServer) -> Self {
-        let office = Self { site };
+    pub(crate) async fn with(server: TestServer) -> Self {
+        let fleet = Self { server };
         for (name, pool, tenant, rack) in NODES {
-            office.enrol(name, pool, Some(tenant), Some(rack)).await;
+            fleet.enrol(name, pool, Some(tenant), Some(rack)).await;
         }
-        office
+        fleet
     }
 
-    pub(crate) fn brain(&self) -> &Controller {
-        self.site.running().brain()
+    pub(crate) fn controller(&self) -> &Controller {
+        self.server.running().controller()
     }
 
     pub(crate) async fn enrol(
@@ -122,24 +122,29 @@ impl Office {
         tenant: Option<&str>,
         rack: Option<&str>,
     ) {
-        let mut place = Location::in_pool(pool.parse().unwrap());
-        place.tenant = tenant.map(|it| it.parse().unwrap());
-        place.rack = rack.map(|it| it.parse().unwrap());
-        self.told(Event::Enrolled { node: node(name), location: place }).await;
+        let mut location = Location::in_pool(pool.parse().unwrap());
+        location.tenant = tenant.map(|it| it.parse().unwrap());
+        location.rack = rack.map(|it| it.parse().unwrap());
+        self.submit(Event::Enrolled { node: node(name), location }).await;
     }
 
-    pub(crate) async fn told(&self, event: Event) {
+    pub(crate) async fn submit(&self, event: Event) {
         let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
-        self.brain().take(by, event).await.unwrap();
+        self.controller().submit(by, event).await.unwrap();
     }
 
-    pub(crate) async fn found(&self, name: &str, number: u64) {
+    pub(crate) async fn report_finding(&self, name: &str, number: u64) {
         let record = Record { journal: "j".to_owned(), number };
         let changes = vec![Change::Opened(finding(number))];
-        self.told(Event::FindingsReported { node: node(name), record, changes }).await;
+        self.submit(Event::FindingsReported { node: node(name), record, changes }).await;
     }
 
-    pub(crate) async fn seen(&self, name: &str, gpu: Option<&str>, driver: Option<&str>) {
+    pub(crate) async fn report_inventory(
+        &self,
+        name: &str,
+        gpu: Option<&str>,
+        driver: Option<&str>,
+    ) {
         let gpu = |index| GpuInventory {
             uuid: GpuUuid(format!("GPU-{name}-{index}")),
             name: gpu.map(str::to_owned),
@@ -152,7 +157,7 @@ impl Office {
             gpus: driver.map(|_| (0..8).map(gpu).collect()),
             ..NodeInventory::default()
         };
-        self.told(Event::InventoryReported { node: node(name), inventory }).await;
+        self.submit(Event::InventoryReported { node: node(name), inventory }).await;
     }
 
     pub(crate) fn token(&self, name: &str, role: Role, scope: &str) -> String {
@@ -169,23 +174,23 @@ impl Office {
         let now = Timestamp::now();
         let person = NewUser::new(name, role, scope.parse().unwrap(), now + life).unwrap();
         let by = Actor::User("local:test".to_owned());
-        let (_, secret) = self.site.store().add_person(&by, &person, now).unwrap();
+        let (_, secret) = self.server.store().add_user(&by, &person, now).unwrap();
         secret.reveal().to_owned()
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         method: &str,
         path: &str,
         token: Option<&str>,
         body: Option<&str>,
     ) -> Answer {
-        let (address, text) = (self.site.address, request(method, path, token, body));
+        let (address, text) = (self.server.address, request(method, path, token, body));
         tokio::task::spawn_blocking(move || exchange(address, text.as_bytes())).await.unwrap()
     }
 
     pub(crate) async fn get(&self, path: &str, token: &str) -> Value {
-        let answer = self.ask("GET", path, Some(token), None).await;
+        let answer = self.send("GET", path, Some(token), None).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         answer.json()
     }
@@ -210,7 +215,7 @@ impl Office {
     }
 
     pub(crate) async fn post(&self, path: &str, token: &str, body: &str) -> Answer {
-        self.ask("POST", path, Some(token), Some(body)).await
+        self.send("POST", path, Some(token), Some(body)).await
     }
 
     pub(crate) fn names(page: &Value) -> Vec<String> {
@@ -218,12 +223,12 @@ impl Office {
         nodes.iter().map(|it| it["node"].as_str().unwrap().to_owned()).collect()
     }
 
-    pub(crate) async fn look<T: Send + 'static>(
+    pub(crate) async fn read_node<T: Send + 'static>(
         &self,
         name: &str,
-        look: impl FnOnce(&farrier_fleet::fleet::Node) -> T + Send + 'static,
+        read: impl FnOnce(&farrier_fleet::fleet::Node) -> T + Send + 'static,
     ) -> T {
         let id: NodeId = node(name);
-        self.brain().look(move |state| look(&state.nodes[&id])).await.unwrap()
+        self.controller().read(move |state| read(&state.nodes[&id])).await.unwrap()
     }
 }

@@ -1,23 +1,23 @@
 //! Names that look like one that does not exist.
 
 /// Names that are told.
-const TOLD: usize = 3;
+const SUGGESTIONS_MAX: usize = 3;
 /// Changes of a letter that make one name of another.
-const APART_MAX: usize = 2;
+const EDIT_DISTANCE_MAX: usize = 2;
 
 /// The nearest of those that are there, the best first.
 pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<String> {
     let mut near: Vec<(usize, String)> = there
         .filter_map(|name| {
-            if name.chars().count().abs_diff(wanted.chars().count()) > APART_MAX {
+            if name.chars().count().abs_diff(wanted.chars().count()) > EDIT_DISTANCE_MAX {
                 return None;
             }
             let apart = distance(wanted, &name);
-            (apart <= APART_MAX).then_some((apart, name))
+            (apart <= EDIT_DISTANCE_MAX).then_some((apart, name))
         })
         .collect();
     near.sort();
-    near.truncate(TOLD);
+    near.truncate(SUGGESTIONS_MAX);
     near.into_iter().map(|(_, name)| name).collect()
 }
 

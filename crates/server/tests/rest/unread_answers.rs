@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 
 use farrier_fleet::fleet::Role;
 
-use crate::office::{Office, exchange, request};
 use crate::protocol::{HEADERS, SETTINGS, frame};
-use crate::world::{PATIENCE, until};
+use crate::test_fleet::{TestFleet, exchange, request};
+use crate::test_server::{PATIENCE, until};
 
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
@@ -59,11 +59,11 @@ fn ask_and_not_read(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_has_its_place_until_its_client_has_read_it() {
-    let office = Office::open().await;
-    let address = office.site.address;
+    let fleet = TestFleet::open().await;
+    let address = fleet.server.address;
     // Some kilobytes, of which one byte is taken; and an answer of some bytes.
     for (name, path, window) in [("ann", "/metrics", 1), ("bob", "/api/v1/me", 0)] {
-        let token = office.token(name, Role::Viewer, "fleet");
+        let token = fleet.token(name, Role::Viewer, "fleet");
         let done = tokio::task::spawn_blocking(move || {
             let ask = || {
                 let text = request("GET", "/api/v1/me", Some(&token), None);
@@ -92,14 +92,14 @@ async fn an_answer_has_its_place_until_its_client_has_read_it() {
 /// An export that is short is written at once: its reader holds its place, not its writer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_has_its_place_until_its_client_has_read_it() {
-    let office = Office::open().await;
-    let (address, token) = (office.site.address, office.token("ann", Role::Viewer, "fleet"));
+    let fleet = TestFleet::open().await;
+    let (address, token) = (fleet.server.address, fleet.token("ann", Role::Viewer, "fleet"));
     let key = token.clone();
     let open = tokio::task::spawn_blocking(move || {
         ask_and_not_read(address, &key, "/api/v1/export?what=state", 16, 0)
     });
     let open = open.await.unwrap();
-    let refused = office.ask("GET", "/api/v1/export", Some(&token), None).await;
+    let refused = fleet.send("GET", "/api/v1/export", Some(&token), None).await;
     refused.assert_problem(429);
     assert!(refused.body.contains("16 streams"), "{refused:?}");
     drop(open);

@@ -5,52 +5,52 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{
     Entry, Node, NodeId, NodePhase, OrderKind, Policy, Rationale, Reason, Role, UnblockedBy,
 };
-use farrier_server::access::{JoinError, Wanted};
+use farrier_server::access::{JoinError, NewJoinToken};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use crate::office::Office;
-use crate::world::node;
+use crate::test_fleet::TestFleet;
+use crate::test_server::node;
 
-fn asked(office: &Office) -> Vec<(Actor, OperatorRequest)> {
+fn asked(fleet: &TestFleet) -> Vec<(Actor, OperatorRequest)> {
     let ask = |entry: Entry| match entry.event {
         Event::OperatorRequested { request } => Some((entry.by, request)),
         _ => None,
     };
-    office.site.entries().into_iter().filter_map(ask).collect()
+    fleet.server.entries().into_iter().filter_map(ask).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_is_decided_on_at_once_and_released_by_another() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Operator, "pool:train");
-    let bob = office.token("bob", Role::Operator, "fleet");
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Operator, "pool:train");
+    let bob = fleet.token("bob", Role::Operator, "fleet");
     for changed in [true, false] {
-        let held = office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
+        let held = fleet.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
         assert_eq!(held.json(), json!({ "changed": changed }));
     }
-    assert_eq!(office.look("a", Node::phase).await, NodePhase::Held);
-    let told = office.get("/api/v1/nodes/a", &ann).await;
+    assert_eq!(fleet.read_node("a", Node::phase).await, NodePhase::Held);
+    let told = fleet.get("/api/v1/nodes/a", &ann).await;
     assert_eq!(told["hold"], json!({ "by": "ann", "reason": "a look" }), "{told}");
     assert_eq!(told["history"], "/api/v1/events?node=a");
-    let why = office.get("/api/v1/nodes/a/explanation", &ann).await;
+    let why = fleet.get("/api/v1/nodes/a/explanation", &ann).await;
     assert_eq!(why["why"]["reason"]["text"], "ann holds it: a look", "{why}");
     for changed in [true, false] {
-        let released = office.post("/api/v1/nodes/a/release", &bob, "").await;
+        let released = fleet.post("/api/v1/nodes/a/release", &bob, "").await;
         assert_eq!(released.json(), json!({ "changed": changed }));
     }
-    let asked = asked(&office);
+    let asked = asked(&fleet);
     let names: Vec<String> = asked.iter().map(|(by, _)| by.to_string()).collect();
     assert_eq!(names, ["ann", "bob"], "{asked:?}");
-    let events = office.get("/api/v1/events?kind=asked&node=a&by=ann", &bob).await;
+    let events = fleet.get("/api/v1/events?kind=asked&node=a&by=ann", &bob).await;
     assert_eq!(events["events"].as_array().unwrap().len(), 1, "{events}");
     assert_eq!(events["events"][0]["text"], "hold it: a look");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_freeze_holds_where_it_is_all_the_callers() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Operator, "pool:train");
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Operator, "pool:train");
     let until = Timestamp::now() + SignedDuration::from_hours(1);
     let freeze = |domain: &str, until: Timestamp| {
         json!({ "domain": domain, "until": until, "reason": "a deadline" }).to_string()
@@ -65,73 +65,70 @@ async fn a_freeze_holds_where_it_is_all_the_callers() {
         ("tenant:lab", 200),
         ("tenant:shop", 403),
     ] {
-        let answer = office.post("/api/v1/freezes", &ann, &freeze(domain, until)).await;
+        let answer = fleet.post("/api/v1/freezes", &ann, &freeze(domain, until)).await;
         assert_eq!(answer.status, status, "{domain}: {answer:?}");
     }
     let past = Timestamp::now() - SignedDuration::from_secs(1);
     let far = Timestamp::now() + SignedDuration::from_hours(366 * 24);
     for wrong in [past, far] {
-        office
-            .post("/api/v1/freezes", &ann, &freeze("pool:train", wrong))
-            .await
-            .assert_problem(400);
+        fleet.post("/api/v1/freezes", &ann, &freeze("pool:train", wrong)).await.assert_problem(400);
     }
-    let freezes = office.get("/api/v1/freezes", &ann).await;
+    let freezes = fleet.get("/api/v1/freezes", &ann).await;
     assert_eq!(freezes["freezes"].as_array().unwrap().len(), 3, "{freezes}");
     assert_eq!(freezes["freezes"][0]["by"], "ann");
     for changed in [true, false] {
-        let thawed = office.post("/api/v1/unfreezes", &ann, r#"{"domain":"pool:train"}"#).await;
+        let thawed = fleet.post("/api/v1/unfreezes", &ann, r#"{"domain":"pool:train"}"#).await;
         assert_eq!(thawed.json(), json!({ "changed": changed }));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Operator, "pool:train");
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Operator, "pool:train");
     let (diag, tune) = (r#"{"level":3,"minutes":10}"#, r#"{"profile":"training"}"#);
     for (what, body) in [("diag", diag), ("tune", tune), ("verify", r#"{"level":"v2"}"#)] {
-        let refused = office.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
+        let refused = fleet.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
         refused.assert_problem(409);
         assert!(format!("{refused:?}").contains("hold it first"), "{refused:?}");
     }
-    office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
+    fleet.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
     for changed in [true, false] {
-        let asked = office.post("/api/v1/nodes/a/diag", &ann, diag).await;
+        let asked = fleet.post("/api/v1/nodes/a/diag", &ann, diag).await;
         assert_eq!(asked.json(), json!({ "changed": changed }), "{asked:?}");
     }
     // One at a time.
-    let refused = office.post("/api/v1/nodes/a/tune", &ann, tune).await;
+    let refused = fleet.post("/api/v1/nodes/a/tune", &ann, tune).await;
     refused.assert_problem(409);
-    let node = office.get("/api/v1/nodes/a", &ann).await;
+    let node = fleet.get("/api/v1/nodes/a", &ann).await;
     assert_eq!(node["requested_order"], "diag, level 3, 10 min", "{node}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_approves_what_does_not_wait() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Approver, "fleet");
-    office.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
-    assert!(!office.look("a", |it| it.repairs.is_approved()).await);
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Approver, "fleet");
+    fleet.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
+    assert!(!fleet.read_node("a", |it| it.repairs.is_approved()).await);
     // A reboot that waits.
     let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
     let why = Rationale::new(reason, UnblockedBy::Approval);
-    office.told(Event::Deferred { node: node("a"), rationale: why }).await;
-    assert_eq!(office.get("/api/v1/nodes/a", &ann).await["waits_for_approval"], true);
+    fleet.submit(Event::Deferred { node: node("a"), rationale: why }).await;
+    assert_eq!(fleet.get("/api/v1/nodes/a", &ann).await["waits_for_approval"], true);
     for changed in [true, false] {
-        let approved = office.post("/api/v1/nodes/a/approve", &ann, "{}").await;
+        let approved = fleet.post("/api/v1/nodes/a/approve", &ann, "{}").await;
         assert_eq!(approved.json(), json!({ "changed": changed }), "{approved:?}");
     }
-    assert!(office.look("a", |it| it.repairs.is_approved()).await);
+    assert!(fleet.read_node("a", |it| it.repairs.is_approved()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Admin, "fleet");
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Admin, "fleet");
     let put = |body: String| {
-        let (office, ann) = (&office, &ann);
-        async move { office.ask("PUT", "/api/v1/policy", Some(ann), Some(&body)).await }
+        let (fleet, ann) = (&fleet, &ann);
+        async move { fleet.send("PUT", "/api/v1/policy", Some(ann), Some(&body)).await }
     };
     for wrong in [
         json!({ "disruption_budgets": { "pool": { "share": 2.0 } } }),
@@ -149,13 +146,13 @@ async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
     for changed in [true, false] {
         assert_eq!(put(wanted.to_string()).await.json(), json!({ "changed": changed }));
     }
-    let policy = office.get("/api/v1/policy", &ann).await;
+    let policy = fleet.get("/api/v1/policy", &ann).await;
     assert_eq!(policy["policy"]["pools"]["train"]["autonomy"], "observe");
     assert_eq!(
         policy["policy"]["lemon"],
         serde_json::to_value(Policy::default()).unwrap()["lemon"]
     );
-    let sets = office.site.entries().into_iter();
+    let sets = fleet.server.entries().into_iter();
     let sets = sets.filter(|it| matches!(it.event, Event::PolicySet { .. })).map(|it| it.by);
     let by = [Actor::Server, Actor::User("ann".to_owned())];
     assert_eq!(sets.collect::<Vec<_>>(), by, "a log begins with the policy of its fleet");
@@ -163,57 +160,57 @@ async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_retired_is_gone_and_asked_for_again_not_found() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Admin, "pool:train");
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Admin, "pool:train");
     let body = r#"{"reason":"sold"}"#;
-    assert_eq!(office.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
-    office.post("/api/v1/nodes/b/retire", &ann, body).await.assert_problem(404);
-    office.post("/api/v1/nodes/b/hold", &ann, body).await.assert_problem(404);
+    assert_eq!(fleet.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
+    fleet.post("/api/v1/nodes/b/retire", &ann, body).await.assert_problem(404);
+    fleet.post("/api/v1/nodes/b/hold", &ann, body).await.assert_problem(404);
     let gone: NodeId = node("b");
-    assert!(!office.brain().look(move |state| state.nodes.contains_key(&gone)).await.unwrap());
+    assert!(!fleet.controller().read(move |state| state.nodes.contains_key(&gone)).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_name_of_a_retired_node_is_free() {
-    let office = Office::open().await;
-    let ann = office.token("ann", Role::Admin, "pool:train");
-    let (store, now) = (office.site.store(), Timestamp::now());
+    let fleet = TestFleet::open().await;
+    let ann = fleet.token("ann", Role::Admin, "pool:train");
+    let (store, now) = (fleet.server.store(), Timestamp::now());
     let expires = now + SignedDuration::from_hours(1);
-    let wanted = Wanted { uses: 9, ..Wanted::new("train".parse().unwrap(), expires) };
+    let wanted = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), expires) };
     let token = store.create(&wanted, now).unwrap().digest();
     let enrol = |key: &[u8]| store.join(&token, &node("b"), key, None, now);
     enrol(b"one").unwrap();
     assert!(matches!(enrol(b"two"), Err(JoinError::Taken(_))));
     let body = r#"{"reason":"sold"}"#;
-    assert_eq!(office.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
+    assert_eq!(fleet.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
     assert_eq!(enrol(b"two").unwrap().identity.generation, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_has_the_fleet_says_where_a_node_stands() {
-    let office = Office::open().await;
-    let root = office.token("root", Role::Admin, "fleet");
-    let lab = office.token("lea", Role::Viewer, "tenant:lab");
-    let place = |body: &str| {
+    let fleet = TestFleet::open().await;
+    let root = fleet.token("root", Role::Admin, "fleet");
+    let lab = fleet.token("lea", Role::Viewer, "tenant:lab");
+    let location = |body: &str| {
         let (root, body) = (root.clone(), body.to_owned());
-        let office = &office;
-        async move { office.ask("PUT", "/api/v1/nodes/b/location", Some(&root), Some(&body)).await }
+        let fleet = &fleet;
+        async move { fleet.send("PUT", "/api/v1/nodes/b/location", Some(&root), Some(&body)).await }
     };
-    assert_eq!(Office::names(&office.get("/api/v1/nodes", &lab).await), ["a"]);
+    assert_eq!(TestFleet::names(&fleet.get("/api/v1/nodes", &lab).await), ["a"]);
     let whole =
         r#"{"pool":"train","tenant":"lab","site":"north","rack":"r1","leaf":"l1","nvlink":null}"#;
     for changed in [true, false] {
-        assert_eq!(place(whole).await.json(), json!({ "changed": changed }));
+        assert_eq!(location(whole).await.json(), json!({ "changed": changed }));
     }
     // It holds at once: for who sees it, where it is looked for, and what is decided.
-    assert_eq!(Office::names(&office.get("/api/v1/nodes?rack=r1", &lab).await), ["a", "b"]);
-    let domains = office.get("/api/v1/domains", &root).await;
-    let members = |domain: &str| {
+    assert_eq!(TestFleet::names(&fleet.get("/api/v1/nodes?rack=r1", &lab).await), ["a", "b"]);
+    let domains = fleet.get("/api/v1/domains", &root).await;
+    let agents = |domain: &str| {
         let rows = domains["domains"].as_array().unwrap();
         rows.iter().find(|it| it["domain"] == domain).map(|it| it["members"].clone())
     };
-    assert_eq!((members("rack:r1"), members("rack:r2")), (Some(json!(3)), None), "{domains}");
-    let placed = office.site.entries().into_iter().filter_map(|entry| match entry.event {
+    assert_eq!((agents("rack:r1"), agents("rack:r2")), (Some(json!(3)), None), "{domains}");
+    let placed = fleet.server.entries().into_iter().filter_map(|entry| match entry.event {
         Event::LocationChanged { location, .. } => {
             Some((entry.by.to_string(), location.leaf.unwrap().to_string()))
         }
@@ -221,21 +218,21 @@ async fn whoever_has_the_fleet_says_where_a_node_stands() {
     });
     assert_eq!(placed.collect::<Vec<_>>(), [("root".to_owned(), "l1".to_owned())]);
     for wrong in ["{}", r#"{"pool":"train","row":"1"}"#, r#"{"pool":"train","rack":"a b"}"#] {
-        place(wrong).await.assert_problem(400);
+        location(wrong).await.assert_problem(400);
     }
-    let absent = office.ask("PUT", "/api/v1/nodes/z/place", Some(&root), Some(whole)).await;
+    let absent = fleet.send("PUT", "/api/v1/nodes/z/location", Some(&root), Some(whole)).await;
     absent.assert_problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_with_a_place_is_for_those_who_have_the_fleet() {
-    let office = Office::open().await;
-    let root = office.token("root", Role::Admin, "fleet");
-    let eve = office.token("eve", Role::Admin, "pool:train");
+    let fleet = TestFleet::open().await;
+    let root = fleet.token("root", Role::Admin, "fleet");
+    let eve = fleet.token("eve", Role::Admin, "pool:train");
     let wanted = r#"{"pool":"train","rack":"r1","nvlink":"n1"}"#;
-    office.post("/api/v1/tokens", &eve, wanted).await.assert_problem(403);
-    assert_eq!(office.post("/api/v1/tokens", &root, wanted).await.status, 201);
-    let listed = office.get("/api/v1/tokens", &eve).await;
-    let place = json!({ "pool": "train", "rack": "r1", "nvlink": "n1" });
-    assert_eq!(listed["tokens"][0]["place"], place, "{listed}");
+    fleet.post("/api/v1/tokens", &eve, wanted).await.assert_problem(403);
+    assert_eq!(fleet.post("/api/v1/tokens", &root, wanted).await.status, 201);
+    let listed = fleet.get("/api/v1/tokens", &eve).await;
+    let location = json!({ "pool": "train", "rack": "r1", "nvlink": "n1" });
+    assert_eq!(listed["tokens"][0]["location"], location, "{listed}");
 }

@@ -41,43 +41,43 @@ impl Log for Busy<'_> {
         self.log.append(head, entries)
     }
 
-    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
+    fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
         let read = self.log.read(seq, most);
         self.reads.set(self.reads.get() + 1);
         self.happens.borrow_mut()(self.reads.get());
         read
     }
 
-    fn keeper(&self) -> Box<dyn SnapshotWriter + Send> {
+    fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send> {
         self.log.keeper()
     }
 
-    fn newest(&self) -> Result<Option<Snapshot>, LogError> {
-        self.log.newest()
+    fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
+        self.log.latest_snapshot()
     }
 
-    fn recorded(&self) -> Result<Option<RecordedHead>, LogError> {
-        self.log.recorded()
+    fn recorded_head(&self) -> Result<Option<RecordedHead>, LogError> {
+        self.log.recorded_head()
     }
 
-    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
-        self.log.record(head)
+    fn record_head(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+        self.log.record_head(head)
     }
 
     fn check_integrity(&self) -> Result<Integrity, LogError> {
         self.log.check_integrity()
     }
 
-    fn beginning(&self) -> Result<FleetState, LogError> {
-        self.log.beginning()
+    fn base_state(&self) -> Result<FleetState, LogError> {
+        self.log.base_state()
     }
 
-    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
-        self.log.forget(begin)
+    fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError> {
+        self.log.truncate(begin)
     }
 
-    fn sweep(&mut self) -> Result<(), LogError> {
-        self.log.sweep()
+    fn delete_truncated(&mut self) -> Result<(), LogError> {
+        self.log.delete_truncated()
     }
 }
 

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod metrics;
-#[path = "../wire/world.rs"]
+#[path = "../wire/test_server.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
-mod world;
+mod test_server;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use metrics::metrics;
-use world::{Member, TestServer};
+use test_server::{TestNode, TestServer};
 
 const TIMES: usize = 50;
 
@@ -80,11 +80,12 @@ async fn renewal(agents: &mut Agents) -> Code {
 async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() {
     let lines = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
-    let site = TestServer::with_tls().await;
-    let member = Member::new("a");
-    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
-    let tls = Keep::new(&member.identity(), None).tls().unwrap();
-    let mut agents = client::connect(&site.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
+    let server = TestServer::with_tls().await;
+    let agent = TestNode::new("a");
+    server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
+    let tls = Keep::new(&agent.identity(), None).tls().unwrap();
+    let mut agents =
+        client::connect(&server.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
     let before = lines.load(Ordering::Relaxed);
     assert!(before > 0, "lines are counted");
     for _ in 0..TIMES {
@@ -108,7 +109,7 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
     assert_eq!(first, Code::Ok);
     // More than a minute may pass between two of them.
     assert!(later.contains(&Code::ResourceExhausted), "{later:?}");
-    let text = metrics(&site, tls).await;
+    let text = metrics(&server, tls).await;
     for line in [
         format!("farrier_server_enrolments_refused_total{{reason=\"token\"}} {TIMES}"),
         format!("farrier_server_order_numbers_refused_total {TIMES}"),

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 /// Its file in the server's folder.
-const NAME: &str = "url";
+const FILE_NAME: &str = "url";
 
 /// Notes it: under the first name that was given, otherwise under its address.
-pub(crate) fn note(
+pub(crate) fn record(
     dir: &Path,
     names: &[String],
     address: SocketAddr,
@@ -23,13 +23,13 @@ pub(crate) fn note(
     };
     let part = dir.join("url.part");
     fs::write(&part, url)?;
-    fs::rename(part, dir.join(NAME))
+    fs::rename(part, dir.join(FILE_NAME))
 }
 
 /// Where it is; `HOST` stands for what nobody said.
 pub fn url(dir: &Path) -> String {
-    let noted = fs::read_to_string(dir.join(NAME)).ok().filter(|it| !it.is_empty());
-    noted.unwrap_or_else(|| "https://HOST:9443".to_owned())
+    let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|it| !it.is_empty());
+    recorded.unwrap_or_else(|| "https://HOST:9443".to_owned())
 }
 
 #[cfg(test)]
@@ -41,13 +41,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         assert_eq!(url(dir), "https://HOST:9443");
-        let told = |names: &[&str], address: &str, is_plain| {
+        let recorded = |names: &[&str], address: &str, is_plain| {
             let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
-            note(dir, &names, address.parse().unwrap(), is_plain).unwrap();
+            record(dir, &names, address.parse().unwrap(), is_plain).unwrap();
             url(dir)
         };
-        assert_eq!(told(&["a.example", "b"], "0.0.0.0:9443", false), "https://a.example:9443");
-        assert_eq!(told(&[], "0.0.0.0:19443", false), "https://HOST:19443");
-        assert_eq!(told(&[], "[::1]:7", true), "http://[::1]:7");
+        assert_eq!(recorded(&["a.example", "b"], "0.0.0.0:9443", false), "https://a.example:9443");
+        assert_eq!(recorded(&[], "0.0.0.0:19443", false), "https://HOST:19443");
+        assert_eq!(recorded(&[], "[::1]:7", true), "http://[::1]:7");
     }
 }

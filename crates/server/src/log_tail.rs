@@ -1,5 +1,5 @@
 //! The log as it grows, for whoever wants to hear of it: each reads from where they are, at their own pace. Nobody who is slow
-//! holds the brain up or loses an entry, because what is read is what is on disk.
+//! holds the controller up or loses an entry, because what is read is what is on disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::log::{Damage, Log, LogError, Stored};
 /// reports everything that it has found.
 pub const READ_BYTES_MAX: usize = 512 << 10;
 /// Entries that are in memory before their bytes are counted.
-const STEP: u64 = 8;
-/// Reads at a time: with [`STEP`] a bound on what is in memory and not counted.
+const STEP_ENTRIES: u64 = 8;
+/// Reads at a time: with [`STEP_ENTRIES`] a bound on what is in memory and not counted.
 const READS_MAX: usize = 4;
 
 /// Where the log ends, and how to read it.
 #[derive(Debug, Clone)]
-pub struct Tail {
+pub struct LogTail {
     path: Arc<PathBuf>,
     end: watch::Receiver<u64>,
     damage: Damage,
@@ -36,7 +36,7 @@ struct Page {
 
 impl Page {
     /// Takes an entry in; false where it has to wait for the next page.
-    fn take(&mut self, stored: &Stored) -> Result<bool, LogError> {
+    fn push(&mut self, stored: &Stored) -> Result<bool, LogError> {
         self.bytes += stored.bytes.len();
         if self.bytes > READ_BYTES_MAX && !self.entries.is_empty() {
             return Ok(false);
@@ -51,12 +51,12 @@ fn forward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError>
     let mut page = Page::default();
     let mut at = seq;
     while page.entries.len() < most {
-        let step = usize::try_from(STEP).unwrap_or(1).min(most - page.entries.len());
-        let stored = log.read(at, step)?;
-        let Some(last) = stored.last() else { break };
+        let step = usize::try_from(STEP_ENTRIES).unwrap_or(1).min(most - page.entries.len());
+        let stored_entries = log.read(at, step)?;
+        let Some(last) = stored_entries.last() else { break };
         at = last.seq;
-        for it in &stored {
-            if !page.take(it)? {
+        for stored in &stored_entries {
+            if !page.push(stored)? {
                 return Ok(page.entries);
             }
         }
@@ -70,11 +70,11 @@ fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError
     let first = seq.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)).max(1);
     let mut end = seq;
     while end > first {
-        let begin = end.saturating_sub(STEP).max(first);
-        let stored = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
+        let begin = end.saturating_sub(STEP_ENTRIES).max(first);
+        let stored_entries = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
         // What was archived a moment ago is not made up for by what comes later.
-        for it in stored.iter().rev().filter(|it| it.seq < end) {
-            if !page.take(it)? {
+        for stored in stored_entries.iter().rev().filter(|it| it.seq < end) {
+            if !page.push(stored)? {
                 return Ok(page.entries);
             }
         }
@@ -83,14 +83,14 @@ fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError
     Ok(page.entries)
 }
 
-impl Tail {
+impl LogTail {
     /// Of the log at `path`, whose last entry `end` tells.
     pub(crate) fn new(path: PathBuf, end: watch::Receiver<u64>, damage: Damage) -> Self {
         Self { path: Arc::new(path), end, damage, reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 
     /// What was read; a log that is found damaged is not written on.
-    fn told<T>(&self, read: Result<T, LogError>) -> Result<T, LogError> {
+    fn note_damage<T>(&self, read: Result<T, LogError>) -> Result<T, LogError> {
         read.inspect_err(|err| self.damage.note(err))
     }
 
@@ -105,7 +105,7 @@ impl Tail {
         let read = tokio::task::spawn_blocking(move || {
             Ok(SqliteLog::open_to_read(&path)?.anchor()?.seq + 1)
         });
-        self.told(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
+        self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
     /// Up to `most` entries after `seq`, as they are now; fewer where they have more than [`READ_BYTES_MAX`] bytes, and then one
@@ -134,7 +134,7 @@ impl Tail {
             read(&SqliteLog::open_to_read(&path)?)
         });
         // Not empty: entries that are not there were archived, and are passed over.
-        self.told(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
+        self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
     /// Up to `most` entries after `seq`, as soon as there is one. None: the server has ended. Whoever stops waiting, and asks again,
@@ -149,7 +149,7 @@ impl Tail {
 mod tests {
     use super::*;
 
-    impl Tail {
+    impl LogTail {
         /// Waits for a turn to read.
         pub(crate) async fn turn(&self) -> tokio::sync::OwnedSemaphorePermit {
             Arc::clone(&self.reads).acquire_owned().await.unwrap()
@@ -170,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         drop(SqliteLog::open(&path).unwrap());
-        let tail = Tail::new(path, watch::channel(1).1, Damage::default());
+        let tail = LogTail::new(path, watch::channel(1).1, Damage::default());
         assert!(tail.read(0, 1).await.unwrap().is_empty());
         let panicked = tail.page(|_| panic!("as a test wants it")).await;
         assert!(matches!(panicked, Err(LogError::ReadUnfinished)), "{panicked:?}");

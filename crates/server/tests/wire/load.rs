@@ -13,13 +13,13 @@ use farrier_sim::fleet::wire::Herd;
 use farrier_sim::fleet::{Fleet, Plan, Trouble};
 use jiff::Timestamp;
 
-use crate::world::{PATIENCE, TestServer};
+use crate::test_server::{PATIENCE, TestServer};
 
 async fn phases(running: &Running) -> BTreeMap<NodeId, NodePhase> {
     let phases = |it: &farrier_fleet::fleet::FleetState| {
         it.nodes.iter().map(|(id, node)| (id.clone(), node.phase())).collect()
     };
-    running.brain().look(phases).await.unwrap()
+    running.controller().read(phases).await.unwrap()
 }
 
 async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePhase) -> bool) {
@@ -36,13 +36,13 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePh
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulated_nodes_join_fall_ill_and_come_back() {
-    let mut site = TestServer::plain().await;
-    let running = site.running.take().unwrap();
+    let mut server = TestServer::plain().await;
+    let running = server.running.take().unwrap();
     let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
     let fleet = Fleet::new(plan, Timestamp::now());
-    for (node, place) in fleet.places() {
-        let joined = Event::Enrolled { node: node.clone(), location: place.clone() };
-        running.brain().take(Actor::Server, joined).await.unwrap();
+    for (node, location) in fleet.locations() {
+        let joined = Event::Enrolled { node: node.clone(), location: location.clone() };
+        running.controller().submit(Actor::Server, joined).await.unwrap();
     }
     let url = format!("http://{}", running.address()).parse().unwrap();
     let herd = Herd::start(fleet, &url, 2).await.unwrap();
@@ -75,7 +75,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     drop(herd);
     running.stop().await.unwrap();
 
-    let log = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap();
+    let log = SqliteLog::open_to_read(&log_path(&server.dir())).unwrap();
     let mut replay = Replay::default();
     let mut orders: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for stored in log.read(0, usize::MAX).unwrap() {

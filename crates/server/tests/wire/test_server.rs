@@ -12,7 +12,7 @@ use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, Link, OrderHandle
 use farrier_fleet::fleet::event::{Cordon, NodeInventory};
 use farrier_fleet::fleet::{Entry, Event, NodeId, Order, OrderStatus};
 use farrier_fleet::health::{Change, Finding};
-use farrier_server::access::{Store, Wanted};
+use farrier_server::access::{NewJoinToken, Store};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
 use farrier_server::run::{self, Options, ReportQuota, Running, WallClock, log_path};
@@ -42,7 +42,7 @@ pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
-    pub(crate) absent_wait: Duration,
+    pub(crate) idle_timeout: Duration,
     pub(crate) heartbeat_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
@@ -63,14 +63,14 @@ impl TestServer {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let certificate_life = farrier_server::access::NODE_LIFE;
-        let absent_wait = Duration::from_secs(30);
+        let idle_timeout = Duration::from_secs(30);
         Self {
             folder,
             running: None,
             address,
             is_plain,
             certificate_life,
-            absent_wait,
+            idle_timeout,
             heartbeat_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
@@ -88,7 +88,7 @@ impl TestServer {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
             heartbeat_interval_s: self.heartbeat_interval_s,
             certificate_life: self.certificate_life,
-            absent_wait: self.absent_wait,
+            idle_timeout: self.idle_timeout,
             report_quota: self.report_quota,
             disk_reserve_bytes: self.disk_reserve_bytes,
             wall_clock: self.wall_clock.clone(),
@@ -97,10 +97,10 @@ impl TestServer {
     }
 
     /// Starts the server, at the address that it had before.
-    pub(crate) async fn start(&mut self, dies_after: Option<u64>) {
+    pub(crate) async fn start(&mut self, fail_after_commits: Option<u64>) {
         let until = Instant::now() + PATIENCE;
         let running = loop {
-            match run::start(Options { dies_after, ..self.options() }).await {
+            match run::start(Options { fail_after_commits, ..self.options() }).await {
                 Ok(running) => break running,
                 // What was killed holds its port and lock for a moment.
                 Err(err) => assert!(Instant::now() < until, "{err:?}"),
@@ -132,8 +132,8 @@ impl TestServer {
     pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_node = of_node.map(node);
-        let of_pool = Wanted::new("train".parse().unwrap(), expires);
-        let wanted = Wanted { node: of_node, uses, ..of_pool };
+        let of_pool = NewJoinToken::new("train".parse().unwrap(), expires);
+        let wanted = NewJoinToken { node: of_node, uses, ..of_pool };
         self.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
     }
 
@@ -207,9 +207,9 @@ pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// A desk that writes down what it is offered.
+/// A order_handler that writes down what it is offered.
 #[derive(Debug, Default)]
-pub(crate) struct FakeDesk {
+pub(crate) struct FakeOrderHandler {
     pub(crate) offered: Mutex<Vec<Order>>,
     pub(crate) answers: Mutex<Vec<(u64, OrderStatus)>>,
     pub(crate) acknowledged: Mutex<Vec<u64>>,
@@ -221,7 +221,7 @@ pub(crate) struct FakeDesk {
     pub(crate) enrolment: Mutex<Option<String>>,
 }
 
-impl OrderHandler for FakeDesk {
+impl OrderHandler for FakeOrderHandler {
     fn offer(&self, order: Order) -> OrderStatus {
         let mut answers = self.answers.lock().unwrap();
         if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
@@ -263,7 +263,7 @@ impl OrderHandler for FakeDesk {
 }
 
 /// A node with a journal and an uplink.
-pub(crate) struct Member {
+pub(crate) struct TestNode {
     pub(crate) name: String,
     pub(crate) folder: TempDir,
     journal: Option<Journal>,
@@ -271,30 +271,30 @@ pub(crate) struct Member {
     urgent: watch::Sender<uplink::Urgent>,
     /// In place of the uplink's back-off.
     pub(crate) fixed_wait: Option<Duration>,
-    pub(crate) desk: Arc<FakeDesk>,
-    pub(crate) bell: Arc<Notify>,
+    pub(crate) order_handler: Arc<FakeOrderHandler>,
+    pub(crate) cordon_notify: Arc<Notify>,
     pub(crate) cordon: watch::Sender<Cordon>,
     pub(crate) uplink: Option<Uplink>,
     pub(crate) boot: String,
 }
 
-impl Member {
+impl TestNode {
     pub(crate) fn new(name: &str) -> Self {
-        let mut member = Self {
+        let mut agent = Self {
             name: name.to_owned(),
             folder: tempfile::tempdir().unwrap(),
             journal: None,
             durable: watch::channel(0).0,
             urgent: watch::channel(uplink::Urgent::default()).0,
             fixed_wait: None,
-            desk: Arc::default(),
-            bell: Arc::default(),
+            order_handler: Arc::default(),
+            cordon_notify: Arc::default(),
             cordon: watch::channel(Cordon::Unknown).0,
             uplink: None,
             boot: "boot-1".to_owned(),
         };
-        member.open_journal();
-        member
+        agent.open_journal();
+        agent
     }
 
     pub(crate) fn identity(&self) -> std::path::PathBuf {
@@ -359,10 +359,10 @@ impl Member {
         sight.borrow().link.clone()
     }
 
-    pub(crate) fn connect(&mut self, site: &TestServer) {
+    pub(crate) fn connect(&mut self, server: &TestServer) {
         let boot = self.boot.clone();
         let parts = uplink::Parts {
-            url: site.url().parse().unwrap(),
+            url: server.url().parse().unwrap(),
             keep: Keep::new(&self.identity(), None),
             node: Some(node(&self.name)),
             state_dir: self.state(),
@@ -376,9 +376,9 @@ impl Member {
                 })
             }),
             cordon: self.cordon.subscribe(),
-            desk: Arc::clone(&self.desk) as Arc<dyn OrderHandler>,
+            order_handler: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
             artifacts: tokio::sync::mpsc::channel(1).1,
-            bell: Arc::clone(&self.bell),
+            cordon_notify: Arc::clone(&self.cordon_notify),
             fixed_wait: self.fixed_wait,
         };
         self.uplink = Some(Uplink::spawn(parts).unwrap());
@@ -407,8 +407,8 @@ impl Member {
 }
 
 /// TLS that trusts the server and has nothing to show.
-pub(crate) fn trusting(member: &Member) -> Arc<rustls::ClientConfig> {
-    let text = std::fs::read_to_string(member.identity().join("ca.pem")).unwrap();
+pub(crate) fn trusting(agent: &TestNode) -> Arc<rustls::ClientConfig> {
+    let text = std::fs::read_to_string(agent.identity().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     for der in farrier_wire::pem::read(farrier_wire::pem::CERTIFICATE, &text) {
         roots.add(der.into()).unwrap();

@@ -7,13 +7,13 @@ use farrier_fleet::fleet::Role;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options};
 
-use crate::office::{Office, exchange, request};
-use crate::world::PATIENCE;
+use crate::test_fleet::{TestFleet, exchange, request};
+use crate::test_server::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_read_is_a_problem_and_not_a_failure() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let cases = [
         ("GET", "/", None, 404),
         ("GET", "/api/v1", None, 404),
@@ -48,27 +48,27 @@ async fn what_does_not_read_is_a_problem_and_not_a_failure() {
         ("POST", "/api/v1/tokens/99999999999999999999/revoke", Some("{}"), 400),
     ];
     for (method, path, body, status) in cases {
-        let answer = office.ask(method, path, Some(&token), body).await;
+        let answer = fleet.send(method, path, Some(&token), body).await;
         assert_eq!(answer.status, status, "{method} {path} {body:?}: {answer:?}");
         answer.assert_problem(status);
     }
     let deep = format!(r#"{{"reason":{}}}"#, "[".repeat(100_000));
-    office.post("/api/v1/nodes/a/hold", &token, &deep).await.assert_problem(400);
+    fleet.post("/api/v1/nodes/a/hold", &token, &deep).await.assert_problem(400);
     let long = format!("/api/v1/nodes?text={}", "a".repeat(5000));
-    office.ask("GET", &long, Some(&token), None).await.assert_problem(400);
+    fleet.send("GET", &long, Some(&token), None).await.assert_problem(400);
     let wrong_media = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("reason=x"))
         .replace("application/json", "application/x-www-form-urlencoded");
-    let address = office.site.address;
+    let address = fleet.server.address;
     let answer = tokio::task::spawn_blocking(move || exchange(address, wrong_media.as_bytes()));
     answer.await.unwrap().assert_problem(415);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let large = format!(r#"{{"reason":"{}"}}"#, "a".repeat(3 << 20));
-    let address = office.site.address;
+    let address = fleet.server.address;
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some(&large));
     // Read what comes before all is sent: whoever is refused may be cut off.
     let status = tokio::task::spawn_blocking(move || {
@@ -85,7 +85,7 @@ async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
         String::from_utf8(head.to_vec()).unwrap()
     });
     assert_eq!(status.await.unwrap(), "HTTP/1.1 413");
-    assert_eq!(office.get("/api/v1/me", &token).await["name"], "ann", "others are served on");
+    assert_eq!(fleet.get("/api/v1/me", &token).await["name"], "ann", "others are served on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,7 +105,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
         let person =
             farrier_server::access::NewUser::new(name, Role::Viewer, scope, expires).unwrap();
         let by = farrier_fleet::fleet::identity::Actor::Server;
-        store.add_person(&by, &person, now).unwrap().1.reveal().to_owned()
+        store.add_user(&by, &person, now).unwrap().1.reveal().to_owned()
     });
     let address = running.address();
     let answers = tokio::task::spawn_blocking(move || {
@@ -126,11 +126,11 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
-    let office = Office::open().await;
-    let token = office.token("ann", Role::Admin, "fleet");
+    let fleet = TestFleet::open().await;
+    let token = fleet.token("ann", Role::Admin, "fleet");
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("{}"))
         .replace("Content-Length: 2", "Content-Length: 20");
-    let address = office.site.address;
+    let address = fleet.server.address;
     let answer = tokio::task::spawn_blocking(move || exchange(address, text.as_bytes()));
     answer.await.unwrap().assert_problem(408);
 }
