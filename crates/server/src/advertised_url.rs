@@ -1,14 +1,13 @@
-//! Where the server was last to be found, for the commands that it prints for others.
+//! The URL under which clients reach this server, recorded for commands that print it for others.
 
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Its file in the server's folder.
 const FILE_NAME: &str = "url";
 
-/// Notes it: under the first name that was given, otherwise under its address.
+/// Records the first of `names`, or else the listen address.
 pub(crate) fn record(
     dir: &Path,
     names: &[String],
@@ -26,7 +25,7 @@ pub(crate) fn record(
     fs::rename(part, dir.join(FILE_NAME))
 }
 
-/// Where it is; `HOST` stands for what nobody said.
+/// The recorded URL. `HOST` stands in for an unknown host name.
 pub fn url(dir: &Path) -> String {
     let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|it| !it.is_empty());
     recorded.unwrap_or_else(|| "https://HOST:9443".to_owned())

@@ -1,4 +1,4 @@
-//! What agents may ask for: to enrol, to renew, to talk.
+//! The gRPC service for agents: enrolment, certificate renewal, sessions and artifacts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,31 +27,28 @@ use crate::ingest::{self, DisconnectReason, SessionContext};
 use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
-/// What may wait for a stream to be read.
+/// Messages queued for a stream that the node does not read.
 const OUTBOUND_MAX: usize = 16;
-/// Enrolments at a time: each costs a write to disk.
+/// Concurrent enrolments. Each costs a synced write.
 const ENROLMENTS_MAX: usize = 16;
 
-/// Where a node says its name that has no certificate, on a server that allows that.
+/// Metadata key for the node name, on a server without TLS.
 pub(crate) const NODE_HEADER: &str = "farrier-node";
 
-/// Answers agents.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) context: Arc<SessionContext>,
     pub(crate) store: Arc<Store>,
     pub(crate) changes: Arc<Audit>,
     pub(crate) authority: Arc<Authority>,
-    /// The pool of nodes that come without a certificate; none: they are not let in.
+    /// Pool of nodes that connect without a certificate. `None` if certificates are required.
     pub(crate) plain_pool: Option<Pool>,
     pub(crate) enrolments: Arc<Semaphore>,
     pub(crate) renewals: Arc<RenewalLimit>,
     pub(crate) artifacts: Arc<artifacts::Receiver>,
-    /// How long a certificate counts.
     pub(crate) certificate_life: SignedDuration,
 }
 
-/// Who opens a stream.
 #[derive(Debug)]
 struct AuthenticatedNode {
     node: NodeId,
@@ -84,12 +81,12 @@ impl Service {
         }
     }
 
-    /// The certificate of whoever asks, where it counts.
+    /// The peer's certificate, if it is neither expired nor revoked.
     fn admitted<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
         let Some(Peer::Node(peer)) = request.extensions().get::<Peer>() else {
             return Err(Status::unauthenticated("a certificate of a node is required"));
         };
-        // The handshake looked at its dates; a connection may be older than a certificate gets.
+        // The handshake checked the dates, but a connection may outlive its certificate.
         if peer.until <= Timestamp::now() {
             return Err(ingest::expired());
         }
@@ -100,7 +97,7 @@ impl Service {
         Ok(peer.clone())
     }
 
-    /// The node that talks, and its certificate.
+    /// The node that opens a stream, and its certificate.
     async fn authenticate<T>(&self, request: &Request<T>) -> Result<AuthenticatedNode, Status> {
         let named = request.metadata().get(NODE_HEADER).map(|name| {
             let name = name.to_str().unwrap_or_default().parse::<NodeId>();
@@ -123,14 +120,12 @@ impl Service {
         Ok(AuthenticatedNode { node, certificate: Some(certificate) })
     }
 
-    /// Whether the node is of the fleet, and was not retired.
     async fn is_enrolled(&self, node: &NodeId) -> Result<bool, Status> {
         let id = node.clone();
         let is_enrolled = self.context.controller.read(move |state| state.nodes.contains_key(&id));
         is_enrolled.await.map_err(|err| submit_status(&err))
     }
 
-    /// Where a node of the fleet stands.
     async fn location_of(&self, node: &NodeId) -> Result<Option<Location>, Status> {
         let id = node.clone();
         let location = self
@@ -140,7 +135,8 @@ impl Service {
         location.await.map_err(|err| submit_status(&err))
     }
 
-    /// Brings a node into the fleet; where it is there, it stands where it stood but for what is told anew.
+    /// Enrols a node. For an enrolled node, updates its location as far as `location_update`
+    /// allows.
     async fn enrol_in(
         &self,
         node: &NodeId,
@@ -188,7 +184,8 @@ impl Service {
             return Err(Status::resource_exhausted("too many enrol at once; try again"));
         };
         let service = self.clone();
-        // Finished also where the client goes away: a name must not stay with a node that the fleet does not know.
+        // Spawned, so that it completes even if the client disconnects: a name must not stay
+        // reserved for a node that never enrolled.
         let joined = tokio::spawn(async move {
             let _turn = turn;
             service.join(&request).await
@@ -206,7 +203,8 @@ impl Service {
         let purpose = Purpose::Enrol { node: &request.node, token: &request.token };
         let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::from_secret(&request.token);
-        // Until the fleet knows the node: whoever asks for the name meanwhile is answered as if they had asked later.
+        // Held until the fleet knows the node, so that concurrent requests for one name are
+        // serialised.
         let _name = self.store.names.lock(&node).await;
         let member_of = self.location_of(&node).await?.map(|it| it.pool);
         let store = Arc::clone(&self.store);
@@ -219,13 +217,13 @@ impl Service {
         let Joined { identity, location, location_update } =
             joined.map_err(|err| join_status(&node, &err))?;
         let pool = location.pool.clone();
-        // From which generation on its certificates count is in the log before it has one.
+        // The log has the certificate generation before the node has the certificate.
         self.changes.log_pending().await.map_err(|err| match err {
             AuditError::Submit(err) => submit_status(&err),
             AuditError::Access(err) => internal(&err),
         })?;
         self.enrol_in(&node, location, location_update).await?;
-        // Whoever had the name before has it no more.
+        // Sessions with an older certificate generation lose the name.
         let newest = identity.generation;
         self.context.sessions.disconnect(|it, generation| {
             let is_older = *it == node && generation.is_some_and(|generation| generation < newest);
@@ -245,7 +243,7 @@ fn join_status(node: &NodeId, err: &JoinError) -> Status {
     }
 }
 
-/// What a node need not know more of.
+/// Logs the cause. The node only learns that the request failed.
 fn internal(err: &dyn std::error::Error) -> Status {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
     Status::internal("the server cannot do that now")
@@ -285,7 +283,7 @@ impl Agents for Service {
             self.context.counters.renewal_throttled(&identity.node);
             Status::resource_exhausted("the certificate was renewed a moment ago; try again later")
         };
-        // Before its proof is verified, which costs more.
+        // Checked before the proof, which is more expensive to verify.
         if !self.renewals.admits(&identity.node, Instant::now()) {
             return Err(too_soon());
         }
@@ -304,7 +302,7 @@ impl Agents for Service {
         request: Request<Streaming<ArtifactPart>>,
     ) -> Result<Response<ArtifactReceipt>, Status> {
         let AuthenticatedNode { node, certificate } = self.authenticate(&request).await?;
-        // Where the store cannot be read nobody is admitted.
+        // Fail closed: if the access store is unreadable, no artifact is accepted.
         let is_admitted = || match &certificate {
             Some(peer) => self.store.admits(&peer.identity).unwrap_or(false),
             None => true,

@@ -1,4 +1,5 @@
-//! Brings changes of who may speak into the log, each once: whoever made them, this server or the command line beside it.
+//! Copies changes of the access store into the log, each exactly once, whether this server or the
+//! command line made them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use crate::access::{AccessError, Change, Store};
 use crate::controller::{Controller, SubmitError};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 
-/// How often it is looked for changes that nobody has brought: those of another process come so late at most.
+/// Poll interval for changes made by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why changes are not in the log yet. They are brought again.
+/// Why changes could not be logged. The next poll retries.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuditError {
     #[error(transparent)]
@@ -23,18 +24,17 @@ pub(crate) enum AuditError {
     Submit(#[from] SubmitError),
 }
 
-/// Brings them.
 #[derive(Debug)]
 pub(crate) struct Audit {
     controller: Controller,
     store: Arc<Store>,
     sessions: Arc<SessionRegistry>,
-    /// The last that was brought.
+    /// Number of the last change in the log.
     last: Mutex<u64>,
 }
 
 impl Audit {
-    /// After those that the log has.
+    /// Starts after change `last`, which the log already has.
     pub(crate) fn new(
         controller: Controller,
         store: Arc<Store>,
@@ -44,8 +44,8 @@ impl Audit {
         Self { controller, store, sessions, last: Mutex::new(last) }
     }
 
-    /// Brings changes that nobody has brought, until it is cancelled: of another process, and of a request that ended before its change was in
-    /// the log.
+    /// Polls until cancelled. Picks up changes of other processes, and of requests that were
+    /// dropped before their change was logged.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             if let Err(err) = self.log_pending().await {
@@ -55,7 +55,7 @@ impl Audit {
         }
     }
 
-    /// All that are not there yet. They are when this returns.
+    /// Logs all pending changes. They are durable when this returns.
     pub(crate) async fn log_pending(&self) -> Result<(), AuditError> {
         let mut last = self.last.lock().await;
         loop {
@@ -65,8 +65,9 @@ impl Audit {
             if changes.is_empty() {
                 return Ok(());
             }
-            // Before the log says so: a report that a revoked node sends meanwhile must not count as its return. A stream of a later
-            // enrolment stays open.
+            // Disconnect before logging the revocation: a report that the revoked node sends in
+            // between must not count as a restored heartbeat. Sessions of a later enrolment stay
+            // open.
             let ended = self.sessions.disconnect(|node, generation| {
                 (generation? < *oldest.get(node)?).then_some(DisconnectReason::Revoked)
             });
@@ -83,10 +84,9 @@ impl Audit {
     }
 }
 
-/// Changes that are not in the log yet.
 struct Page {
     changes: Vec<Change>,
-    /// Of nodes that are revoked in them, the oldest generation that counts.
+    /// The oldest admitted generation of each node revoked in `changes`.
     oldest: HashMap<NodeId, u64>,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use crate::log::sqlite::SqliteLog;
     use crate::state_machine::StateMachine;
 
-    /// A deadline ends a hang and says nothing about speed.
+    /// Only bounds a hang.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     struct Fixture {
@@ -132,7 +132,6 @@ mod tests {
     }
 
     impl Fixture {
-        /// One node, enrolled once.
         async fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let log = SqliteLog::open(&folder.path().join("log")).unwrap();
@@ -200,19 +199,20 @@ mod tests {
         assert!(fixture.is_revoked().await);
     }
 
-    /// As a request leaves it that ends between the two.
+    /// A request that was dropped between the change and its log entry leaves this behind.
     #[tokio::test]
     async fn a_change_of_the_server_that_nobody_brought_is_brought_and_cuts_the_stream() {
         let fixture = Fixture::new().await;
         let running = tokio::spawn(Arc::clone(&fixture.audit).run());
-        // Whatever it looks at first, the second is one that it has to notice.
+        // The first poll may race with the first change, but the second change must be noticed by
+        // polling.
         for generation in [1, 2] {
             let stream = fixture.sessions.register(&fixture.node, Some(generation));
             fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
             let cut = tokio::time::timeout(PATIENCE, stream.disconnect).await;
             assert_eq!(cut.expect("the stream is cut"), Ok(DisconnectReason::Revoked));
         }
-        // After what is being brought.
+        // Waits for a poll that is under way.
         fixture.audit.log_pending().await.unwrap();
         assert!(fixture.is_revoked().await);
         running.abort();

@@ -1,4 +1,5 @@
-//! The thread that owns the fleet: everything that waits becomes one commit, and is answered when it is on disk.
+//! The controller thread: the single writer. It commits all queued inputs as one batch, and replies
+//! once they are on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
@@ -21,60 +22,53 @@ use crate::log::LogError;
 use crate::space::DiskSpace;
 use crate::state_machine::{Committed, StateMachine};
 
-/// Inputs that may wait. Whoever brings more waits, and with them the stream that they read from.
+/// Queued inputs. A full queue blocks the sender, and with it the stream that it reads from.
 const QUEUE_MAX: usize = 4096;
-/// Inputs of one commit: what waits longer is answered sooner when it comes in pieces.
+/// Inputs per commit. Bounded, so that early inputs get their reply sooner.
 const BATCH_MAX: usize = 4096;
-/// Time is last_deadline_check at this often.
 const TICK: Duration = Duration::from_secs(1);
-/// A tick that comes later than this means that the process did not run, or could not: a pause, a suspended machine, a disk that hung.
+/// A tick later than this means that the process did not run: a pause, a suspended machine, or a
+/// hung disk.
 const TICK_GAP: Duration = Duration::from_secs(5);
-/// Sessions are ended for a step of the clock this often at most.
+/// Minimum time between two disconnects of all sessions after clock steps.
 const DISCONNECT_EVERY: Duration = Duration::from_secs(60);
-/// Nodes whose time has come and for whom nothing could be done are last_deadline_check at again this often.
+/// Expired deadlines without a possible decision are tried again this often.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// A state is last_snapshot_seq after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
-/// large fleet is not little.
+/// Entries between snapshots, or the number of nodes if that is higher. Folding this many takes
+/// under a second, and writing a large fleet's state is expensive.
 const SNAPSHOT_EVERY: u64 = 50_000;
 
-/// What became of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// It is in the log, and so is what was decided about its node.
+    /// The log has it, and the decisions about its node.
     Logged(Decided),
-    /// It was there, or changes nothing.
+    /// The log already had it, or it changes nothing.
     Duplicate,
 }
 
 impl CommitOutcome {
-    /// Whether it changed something.
     pub fn is_logged(self) -> bool {
         matches!(self, Self::Logged(_))
     }
 }
 
-/// What decisions about one node took of the log.
+/// What the decisions about one node took of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Decided {
-    /// Entries.
     pub entries: u32,
-    /// Bytes of them.
     pub bytes: usize,
 }
 
-/// Why an input was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Nobody knows the node.
     #[error("`{0}` is not a node of the fleet: it was retired, or never enrolled")]
     UnknownNode(NodeId),
-    /// The node has more open findings than anybody reads.
+    /// The node has more open findings than one report can hold.
     #[error("`{0}` has too many open findings")]
     TooManyFindings(NodeId),
-    /// Disk space is low, and the report changes no decision.
     #[error("disk space is low: only reports that affect whether a node is in service are logged")]
     LowSpace,
-    /// The log takes nothing any more. Nobody knows whether it has the input.
+    /// The log accepts nothing any more. Whether it has the input is unknown.
     #[error("the server is ending")]
     Stopped,
 }
@@ -92,20 +86,18 @@ enum Job {
     Stop,
 }
 
-/// What the thread and those who wait for it share.
+/// Shared by the thread and its handles.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerStats {
-    /// Batches that were written since the server started.
+    /// Batches written since the server started.
     commits: AtomicU64,
-    /// Steps of the wall clock.
     clock_steps: AtomicU64,
-    /// Gaps between ticks.
     pauses: AtomicU64,
-    /// Whether a tick waits for the thread.
+    /// Whether a tick is already queued.
     tick_waits: AtomicBool,
 }
 
-/// The way to the thread.
+/// A handle to the controller thread.
 #[derive(Clone)]
 pub struct Controller {
     jobs: mpsc::Sender<Job>,
@@ -119,11 +111,11 @@ impl std::fmt::Debug for Controller {
     }
 }
 
-/// How the thread ended.
 pub(crate) type Ended = oneshot::Receiver<Result<(), LogError>>;
 
 impl Controller {
-    /// Starts the thread. With `fail_after_commits` it ends, for a test, after so many commits, before anybody hears of the last.
+    /// Spawns the thread. A test sets `fail_after_commits` to end it after that many commits,
+    /// before the last one is answered.
     pub(crate) fn spawn(
         state_machine: StateMachine,
         sessions: Arc<SessionRegistry>,
@@ -160,15 +152,15 @@ impl Controller {
         };
         std::thread::Builder::new().name("controller".to_owned()).spawn(move || {
             let ended = thread.run();
-            // The log is closed before anybody hears that it is.
+            // Close the log before reporting the end.
             drop(thread);
-            // Nobody is left to tell when the receiver is gone.
+            // The receiver may be gone.
             let _ = end.send(ended);
         })?;
         Ok((Self { jobs, stats, clock }, ended))
     }
 
-    /// Gives it an input, and waits until that is on disk.
+    /// Submits an input, and waits until it is durable.
     pub async fn submit(&self, by: Actor, event: Event) -> Result<CommitOutcome, SubmitError> {
         let (reply, outcome) = oneshot::channel();
         let input = Input { by, event, reply };
@@ -176,7 +168,7 @@ impl Controller {
         outcome.await.map_err(|_| SubmitError::Stopped)?
     }
 
-    /// Looks at the state as it is on disk.
+    /// Reads the durable state.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&FleetState) -> T + Send + 'static,
@@ -189,38 +181,35 @@ impl Controller {
         result.await.map_err(|_| SubmitError::Stopped)
     }
 
-    /// The time by which leases and silence are counted.
+    /// The log clock, which leases and heartbeat timeouts use.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Batches that were written since the server started.
     pub fn commits(&self) -> u64 {
         self.stats.commits.load(Ordering::Relaxed)
     }
 
-    /// Steps of the wall clock since the server started.
     pub(crate) fn clock_steps(&self) -> u64 {
         self.stats.clock_steps.load(Ordering::Relaxed)
     }
 
-    /// Pauses of the controller since the server started.
     pub(crate) fn pauses(&self) -> u64 {
         self.stats.pauses.load(Ordering::Relaxed)
     }
 
-    /// Inputs that wait.
+    /// Queued inputs.
     pub fn waiting(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
 
-    /// Lets time pass, until the thread has ended.
+    /// Sends ticks until the thread ends.
     pub(crate) async fn tick(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // One that waits is enough.
+            // One queued tick is enough.
             let waits = self.stats.tick_waits.swap(true, Ordering::Relaxed);
             if !waits && self.jobs.send(Job::Tick).await.is_err() {
                 return;
@@ -231,7 +220,7 @@ impl Controller {
         }
     }
 
-    /// Ends it, after all that waits.
+    /// Stops the thread after everything queued.
     pub(crate) async fn stop(&self) {
         let _ = self.jobs.send(Job::Stop).await;
     }
@@ -240,26 +229,24 @@ impl Controller {
 struct Thread {
     state_machine: StateMachine,
     clock: Arc<LogClock>,
-    /// Done before sessions are ended for a step: what agents need to connect again.
+    /// Runs before sessions are disconnected for a step: renews what agents need to reconnect.
     on_clock_step: Box<dyn Fn() + Send>,
     sessions: Arc<SessionRegistry>,
     space: Arc<DiskSpace>,
     inbox: mpsc::Receiver<Job>,
-    /// Who waits for entries hears here that there are some.
+    /// Wakes readers of the log.
     log_end: watch::Sender<u64>,
-    /// The last time at which nodes whose time has come were last_deadline_check at.
+    /// When deadlines were last checked.
     last_deadline_check: Timestamp,
-    /// The entry at which the state was last_snapshot_seq, or is being.
+    /// The entry of the last snapshot, written or in progress.
     last_snapshot_seq: u64,
-    /// Who keeps it.
     snapshot_thread: Option<JoinHandle<()>>,
-    /// Whether agents go by a server's time from before a step.
+    /// Whether agents still use the server time from before a step.
     is_time_stale: bool,
-    /// When sessions were last ended for that.
     last_disconnect: Option<Instant>,
-    /// When it last ran; none before the first tick.
+    /// `None` before the first tick.
     last_tick: Option<Instant>,
-    /// The same for the next start.
+    /// Persists the same for the next start.
     last_ran: Option<LastRan>,
     fail_after_commits: Option<u64>,
     stats: Arc<ControllerStats>,
@@ -268,10 +255,10 @@ struct Thread {
 impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
         self.follow_clock()?;
-        // Nobody was observed while there was no server: what was to be waited for is waited for from here on.
+        // No node was observed while the server was down, so timeouts restart here.
         let logged = self.state_machine.state().at;
         let recorded = self.last_ran.as_ref().and_then(LastRan::read);
-        // One of a clock that was ahead says nothing.
+        // Ignore a record written while the clock was ahead.
         let last_ran =
             recorded.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
         if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
@@ -295,10 +282,11 @@ impl Thread {
         self.state_machine.write_snapshot()
     }
 
-    /// Commits an input with all that waits behind it. Gives back what has to wait for the commit.
+    /// Commits an input together with everything queued behind it. Returns a job that has to wait
+    /// for the commit.
     fn commit_batch(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
         let mut batch: Vec<Box<Input>> = Vec::new();
-        // Whether something is news is seen in the state: of one node and one kind there may be one in a commit.
+        // Admission compares with the state, so a commit holds at most one event per node and kind.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
         let mut next = Some(Job::Submit(first));
         let mut deferred = None;
@@ -322,7 +310,7 @@ impl Thread {
                         batch.push(input);
                     }
                 },
-                // What is on disk now is the truth, whatever comes next.
+                // Reads see the durable state.
                 Job::Read(read) => read(self.state_machine.state()),
                 other => {
                     deferred = Some(other);
@@ -346,7 +334,8 @@ impl Thread {
         Ok(deferred)
     }
 
-    /// Has the log follow the wall clock where that was stepped. Agents go by the server's clock for leases, and are told the time anew.
+    /// Logs a step of the wall clock. Agents use the server's clock for leases, so they have to
+    /// reconnect for the new time.
     fn follow_clock(&mut self) -> Result<(), LogError> {
         let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
@@ -359,7 +348,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Sessions begin with the server's time, so they end after a step; a clock that flaps ends them once a minute at most.
+    /// A session starts with the server's time, so a step ends it. An unstable clock ends sessions
+    /// at most once a minute.
     fn disconnect_stale_sessions(&mut self) {
         let is_due = self.last_disconnect.is_none_or(|at| at.elapsed() >= DISCONNECT_EVERY);
         if self.is_time_stale && is_due {
@@ -369,9 +359,10 @@ impl Thread {
         }
     }
 
-    /// Time in which this thread did not run is no time in which a node last_snapshot_seq silent, or an order went unanswered.
+    /// Time in which this thread did not run counts towards no heartbeat timeout or lease.
     fn resume(&mut self) -> Result<(), LogError> {
-        // Less what a tick may be late: one that is always late still counts most of the time.
+        // Minus the tolerated lateness: a thread whose ticks are always late still counts most of
+        // the time.
         let paused = self.last_tick.map(|at| at.elapsed().saturating_sub(TICK_GAP));
         let Some(paused) = paused.filter(|it| !it.is_zero()) else { return Ok(()) };
         self.last_tick = None;
@@ -398,7 +389,6 @@ impl Thread {
         }
     }
 
-    /// Commits a batch.
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<Committed, LogError> {
         if inputs.is_empty() {
             return Ok(Committed::default());
@@ -417,14 +407,14 @@ impl Thread {
         Ok(done)
     }
 
-    /// Writes what the controller has to say of itself.
+    /// Logs an event of the controller itself.
     fn write(&mut self, event: Event) -> Result<(), LogError> {
         let done = self.state_machine.commit(vec![(Actor::Server, event)], self.clock.now())?;
         self.announce(&done);
         Ok(())
     }
 
-    /// Those whom a commit concerns hear of it.
+    /// Notifies sessions and readers of a commit.
     fn announce(&mut self, done: &Committed) {
         self.sessions.dispatch(&done.entries);
         self.log_end.send_replace(self.state_machine.state().seq);
@@ -434,7 +424,8 @@ impl Thread {
         }
     }
 
-    /// Has the state last_snapshot_seq beside all else. Where that fails the next start takes longer, and it is tried again later.
+    /// Writes a snapshot on another thread. If that fails, the next start takes longer, and a later
+    /// commit retries.
     fn write_snapshot(&mut self) {
         if self
             .snapshot_thread
@@ -483,7 +474,7 @@ impl Thread {
     }
 }
 
-/// What was decided in a commit, by node.
+/// Decisions of a commit, by node.
 fn decided(done: &Committed) -> HashMap<NodeId, Decided> {
     let mut decided: HashMap<NodeId, Decided> = HashMap::new();
     let entries = done.entries.iter().zip(&done.entry_bytes);
@@ -505,7 +496,8 @@ mod tests {
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
 
-    /// A controller that is not started, whose log ends then, and the nodes of whose fleet were last heard then.
+    /// A controller that is not started. Its log ends at `last_ran`, and its nodes were last seen
+    /// `ago`.
     fn thread(folder: &tempfile::TempDir, last_ran: Timestamp, ago: Duration) -> Thread {
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
         let mut state_machine = StateMachine::open(Box::new(log)).unwrap();
@@ -582,7 +574,8 @@ mod tests {
         );
     }
 
-    /// A controller that starts, with one dead node, a quiet log and a note of when it last ran.
+    /// A controller that starts with one dead node, a log without recent entries, and a record of
+    /// when it last ran.
     #[test]
     fn a_start_leaves_out_only_time_in_which_the_controller_did_not_run() {
         let folder = tempfile::tempdir().unwrap();
@@ -608,7 +601,7 @@ mod tests {
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         let node: NodeId = "a".parse().unwrap();
         let registered = thread.sessions.register(&node, None);
-        // It asked for what is known of it before this.
+        // The node read its record before this.
         thread.tick().unwrap();
         assert!(
             thread.sessions.mark_accepted(&node, &registered.last_seen),

@@ -1,5 +1,7 @@
-//! When the controller last ran, in a file beside the log. A start counts the time since then towards no timeout; by the last entry of a quiet
-//! log it would also leave out time in which the controller did run, and a server that is restarted often would never find a dead node.
+//! When the controller last ran, in a file beside the log. Time since then counts towards no
+//! timeout after a start. The last log entry is no substitute: a log without recent entries would
+//! also exclude time in which the controller did run, and a server that restarts often would never
+//! detect a dead node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How often it is last_written: so much running time a crash may leave out.
+/// After a crash, up to this much running time is not counted.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -18,27 +20,26 @@ pub(crate) struct LastRan {
 }
 
 impl LastRan {
-    /// The one of this folder.
     pub(crate) fn at(dir: &Path) -> Self {
         Self { path: dir.join("last-ran"), last_written: None, is_failing: false }
     }
 
-    /// What was last_written, where the file is there and reads.
+    /// `None` if the file is missing or malformed.
     pub(crate) fn read(&self) -> Option<Timestamp> {
         fs::read_to_string(&self.path).ok()?.trim().parse().ok()
     }
 
-    /// Notes that the controller runs, from time to time. Not synced: a note that is lost leaves running time out, and loses nothing else.
+    /// Records `now` if the last record is old. Not synced: losing it only excludes some running
+    /// time.
     pub(crate) fn update(&mut self, now: Timestamp) {
         let every = WRITE_INTERVAL.try_into().unwrap_or_default();
-        // A clock that was set back is last_written at once.
+        // A clock that was set back is recorded at once.
         let is_due = self.last_written.is_none_or(|at| now < at || now.duration_since(at) >= every);
         if is_due {
             self.write(now);
         }
     }
 
-    /// Notes it now.
     pub(crate) fn write(&mut self, now: Timestamp) {
         self.last_written = Some(now);
         let part = self.path.with_extension("part");

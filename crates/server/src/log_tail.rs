@@ -1,5 +1,5 @@
-//! The log as it grows, for whoever wants to hear of it: each reads from where they are, at their own pace. Nobody who is slow
-//! holds the controller up or loses an entry, because what is read is what is on disk.
+//! Readers of the growing log. Each reads from disk at its own pace, so a slow reader neither
+//! blocks the controller nor loses entries.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use tokio::sync::{Semaphore, watch};
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Log, LogError, Stored};
 
-/// Bytes of entries that one read brings, if it brings more than one. An entry has some hundred bytes, or a megabyte where a node
-/// reports everything that it has found.
+/// Bytes of entries per read, if it returns more than one. An entry has some hundred bytes, or up
+/// to a megabyte for a full findings snapshot.
 pub const READ_BYTES_MAX: usize = 512 << 10;
-/// Entries that are in memory before their bytes are counted.
+/// Entries loaded before their bytes are counted.
 const STEP_ENTRIES: u64 = 8;
-/// Reads at a time: with [`STEP_ENTRIES`] a bound on what is in memory and not counted.
+/// Concurrent reads. With [`STEP_ENTRIES`], this bounds the memory that is not counted.
 const READS_MAX: usize = 4;
 
-/// Where the log ends, and how to read it.
+/// A handle to read the log.
 #[derive(Debug, Clone)]
 pub struct LogTail {
     path: Arc<PathBuf>,
@@ -27,7 +27,6 @@ pub struct LogTail {
     reads: Arc<Semaphore>,
 }
 
-/// Entries of one read.
 #[derive(Debug, Default)]
 struct Page {
     entries: Vec<Entry>,
@@ -35,7 +34,7 @@ struct Page {
 }
 
 impl Page {
-    /// Takes an entry in; false where it has to wait for the next page.
+    /// Adds an entry. Returns false if the page is full.
     fn push(&mut self, stored: &Stored) -> Result<bool, LogError> {
         self.bytes += stored.bytes.len();
         if self.bytes > READ_BYTES_MAX && !self.entries.is_empty() {
@@ -46,7 +45,7 @@ impl Page {
     }
 }
 
-/// Entries after `seq`, the oldest first.
+/// Entries after `seq`, oldest first.
 fn forward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
     let mut page = Page::default();
     let mut at = seq;
@@ -64,7 +63,7 @@ fn forward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError>
     Ok(page.entries)
 }
 
-/// Entries before `seq`, the newest first.
+/// Entries before `seq`, newest first.
 fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
     let mut page = Page::default();
     let first = seq.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)).max(1);
@@ -72,7 +71,7 @@ fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError
     while end > first {
         let begin = end.saturating_sub(STEP_ENTRIES).max(first);
         let stored_entries = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
-        // What was archived a moment ago is not made up for by what comes later.
+        // Entries archived since then are not replaced by later ones.
         for stored in stored_entries.iter().rev().filter(|it| it.seq < end) {
             if !page.push(stored)? {
                 return Ok(page.entries);
@@ -84,22 +83,22 @@ fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError
 }
 
 impl LogTail {
-    /// Of the log at `path`, whose last entry `end` tells.
+    /// `end` publishes the last entry's number.
     pub(crate) fn new(path: PathBuf, end: watch::Receiver<u64>, damage: Damage) -> Self {
         Self { path: Arc::new(path), end, damage, reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 
-    /// What was read; a log that is found damaged is not written on.
+    /// Publishes damage that a read found: a damaged log accepts no more entries.
     fn note_damage<T>(&self, read: Result<T, LogError>) -> Result<T, LogError> {
         read.inspect_err(|err| self.damage.note(err))
     }
 
-    /// The last entry's place.
+    /// Number of the last entry.
     pub fn end(&self) -> u64 {
         *self.end.borrow()
     }
 
-    /// The first entry's place: what was before it is in an archive.
+    /// Number of the first entry. Earlier ones are in an archive.
     pub async fn begin(&self) -> Result<u64, LogError> {
         let path = Arc::clone(&self.path);
         let read = tokio::task::spawn_blocking(move || {
@@ -108,8 +107,8 @@ impl LogTail {
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Up to `most` entries after `seq`, as they are now; fewer where they have more than [`READ_BYTES_MAX`] bytes, and then one
-    /// at least.
+    /// Up to `most` entries after `seq`. Fewer, but at least one, if they exceed
+    /// [`READ_BYTES_MAX`].
     pub async fn read(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
         if seq >= self.end() {
             return Ok(Vec::new());
@@ -117,7 +116,7 @@ impl LogTail {
         self.page(move |log| forward(log, seq, most)).await
     }
 
-    /// Up to `most` entries before `seq`, the newest first, as many as [`Self::read`] would bring.
+    /// Up to `most` entries before `seq`, newest first, with the same limit as [`Self::read`].
     pub async fn read_back(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
         self.page(move |log| backward(log, seq, most)).await
     }
@@ -133,12 +132,12 @@ impl LogTail {
             let _turn = turn;
             read(&SqliteLog::open_to_read(&path)?)
         });
-        // Not empty: entries that are not there were archived, and are passed over.
+        // Missing entries were archived, and are skipped.
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Up to `most` entries after `seq`, as soon as there is one. None: the server has ended. Whoever stops waiting, and asks again,
-    /// waits behind all others for a turn to read.
+    /// Waits for an entry after `seq`, then reads up to `most`. `None` if the server has stopped.
+    /// Dropping and calling it again loses the place in the queue of readers.
     pub async fn next(&mut self, seq: u64, most: usize) -> Option<Result<Vec<Entry>, LogError>> {
         self.end.wait_for(|end| *end > seq).await.ok()?;
         Some(self.read(seq, most).await)
@@ -150,12 +149,10 @@ mod tests {
     use super::*;
 
     impl LogTail {
-        /// Waits for a turn to read.
         pub(crate) async fn turn(&self) -> tokio::sync::OwnedSemaphorePermit {
             Arc::clone(&self.reads).acquire_owned().await.unwrap()
         }
 
-        /// All turns that there are.
         pub(crate) async fn all_turns(&self) -> Vec<tokio::sync::OwnedSemaphorePermit> {
             let mut turns = Vec::new();
             for _ in 0..READS_MAX {

@@ -1,4 +1,4 @@
-//! Starts the server, keeps it running, and ends it.
+//! Starts, runs and stops the server.
 
 use std::borrow::Cow;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -39,90 +39,77 @@ use crate::serve::{self, Tls, TlsError};
 use crate::space::DiskSpace;
 use crate::state_machine::{CheckedLog, StateMachine};
 
-/// The server's own certificate is made anew this often.
 const RENEW_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Why the server does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The folder cannot be used.
     #[error("failed to use the folder `{}`", dir.display())]
     Folder {
         dir: PathBuf,
         #[source]
         err: io::Error,
     },
-    /// Others may read or change what is there.
+    /// Other users can read or change the files.
     #[error(transparent)]
     Modes(#[from] LooseModes),
-    /// Somebody else has it.
     #[error("another server uses the folder `{}`", .0.display())]
     InUse(PathBuf),
-    /// The log fails: nothing that was not acknowledged is claimed.
+    /// Everything acknowledged before is durable.
     #[error("the log failed")]
     Log(#[from] LogError),
-    /// Who may speak cannot be looked up.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// There is no authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// There is no TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The address is taken, or not ours.
     #[error("failed to listen on {address}")]
     Listen {
         address: SocketAddr,
         #[source]
         err: io::Error,
     },
-    /// Without TLS only this machine is served.
     #[error("{0} is not an address of loopback: without TLS the server listens there only")]
     PlaintextAddress(SocketAddr),
-    /// The system gives no threads or signals.
+    /// The system provides no threads or signal handlers.
     #[error("failed to start")]
     Start(#[source] io::Error),
-    /// The controller has ended and nobody asked it to.
     #[error("the server's controller has ended")]
     ControllerStopped,
 }
 
-/// How the server is started.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where everything is kept.
+    /// The server's data folder.
     pub dir: PathBuf,
-    /// Where agents find it.
     pub listen: SocketAddr,
-    /// Names and addresses under which agents know it, beside that of `listen` and of this machine.
+    /// Names and addresses for the server's certificate, besides `listen` and the local host name.
     pub names: Vec<String>,
-    /// Without TLS, on loopback: whoever says a name is believed, and joins this pool.
+    /// Plaintext on loopback: any node name is accepted, and joins this pool.
     pub plain_pool: Option<Pool>,
-    /// How often agents say that they live.
     pub heartbeat_interval_s: u32,
-    /// How much one node may report.
+    /// Quota per node.
     pub report_quota: ReportQuota,
-    /// Free disk space below which only reports that matter are logged; none: a twentieth of the disk, 2 GiB at most.
+    /// Free disk space below which only reports that affect service are logged. `None` for 5 % of
+    /// the disk, at most 2 GiB.
     pub disk_reserve_bytes: Option<u64>,
-    /// How often one token of a person may ask.
+    /// Rate limit per user token.
     pub rate: Rate,
-    /// How long a certificate of a node counts.
+    /// Validity of node certificates.
     pub certificate_life: SignedDuration,
-    /// Whether a fleet that has lost its authority gets another.
+    /// Whether to replace a lost certificate authority.
     pub new_authority: bool,
-    /// How long a connection stays on which nobody known is answered.
+    /// Idle timeout for connections without an authenticated request.
     pub idle_timeout: Duration,
-    /// What is known of GPUs and drivers.
     pub facts: Cow<'static, FactSet>,
-    /// For a test: a wall clock that may be wrong.
+    /// For tests: a wall clock with an offset.
     pub wall_clock: WallClock,
-    /// For a test: the server ends after so many commits, before anybody hears of the last.
+    /// For tests: stop after this many commits, before the last one is answered.
     pub fail_after_commits: Option<u64>,
 }
 
 impl Options {
-    /// With what is usual.
+    /// The defaults.
     pub fn new(dir: PathBuf, listen: SocketAddr) -> Self {
         Self {
             dir,
@@ -143,12 +130,11 @@ impl Options {
     }
 }
 
-/// The log's file in the server's folder.
 pub fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
 
-/// The server's folder, for this user only. What is there must be so, too.
+/// Creates the server's folder for this user only, and checks the modes of the files in it.
 pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -159,7 +145,7 @@ pub fn prepare_folder(dir: &Path) -> Result<(), ServerError> {
     Ok(file_mode::check(known.into_iter().chain(stores)).map_err(failed)??)
 }
 
-/// Files of the folder that others may neither read nor change.
+/// Files that other users may neither read nor change.
 const STORES: [&str; 9] = [
     "access",
     "access-wal",
@@ -172,7 +158,6 @@ const STORES: [&str; 9] = [
     "log.state.before",
 ];
 
-/// A server that runs.
 #[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
@@ -188,7 +173,7 @@ pub struct Running {
     _lock: FolderLock,
 }
 
-/// Starts the server on the runtime that this is called on.
+/// Starts the server on the current runtime.
 pub async fn start(options: Options) -> Result<Running, ServerError> {
     if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
         return Err(ServerError::PlaintextAddress(options.listen));
@@ -295,7 +280,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     })
 }
 
-/// `None` where the server listens without TLS.
+/// `None` if the server listens without TLS.
 fn configure_tls(
     options: &Options,
     authority: &Arc<Authority>,
@@ -321,7 +306,8 @@ fn open_authority(options: &Options) -> Result<Authority, AuthorityError> {
     Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
-/// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
+/// Opens the log. The first entry of a new log is the default policy, so that a later version's
+/// defaults do not change its decisions.
 async fn open_state_machine(
     path: PathBuf,
     store: Arc<Store>,
@@ -332,7 +318,7 @@ async fn open_state_machine(
     let state_machine =
         tokio::task::spawn_blocking(move || -> Result<StateMachine, ServerError> {
             let checked = CheckedLog::new(Box::new(SqliteLog::open(&path)?))?;
-            // Before anything is written to the log or beside it.
+            // Before anything is written.
             store.check_not_behind(checked.state().access)?;
             if let Some(last) = store.last_start()? {
                 if last.authority != authority && !new_authority {
@@ -340,7 +326,7 @@ async fn open_state_machine(
                         AuthorityError::Replaced { had: last.authority, found: authority }.into()
                     );
                 }
-                // Also where the log is empty, which is how a lost one looks.
+                // Also for an empty log, which is what a lost log looks like.
                 if let Some((seq, hash)) = last.log
                     && !checked.contains(seq, hash)?
                 {
@@ -362,7 +348,7 @@ async fn open_state_machine(
     state_machine.await.map_err(|_| ServerError::ControllerStopped)?
 }
 
-/// Makes the server's own certificate anew from time to time.
+/// Renews the server's own certificate periodically.
 async fn renew(tls: Arc<Tls>) {
     loop {
         tokio::time::sleep(RENEW_INTERVAL).await;
@@ -376,7 +362,8 @@ fn renew_now(tls: &Tls) {
     }
 }
 
-/// After a step the server's certificate may not have begun yet, or be over: agents that connect again need another.
+/// After a clock step, the server's certificate may be not yet valid or expired, and reconnecting
+/// agents need a valid one.
 fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
     let on_step = move || {
         if let Some(tls) = &tls {
@@ -388,32 +375,29 @@ fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
 }
 
 impl Running {
-    /// Where it listens: with port 0 the system chose one.
+    /// The actual address: with port 0 the system chose one.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What agents compare when they enrol.
+    /// Fingerprint of the certificate authority, which agents compare at enrolment.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// The way to the controller.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
 
-    /// Whether disk space is low.
     pub fn is_disk_low(&self) -> bool {
         self.space.is_low()
     }
 
-    /// The log as it grows.
     pub fn tail(&self) -> LogTail {
         self.tail.clone()
     }
 
-    /// Waits until the controller ends by itself, or somebody who reads finds the log damaged, which is an error.
+    /// Waits until the controller stops by itself, or a reader finds the log damaged.
     pub async fn failed(&mut self) -> ServerError {
         tokio::select! {
             ended = &mut self.ended => match ended {
@@ -424,7 +408,7 @@ impl Running {
         }
     }
 
-    /// Ends it in order: streams are told, what waits is written, the state is kept.
+    /// Shuts down in order: disconnects sessions, commits what is queued, writes a snapshot.
     pub async fn stop(mut self) -> Result<(), ServerError> {
         let _ = self.stop.send(true);
         self.sessions.disconnect(|_, _| Some(DisconnectReason::Stopping));
@@ -438,7 +422,6 @@ impl Running {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, or until the log fails.
 pub fn run(options: Options) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -460,18 +443,19 @@ pub fn run(options: Options) -> Result<(), ServerError> {
     })
 }
 
-/// A folder that is ours.
+/// An exclusive lock on the server's folder.
 #[derive(Debug)]
 pub struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child that another thread has forked and that has not called exec yet has it open, too.
+        // Closing the file is not enough: a child forked by another thread, before it calls exec,
+        // still has it open.
         let _ = self.0.unlock();
     }
 }
 
-/// Takes a folder for oneself. One server a folder: a second one would fence the first.
+/// Locks the folder. A second server in the same folder would fence the first.
 pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
@@ -484,7 +468,7 @@ pub fn lock_folder(dir: &Path) -> Result<FolderLock, ServerError> {
     }
 }
 
-/// Under what names agents may know this server.
+/// Names for the server's certificate.
 fn names(options: &Options) -> Vec<String> {
     let mut names = options.names.clone();
     names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));

@@ -1,5 +1,5 @@
-//! Disk space: how large the log is and how much is free. Below a reserve, reports of little value are not logged, long before
-//! the disk is full and the server has to stop.
+//! Disk space: the log's size and the free space. Below a reserve, low-value reports are no longer
+//! logged, long before a full disk would stop the server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The reserve on a large disk.
 const RESERVE_BYTES_MAX: u64 = 2 << 30;
-/// The reserve as a part of the disk.
+/// The default reserve is this fraction of the disk.
 const RESERVE_DIVISOR: u64 = 20;
-/// There is room again when this much more than the reserve is free, as a part of it: no coming and going.
+/// Hysteresis: space is low until free space exceeds the reserve by this fraction of it.
 const RECOVERY_DIVISOR: u64 = 4;
-/// How often it is looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was last seen. Unknown until the first look, and after one that failed.
+/// The last measurement. Unknown before the first one, and after a failed one.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSpace {
-    /// The reserve where an operator has set it.
+    /// Set by the operator.
     reserve_bytes: Option<u64>,
     log_bytes: AtomicU64,
     free_bytes: AtomicU64,
@@ -27,7 +25,7 @@ pub(crate) struct DiskSpace {
     is_low: AtomicBool,
 }
 
-/// What a look found, in bytes.
+/// One measurement, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DiskUse {
     log: u64,
@@ -40,19 +38,19 @@ impl DiskSpace {
         Self { reserve_bytes, ..Self::default() }
     }
 
-    /// Whether only what matters is logged.
+    /// Whether only reports that affect service are logged.
     pub(crate) fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the log and bytes that are free; none where they could not be read.
+    /// Log bytes and free bytes. `None` if the last measurement failed.
     pub(crate) fn bytes(&self) -> Option<(u64, u64)> {
         let bytes =
             (self.log_bytes.load(Ordering::Relaxed), self.free_bytes.load(Ordering::Relaxed));
         self.is_known.load(Ordering::Relaxed).then_some(bytes)
     }
 
-    /// Whether the disk of a folder has room for so many bytes above the reserve, by a look of its own.
+    /// Measures whether the folder's disk has room for `bytes` above the reserve.
     pub(crate) fn has_room(&self, folder: &Path, bytes: u64) -> io::Result<bool> {
         let found = disk_use_of(folder, 0)?;
         Ok(found.free >= found.reserve(self.reserve_bytes).saturating_add(bytes))
@@ -60,7 +58,7 @@ impl DiskSpace {
 
     fn update(&self, found: Option<DiskUse>) {
         self.is_known.store(found.is_some(), Ordering::Relaxed);
-        // A look that fails says nothing of the space: what was seen last stays.
+        // A failed measurement keeps the last value.
         let Some(found) = found else { return };
         self.log_bytes.store(found.log, Ordering::Relaxed);
         self.free_bytes.store(found.free, Ordering::Relaxed);
@@ -79,7 +77,7 @@ impl DiskSpace {
         }
     }
 
-    /// Looks until the task is cancelled.
+    /// Measures until cancelled.
     pub(crate) async fn watch(self: Arc<Self>, log: PathBuf) {
         let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -109,7 +107,7 @@ impl DiskUse {
     }
 }
 
-/// The log with all that SQLite has beside it, and the file system that it is on.
+/// Sizes of the log and its SQLite side files, and the file system's space.
 fn disk_use(log: &Path) -> io::Result<DiskUse> {
     let mut log_bytes = std::fs::metadata(log)?.len();
     for beside in ["-wal", "-shm"] {

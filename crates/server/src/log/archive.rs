@@ -1,5 +1,5 @@
-//! The old part of a log in a file of its own. The chain goes on from one to the other: what the archive ends with the log begins after,
-//! with the state that all of it leads to.
+//! Moves old entries into an archive file. The hash chain continues from the archive to the log,
+//! which then starts with a base snapshot.
 
 use std::fs::File;
 use std::io;
@@ -10,25 +10,22 @@ use jiff::Timestamp;
 use super::sqlite::SqliteLog;
 use super::{Anchor, Head, IntegrityError, Log, LogError, Snapshot, verify};
 
-/// Entries moved at once.
+/// Entries copied per read.
 const PAGE_ENTRIES: usize = 4096;
 
-/// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Archived {
-    /// It is in the archive, and no longer in the log.
     Moved {
-        /// The first entry.
         from: u64,
-        /// The last one, with the hash that the log now begins after.
+        /// The last archived entry, and the log's new anchor.
         through: Anchor,
     },
-    /// No entry is that old.
+    /// No entry is old enough.
     Nothing,
 }
 
-/// Moves what was written before a time into a file that is not there yet. It is whole there before the log forgets it; whoever dies in
-/// between has it twice, and nothing is lost. A server may write meanwhile.
+/// Moves entries from before a time into a new file. The archive is complete and synced before the
+/// log is truncated, so a crash in between leaves entries in both. A server may be running.
 pub fn archive(
     log: &mut dyn Log,
     before: Timestamp,
@@ -62,21 +59,21 @@ pub fn archive(
     Ok(Ok(Archived::Moved { from, through: Anchor { seq, hash } }))
 }
 
-/// Brings a file to disk, and its name.
+/// Syncs a file and its directory entry.
 pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The last entry of the last batch before a time. A batch was decided on as one, and is not torn.
+/// The last entry of the last batch before `time`. A batch is one decision, and is never split.
 fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> {
     let (begin, end) = (log.anchor()?.seq, log.head()?.seq);
     let at = |seq: u64| -> Result<_, LogError> {
         let found = log.read(seq - 1, 1)?.into_iter().next().filter(|it| it.seq == seq);
         found.map(|stored| stored.entry()).transpose()
     };
-    // A clock that is stepped back has later entries look older, so halving would go wrong: everything before the first entry that is
-    // not older.
+    // After a clock was stepped back, later entries may have earlier times, so this scans up to the
+    // first entry that is not older instead of bisecting.
     let mut older = begin;
     'pages: while older < end {
         let page = log.read(older, PAGE_ENTRIES)?;
@@ -95,7 +92,7 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
     Ok((last > begin).then_some(last))
 }
 
-/// Whether logs, in the order of their entries, follow on each other; each for itself is looked at by [`verify`].
+/// Checks that logs, in order, continue each other. [`verify`] checks each of them.
 pub fn check_joined(logs: &[&dyn Log]) -> Result<Result<(), IntegrityError>, LogError> {
     for pair in logs.windows(2) {
         let [before, after] = pair else { continue };

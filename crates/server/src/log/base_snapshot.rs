@@ -1,32 +1,31 @@
-//! The state that a log begins with, as bytes: a line with what they are and the version of their form, and the state as JSON.
+//! The state that a log starts from, encoded as a header line with the format version, and JSON.
 
 use farrier_fleet::fleet::FleetState;
 use rusqlite::{Connection, params};
 
 use super::{Hash, LogError, Snapshot};
 
-/// What it begins with.
 const HEADER: &[u8] = b"farrier state 3\n";
-/// What one began with when a node was one list of fields.
+/// Before a node's fields were grouped.
 const HEADER_V2: &[u8] = b"farrier state 2\n";
-/// What one began with before nodes noted their first service, and when reasons were sentences.
+/// Before nodes recorded their first service, and when reasons were sentences.
 const HEADER_V1: &[u8] = b"farrier state 1\n";
-/// What every version of it begins with. Before there were versions it was the state and nothing else.
+/// Common to all versions. Before format 1, there was no header.
 const HEADER_PREFIX: &[u8] = b"farrier state ";
 
-/// A state as the log begins with it. Made before a transaction is begun: it takes seconds where the fleet is large.
+/// An encoded state. Encoded before the transaction starts, because that takes seconds for a large
+/// fleet.
 pub(super) struct BaseSnapshot<'b> {
     at: &'b Snapshot,
     bytes: Vec<u8>,
     digest: Hash,
 }
 
-/// Why there is no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SnapshotReadError {
-    /// A later version wrote it.
+    /// Written by a later version.
     Newer,
-    /// It is not what was written, or no state.
+    /// The digest does not match, or it does not decode.
     Damaged,
 }
 
@@ -38,7 +37,7 @@ impl<'b> BaseSnapshot<'b> {
         Ok(Self { at, bytes, digest })
     }
 
-    /// Lets the log begin with it.
+    /// Makes it the log's base snapshot.
     pub(super) fn put(&self, connection: &Connection) -> rusqlite::Result<()> {
         let insert = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2, ?3, ?4)";
         let row = params![self.at.state.seq, self.at.hash.0, self.bytes, self.digest.0];
@@ -46,7 +45,7 @@ impl<'b> BaseSnapshot<'b> {
     }
 }
 
-/// The state that was put there.
+/// Decodes a base snapshot of any version.
 pub(super) fn decode_state(bytes: &[u8], digest: Hash) -> Result<FleetState, SnapshotReadError> {
     if Hash::digest(bytes) != digest {
         return Err(SnapshotReadError::Damaged);

@@ -1,4 +1,4 @@
-//! What binds an entry to all before it.
+//! The hash chain.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use sha2::{Digest, Sha256};
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// Before the first entry.
+    /// The hash before the first entry.
     pub fn genesis() -> Self {
         Self(Sha256::digest(b"farrier log, version 1").into())
     }
 
-    /// After the entry at `seq` with these bytes.
+    /// The hash after entry `seq` with these bytes.
     #[must_use]
     pub fn then(&self, seq: u64, bytes: &[u8]) -> Self {
         let hasher = Sha256::new().chain_update(self.0).chain_update(seq.to_be_bytes());
         Self(hasher.chain_update(bytes).finalize().into())
     }
 
-    /// Of its text.
+    /// Parses hexadecimal text.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let digits = std::str::from_utf8(text).ok().filter(|it| it.len() == 64)?;
         let mut hash = [0; 32];
@@ -31,7 +31,7 @@ impl Hash {
         Some(Self(hash))
     }
 
-    /// Over bytes that stand alone.
+    /// A digest of standalone bytes.
     pub fn digest(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }

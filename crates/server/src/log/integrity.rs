@@ -1,4 +1,4 @@
-//! Whether SQLite finds the database sound. It looks at every page, so it has a bound: a log of many gigabytes is not waited for.
+//! SQLite's own consistency check. It reads every page, so it has a timeout for large logs.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,26 +8,27 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::LogError;
 
-/// How long it may take. What was looked at until then was sound: the header, the schema, and the pages of entries from the first on.
+/// Pages checked by then were consistent: the header, the schema, and the entries from the first
+/// on.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const INTERRUPT_RETRY: Duration = Duration::from_millis(10);
 
-/// How much of a database was looked at.
+/// How much of a database was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Integrity {
-    /// All of it, and it is sound.
     Full,
-    /// As much as there was time for, and that is sound.
+    /// The check timed out.
     Partial,
 }
 
-/// Looks. A database that is not sound is an error.
+/// Fails if the database is corrupt.
 pub(super) fn check(connection: &Connection) -> Result<Integrity, LogError> {
     let interrupt = connection.get_interrupt_handle();
     let (done, waited) = mpsc::channel::<()>();
     let watch = move || {
-        // Whoever is done hangs up. An interrupt between two statements is lost, so it is repeated.
+        // Ends when the sender is dropped. SQLite ignores an interrupt between two statements, so
+        // it is repeated.
         let mut timeout = CHECK_TIMEOUT;
         while waited.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
             interrupt.interrupt();

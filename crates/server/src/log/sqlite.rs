@@ -1,5 +1,6 @@
-//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash. States are kept in
-//! files beside it: SQLite has one writer at a time, and an append must not wait for hundreds of megabytes.
+//! The log in one SQLite file. Each append is a transaction, in WAL mode with full sync, so it
+//! survives a crash. Snapshots are separate files, because SQLite has one writer at a time, and an
+//! append must not wait for hundreds of megabytes.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,13 @@ use super::{
     SnapshotWriter, Stored, integrity,
 };
 
-/// The version of the tables.
+/// Version of the tables.
 pub(super) const FORMAT: i64 = 2;
-/// The one before: it has no anchor, and all entries from the first on.
+/// Version 1 has no anchor, and all entries.
 const FORMAT_WITHOUT_ANCHOR: i64 = 1;
-/// Entries that are deleted in one transaction, some ten milliseconds: a server that appends waits for it.
+/// Entries deleted per transaction. It takes about ten milliseconds, during which appends wait.
 const DELETE_BATCH: u64 = 2048;
-/// `fstl`: so that another program's database is not taken for a log.
+/// `fstl`: identifies a log among SQLite databases.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
 const TABLES: &str = "
@@ -34,17 +35,16 @@ CREATE TABLE writer (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT 
 INSERT INTO writer VALUES (1, 0);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
 ";
-/// What stands before the first entry, where something does.
+/// The anchor and its base snapshot, if entries were archived.
 const ANCHOR: &str = "
 CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
 ";
 
-/// A log in a file.
 #[derive(Debug)]
 pub struct SqliteLog {
     path: PathBuf,
     connection: Connection,
-    /// What was acknowledged; opened with the first that is.
+    /// Opened with the first acknowledgement.
     acknowledged: Option<HeadFile>,
 }
 
@@ -53,7 +53,7 @@ fn failed(what: &'static str) -> impl FnOnce(rusqlite::Error) -> LogError {
 }
 
 impl SqliteLog {
-    /// The log at `path`; made if there is none.
+    /// Opens the log at `path`, or creates it.
     pub fn open(path: &Path) -> Result<Self, LogError> {
         let connection = open_private(path).map_err(failed("open the log"))?;
         let mut log = Self { path: path.to_owned(), connection, acknowledged: None };
@@ -61,7 +61,7 @@ impl SqliteLog {
         Ok(log)
     }
 
-    /// The log at `path`, which must be there, to read.
+    /// Opens an existing log read-only.
     pub fn open_to_read(path: &Path) -> Result<Self, LogError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
@@ -76,7 +76,7 @@ impl SqliteLog {
         if self.has_tables()? {
             self.check_format()?;
         } else if let Some(recorded) = self.recorded_head()?.filter(|it| it.seq > 0) {
-            // There was a log: what is here is the rest of one whose WAL is gone, or nothing.
+            // There was a log: this is what remains of one without its WAL, or an empty file.
             return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }
         let busy = std::time::Duration::from_secs(10);
@@ -116,18 +116,18 @@ impl SqliteLog {
         Err(LogError::UnknownFormat { path: self.path.clone(), what })
     }
 
-    /// A log that begins with a state, in a file that is not there yet, for entries that are moved from another.
+    /// Creates an archive that starts with a base snapshot.
     pub(super) fn create_archive(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
         let begin = BaseSnapshot::encode(begin)?;
         let what = "begin the archive";
-        // One file that is whole: nobody appends to it again.
+        // A single self-contained file, which is never appended to again.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
         begin.put(&log.connection).map_err(failed(what))?;
         Ok(log)
     }
 
-    /// Puts entries as they are, all or none.
+    /// Inserts stored entries, all or none.
     pub(super) fn insert_all(&mut self, entries: &[Stored]) -> Result<(), LogError> {
         let put = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
@@ -143,7 +143,7 @@ impl SqliteLog {
         put(&mut self.connection).map_err(failed("write the archive"))
     }
 
-    /// A whole copy of the log as it is now, in one file that is not there yet.
+    /// Writes a consistent copy of the log to a new file.
     pub fn back_up(&self, to: &Path) -> Result<(), LogError> {
         make_private(to);
         let name = to.to_string_lossy();
@@ -154,15 +154,15 @@ impl SqliteLog {
     }
 }
 
-/// A database for its owner only; SQLite gives the mode to the files beside it, too.
+/// Opens a database with mode 0600, which SQLite also applies to its side files.
 pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
     make_private(path);
-    // SQLite would make it with the umask, and through a dangling symlink somewhere else.
+    // SQLite would create it with the umask, and follow a dangling symlink.
     let flags = OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE);
     Connection::open_with_flags(path, flags)
 }
 
-/// An empty file for its owner only, unless there is one. Where it cannot be made SQLite says why.
+/// Creates an empty file with mode 0600, unless it exists. If that fails, SQLite reports why.
 fn make_private(path: &Path) {
     let mut open = std::fs::OpenOptions::new();
     let _ = open.write(true).create_new(true).mode(0o600).open(path);
@@ -172,7 +172,7 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
-/// The bytes of a column, whatever somebody made of its type: that they are wrong the hash will show.
+/// The bytes of a column of any type: the hash reveals a wrong one.
 fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
@@ -180,7 +180,7 @@ fn bytes_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     })
 }
 
-/// A hash; one of another length is no hash, and none of ours.
+/// A value of another length is not a hash, and matches none.
 fn hash_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
     Ok(Hash(bytes_column(row, column)?.try_into().unwrap_or_default()))
 }
@@ -189,7 +189,7 @@ fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT epoch FROM writer", [], |row| row.get(0))
 }
 
-/// The last entry after the anchor: what is before it may not be deleted yet.
+/// The last entry after the anchor. Earlier ones may not be deleted yet.
 fn last(connection: &Connection, anchor: u64) -> rusqlite::Result<Option<(u64, Hash)>> {
     let query = "SELECT seq, hash FROM entries WHERE seq > ?1 ORDER BY seq DESC LIMIT 1";
     connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_column(row, 1)?))).optional()
@@ -210,7 +210,7 @@ fn read_head(connection: &Connection) -> rusqlite::Result<Head> {
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
-/// Refuses who is not the writer, or does not know where the log ends.
+/// Refuses a writer that is fenced, or has a stale head.
 fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
     let now = read_head(transaction).map_err(failed("read the end of the log"))?;
     if now.epoch != head.epoch {
@@ -224,7 +224,7 @@ fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
 
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
-        // One look: whoever archives may move the anchor between two.
+        // One transaction, because an archiver may move the anchor concurrently.
         let read = || read_head(&*self.connection.unchecked_transaction()?);
         read().map_err(failed("read the end of the log"))
     }
@@ -234,7 +234,7 @@ impl Log for SqliteLog {
     }
 
     fn base_state(&self) -> Result<FleetState, LogError> {
-        // One look, as in `head`.
+        // One transaction, as in `head`.
         let read = || {
             let look = self.connection.unchecked_transaction()?;
             let anchor = read_anchor(&look)?;
@@ -283,7 +283,8 @@ impl Log for SqliteLog {
             let Some(first) = first else { return Ok(()) };
             let some = params![first + DELETE_BATCH, through];
             self.connection.execute(delete, some).map_err(failed(what))?;
-            // SQLite gives its lock to whoever asks at the right moment: half of all moments are the server's.
+            // SQLite's lock is not fair. Sleeping as long as each delete took leaves half of the
+            // time to the server.
             thread::sleep(start.elapsed());
         }
     }
@@ -321,7 +322,7 @@ impl Log for SqliteLog {
 
     fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
         let read = || -> rusqlite::Result<Vec<Stored>> {
-            // In one look at the file with the entries: it may be moved between two.
+            // In the same query as the entries, because an archiver may move it concurrently.
             let anchor = match pragma(&self.connection, "user_version")? {
                 FORMAT_WITHOUT_ANCHOR => "0",
                 _ => "(SELECT coalesce(max(seq), 0) FROM anchor)",

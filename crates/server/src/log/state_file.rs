@@ -1,5 +1,6 @@
-//! States that were kept, each in a file beside the log: a line with the version and the hash at the state's last entry, the state as JSON, and a line
-//! with a digest over both. One that was cut off, changed or is of another version is passed over: the log has everything.
+//! Snapshot files beside the log: a header line with the version and the chain hash, the state as
+//! JSON, and a line with a digest over both. A truncated, changed or unknown file is ignored,
+//! because the log has everything.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -10,24 +11,21 @@ use sha2::{Digest, Sha256};
 
 use super::{Hash, LogError, Snapshot, SnapshotWriter};
 
-/// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
-/// What the file begins with: what it is, and the version of its form.
+/// Format name and version.
 const HEADER: &[u8] = b"farrier state 3 ";
-/// A digest and its line break, as text.
+/// Hexadecimal digest and line break.
 const DIGEST_BYTES: usize = 65;
 
-/// Where states are kept.
 #[derive(Debug)]
 pub(super) struct StateFile {
     newest: PathBuf,
-    /// The one before, for when the newest does not read.
+    /// The previous snapshot, in case the newest is damaged.
     before: PathBuf,
-    /// One that is being written.
+    /// Written to, then renamed.
     part: PathBuf,
 }
 
-/// Hashes what goes through it.
 struct HashingWriter<W> {
     to: W,
     hasher: Sha256,
@@ -71,7 +69,7 @@ impl StateFile {
         Ok(None)
     }
 
-    /// Forgets what was kept: the log has everything.
+    /// Removes all snapshots.
     pub(super) fn remove(&self) -> Result<(), LogError> {
         for path in [&self.newest, &self.before] {
             match fs::remove_file(path) {
@@ -84,7 +82,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Whole under its name, or not there.
+    /// Writes atomically: by rename, after a sync.
     fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
@@ -114,7 +112,7 @@ impl SnapshotWriter for StateFile {
     }
 }
 
-/// What was written, where it is whole.
+/// `None` if it is damaged, or of another version.
 fn parsed(bytes: &[u8]) -> Option<Snapshot> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     if format!("{}\n", Hash::digest(content)).as_bytes() != digest {
