@@ -1,5 +1,6 @@
-//! What was changed of who may speak. A change and its record are one transaction, whoever made it: the command line, which may not
-//! write to the log of a server that runs, or the server itself. The server brings records into the log, each once.
+//! Records of changes in the access store. A change and its record are one transaction, made by the
+//! server or by the command line, which must not write to the log of a running server. The server
+//! copies each record into the log once.
 
 use std::fs;
 
@@ -11,32 +12,30 @@ use rusqlite::{Transaction, TransactionBehavior, params};
 
 use super::store::{AccessError, Store, failed};
 
-/// A change that is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Counts up.
     pub number: u64,
     pub by: Actor,
     pub at: Timestamp,
     pub change: AccessChange,
 }
 
-/// What names begin with that no token has: no name of a token has a colon.
+/// Prefix of local actors. Token names have no colon.
 const LOCAL: &str = "local:";
 
-/// Whoever runs this program: they can change the files themselves, and no token names them.
+/// The local user who runs this program, with access to the files and without a token.
 pub fn local() -> Actor {
     let uid = current_uid();
     let name = uid.as_deref().and_then(user_name).or(uid).unwrap_or_else(|| "unknown".to_owned());
     Actor::User(format!("{LOCAL}{name}"))
 }
 
-/// Whether it is somebody who ran this program on the server, and not a person by their token.
+/// Whether a local user did it, and not the holder of a token.
 pub fn is_local(by: &Actor) -> bool {
     matches!(by, Actor::User(name) if name.starts_with(LOCAL))
 }
 
-/// The user of this process, as the kernel says.
+/// The effective user ID, from the kernel.
 fn current_uid() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -53,7 +52,7 @@ fn user_name(uid: &str) -> Option<String> {
     names.next()
 }
 
-/// Writes a change down, under the next number unless one is given.
+/// Records a change, under the next number unless one is given.
 pub(super) fn record_change(
     transaction: &Transaction<'_>,
     number: Option<u64>,
@@ -69,7 +68,7 @@ pub(super) fn record_change(
 }
 
 impl Store {
-    /// Changes something and writes it down, or neither. None: there was nothing to change.
+    /// Makes a change and records it in one transaction. `None` if there was nothing to change.
     pub(super) fn change<T>(
         &self,
         what: &'static str,
@@ -89,7 +88,7 @@ impl Store {
         changed().map_err(failed(what))
     }
 
-    /// Changes after this one, in order.
+    /// Changes after `after`, in order.
     pub fn changes(&self, after: u64) -> Result<Vec<Change>, AccessError> {
         let query = "SELECT number, by, at_s, what FROM changes WHERE number > ?1 ORDER BY number LIMIT 1000";
         let connection = self.connection();
@@ -112,14 +111,14 @@ impl Store {
         read().map_err(failed("read what was changed"))
     }
 
-    /// The number of the last change.
     pub fn last_change(&self) -> Result<u64, AccessError> {
         let query = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'";
         let connection = self.connection();
         connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the last change"))
     }
 
-    /// Refuses a store that lacks changes that the log has. One that has more is brought into the log.
+    /// Refuses a store that lacks changes of the log. A store with more is fine: they are logged
+    /// later.
     pub fn check_not_behind(&self, logged: u64) -> Result<(), AccessError> {
         let found = self.last_change()?;
         if found < logged { Err(AccessError::Behind { found, logged }) } else { Ok(()) }
@@ -156,7 +155,7 @@ mod tests {
         assert!(matches!(changes[1].change, AccessChange::TokenRevoked { token: 1, name: None }));
         assert_eq!(store.changes(1).unwrap().len(), 1);
         assert!(!format!("{changes:?}").contains(secret.reveal()));
-        // Another kind's number is none.
+        // A number of another kind of token.
         assert!(store.revoke_token_by(&ann, TokenKind::User, id, now()).is_err());
         store.create(&request, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();

@@ -1,4 +1,4 @@
-//! What a join token is good for: who gets a name, and what the token tells of where they stand.
+//! Join tokens: who may enrol under a name, and at which location.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Location, NodeId, Pool};
@@ -10,48 +10,47 @@ use super::changes::record_change;
 use super::store::{AccessError, Store, failed, parse_location};
 use super::token::TokenDigest;
 
-/// Why a node may not join. What is wrong with a token is told alike, so that nobody learns which exist.
+/// Why a node may not join. All problems with a token look the same, so that they reveal nothing
+/// about existing tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// There is no such token, or it was used, has expired, was revoked, or is for another node.
     #[error("the token is not valid: it is wrong, used up, expired, revoked or for another node")]
     Token,
-    /// Somebody has that name.
     #[error("`{0}` has enrolled already")]
     Taken(NodeId),
-    /// It could not be looked up.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
-/// A node that may join.
+/// An accepted enrolment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// What its certificates have from here on.
+    /// Identity of its future certificates.
     pub identity: Identity,
-    /// What the token tells of where it stands.
+    /// The token's location.
     pub location: Location,
-    /// Whether that counts for a node that the fleet knows.
+    /// Whether that applies to an enrolled node.
     pub location_update: LocationUpdate,
 }
 
-/// What an enrolment changes of the place of a node that the fleet knows.
+/// What an enrolment changes of an enrolled node's location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocationUpdate {
-    /// Nothing: it was told before, and somebody may have said something else since.
+    /// Nothing: an earlier enrolment set it, and an operator may have changed it since.
     Keep,
-    /// What the token tells besides the pool.
+    /// Everything but the pool.
     WithinPool,
     /// The pool, too.
     Full,
 }
 
 impl Store {
-    /// Uses a token for a node and its key. `member_of` is the pool of a node that the fleet knows.
+    /// Redeems a token for a node and its key. `member_of` is the pool of an enrolled node.
     ///
-    /// Whoever asks again with the same key is answered the same: the answer may have been lost on the way. A name that the
-    /// fleet knows is given again only to a token for that very node, or after it was revoked; and only to a token of the node's own
-    /// pool, unless somebody who has the whole fleet made it for that very node.
+    /// Repeating a request with the same key gives the same answer, because the first may have been
+    /// lost. The name of an enrolled node is only given again to a token for that node, or after a
+    /// revocation, and only to a token of the node's own pool, unless a token for that node was
+    /// made by someone with the whole fleet as scope.
     pub fn join(
         &self,
         token: &TokenDigest,
@@ -75,12 +74,12 @@ struct Token {
     id: i64,
     location: Location,
     is_for_node: bool,
-    /// Whether whoever made it has the whole fleet.
+    /// Whether its creator's scope is the whole fleet.
     is_fleet_wide: bool,
     uses_left: u32,
 }
 
-/// A token that is valid for the node, used up or not.
+/// Finds a token that is valid for the node, used up or not.
 fn find_token(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
@@ -93,7 +92,7 @@ fn find_token(
         let for_node: Option<String> = row.get(2)?;
         let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
-        // One whose place does not read would put nodes somewhere else: it opens nothing.
+        // A token whose location is malformed is invalid: it would put nodes elsewhere.
         let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
             told => parse_location(told).filter(|it| Some(&it.pool) == pool.as_ref()),
@@ -111,11 +110,10 @@ fn find_token(
     found.optional().map(Option::flatten)
 }
 
-/// What the store knows of a node's certificates.
 struct CurrentIdentity {
     generation: u64,
     is_revoked: bool,
-    /// The pool that the node enrolled in last; none after it was retired, and of stores of an earlier version.
+    /// Pool of the last enrolment. `None` after retirement, and in stores of earlier versions.
     pool: Option<Pool>,
 }
 
@@ -131,7 +129,7 @@ fn current(
     found.optional()
 }
 
-/// The name is that of a node of this pool, until the node is retired.
+/// Reserves the name for a node of this pool, until it is retired.
 fn reserve_name(
     transaction: &Transaction<'_>,
     node: &NodeId,
@@ -173,7 +171,7 @@ fn redeem(
         return Ok(Err(JoinError::Token));
     }
     let moves = token.is_for_node && token.is_fleet_wide;
-    // An enrolment that the fleet does not know of yet holds the name, too.
+    // An enrolment that the fleet does not know yet also reserves the name.
     let enrolled_in = current.as_ref().filter(|it| !it.is_revoked).and_then(|it| it.pool.as_ref());
     let held_in = member_of.or(enrolled_in);
     let is_elsewhere = held_in.is_some_and(|pool| *pool != token.location.pool);
@@ -229,7 +227,7 @@ mod tests {
         let token = store.create(&request(2), now()).unwrap().digest();
         let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
         assert_eq!((first.location.pool.as_str(), first.identity.generation), ("train", 1));
-        // The very same again, also after a restart, costs no use.
+        // The same request again, also after a restart, costs no use.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
         let again = store.join(&token, &node("a"), b"key a", Some(&train()), now()).unwrap();
@@ -265,12 +263,13 @@ mod tests {
         let stolen = store.join(&pool, &node("a"), b"two", Some(&train()), now());
         assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
         assert!(store.admits(&old).unwrap());
-        // A token for this very node: it was installed anew.
+        // A token for this node: it was reinstalled.
         let own = NewJoinToken { node: Some(node("a")), ..request(1) };
         let own = store.create(&own, now()).unwrap().digest();
         let new = store.join(&own, &node("a"), b"two", Some(&train()), now()).unwrap().identity;
         assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
-        // Revoked, and then any token of the pool does; the key that was revoked is not admitted by asking again.
+        // After a revocation any token of the pool works, but repeating a request with the revoked
+        // key does not.
         store.revoke(&node("a"), now()).unwrap();
         assert!(!store.admits(&new).unwrap());
         let again = store.join(&own, &node("a"), b"two", Some(&train()), now());
@@ -278,10 +277,10 @@ mod tests {
         let third =
             store.join(&pool, &node("a"), b"three", Some(&train()), now()).unwrap().identity;
         assert!(store.admits(&third).unwrap() && third.generation > new.generation);
-        // The fleet does not know it yet: it may be about to.
+        // The fleet may not know it yet.
         let raced = store.join(&pool, &node("a"), b"four", None, now());
         assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
-        // Retired: the fleet knows it no more.
+        // After retirement.
         store.free_name(&node("a")).unwrap();
         store.join(&pool, &node("a"), b"four", None, now()).unwrap();
         assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
@@ -302,7 +301,8 @@ mod tests {
             let joined = store.join(&token, &node("gpu-7"), b"two", Some(&serve), now());
             assert!(matches!(joined, Err(JoinError::Taken(_))), "{request:?}: {joined:?}");
         };
-        // While it is there, and when it was revoked: by a token of the other pool, also one that was made for it before it enrolled.
+        // While enrolled and after a revocation: by any token of the other pool, also one made for
+        // this node before it enrolled.
         for _ in 0..2 {
             refused(&by_pool(None));
             refused(&by_pool(Some(node("gpu-7"))));
@@ -321,7 +321,7 @@ mod tests {
         let serve =
             NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
         let tokens = [&request(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
-        // Neither is known to the fleet when it asks.
+        // The fleet knows neither yet.
         let join = |store: &Store, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
         };
@@ -330,7 +330,8 @@ mod tests {
             let raced = join(&store, token, b"two");
             assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
         }
-        // Whoever has it asks again and gets it, also after a restart; then a retirement frees it for the first who asks.
+        // The holder may ask again, also after a restart. Retirement frees the name for the first
+        // who asks.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
         store.free_names(|it| *it == node("a")).unwrap();
@@ -339,7 +340,7 @@ mod tests {
         store.free_names(|_| false).unwrap();
         assert_eq!(join(&store, 1, b"two").unwrap().identity.generation, 2);
         assert!(matches!(join(&store, 0, b"one"), Err(JoinError::Taken(_))));
-        // One that was retired and asks again holds the name again.
+        // A retired node that asks again reserves its name again.
         store.free_name(&node("a")).unwrap();
         assert_eq!(join(&store, 1, b"two").unwrap().identity.generation, 2);
         assert!(matches!(join(&store, 0, b"three"), Err(JoinError::Taken(_))));

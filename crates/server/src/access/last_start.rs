@@ -1,21 +1,21 @@
-//! What a server last started with beside this store. Files of two servers in one folder, as after a mixed-up restore, are found by it.
+//! The log and authority of the last start. Detects files of different servers in one folder, as
+//! after a mixed-up restore.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::store::{AccessError, Store, failed};
 use crate::log::Hash;
 
-/// An entry of its log, and its authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastStart {
-    /// The last entry that the log had, and the hash over everything up to it; none after somebody accepted another log.
+    /// The log's last entry and its chain hash. `None` after another log was accepted.
     pub log: Option<(u64, Hash)>,
-    /// The fingerprint of the authority.
+    /// Fingerprint of the authority.
     pub authority: String,
 }
 
 impl Store {
-    /// None where no server has started with it yet, or only one of an earlier version.
+    /// `None` if no server, or only one of an earlier version, has started with this store.
     pub fn last_start(&self) -> Result<Option<LastStart>, AccessError> {
         let query = "SELECT seq, hash, authority FROM last_start";
         let connection = self.connection();
@@ -26,7 +26,6 @@ impl Store {
         read.optional().map_err(failed("read what the server last started with"))
     }
 
-    /// Notes a start.
     pub fn record_start(&self, start: &LastStart) -> Result<(), AccessError> {
         let insert =
             "INSERT OR REPLACE INTO last_start (id, seq, hash, authority) VALUES (1, ?1, ?2, ?3)";
@@ -35,13 +34,12 @@ impl Store {
         noted.map(drop).map_err(failed("note what the server starts with"))
     }
 
-    /// Forgets which log it was, because somebody accepts another.
+    /// Clears the recorded log, because another one is accepted.
     pub fn clear_log(&self) -> Result<(), AccessError> {
         clear_log(&self.connection()).map_err(failed("forget which log the server had"))
     }
 }
 
-/// Forgets which log it was, in a transaction or alone.
 pub(super) fn clear_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE last_start SET seq = NULL, hash = NULL", []).map(drop)
 }

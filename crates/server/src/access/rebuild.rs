@@ -1,4 +1,5 @@
-//! Brings an access store that is lost, or an older copy, up to the log: what was revoked is revoked again, and what only the store knew admits nobody.
+//! Rebuilds a lost or outdated access store from the log: repeats revocations. Tokens known only to
+//! the lost store stay invalid.
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
@@ -10,46 +11,42 @@ use super::last_start::clear_log;
 use super::store::{AccessError, Store, failed};
 use crate::log::{Log, LogError};
 
-/// The generation after a revocation where the log does not tell the one before it: higher than any that was given.
+/// Generation after a revocation if the log does not have the one before: higher than any issued.
 const AFTER_UNKNOWN: u64 = 1 << 32;
-/// Entries read at once.
+/// Entries per read.
 const PAGE: usize = 4096;
 
-/// A token that held and cannot be brought back: only its hash was kept, and that was in the store alone.
+/// A valid token that cannot be restored, because only the store had its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LostToken {
-    /// A person's.
     User {
         name: String,
-        /// What they might do.
         role: Role,
         scope: Domain,
     },
-    /// One to join with.
     Join {
-        /// Where nodes stand that do.
         location: Location,
-        /// The only node that might.
+        /// The only node that may use it.
         node: Option<NodeId>,
-        /// How many more might.
+        /// Remaining uses.
         uses: u32,
-        /// Who made it. Their scope, which bounds what a token for one node may do, is not in the log.
+        /// Its creator. The log does not have their scope, which limits what a token for one node
+        /// may do.
         by: Actor,
     },
 }
 
-/// What was brought back.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RebuildSummary {
     /// Changes that were missing.
     pub changes: u64,
-    /// Nodes of which no certificate counts.
+    /// Nodes without a valid certificate.
     pub revoked: Vec<NodeId>,
-    /// Tokens that have to be made anew, with their numbers.
+    /// Tokens that have to be created again, by number.
     pub lost: Vec<(i64, LostToken)>,
 }
 
-/// Changes of the access store that logs have, in order.
+/// Changes of the access store in logs, in order.
 pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
     let mut changes = Vec::new();
     for log in logs {
@@ -70,7 +67,7 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
 }
 
 impl Store {
-    /// Takes in what the log has and this store has not, all or nothing.
+    /// Applies changes that the log has and this store lacks, all or none.
     pub fn rebuild(
         &self,
         logged: &[Change],
@@ -103,7 +100,7 @@ impl Store {
                 rebuilt.changes += 1;
             }
             rebuilt.revoked = revoked(&transaction)?;
-            // It is the store of this log, whichever log the server had with it.
+            // The store now belongs to this log, whichever the server had with it.
             clear_log(&transaction)?;
             transaction.commit()?;
             Ok(rebuilt)
@@ -171,7 +168,8 @@ fn apply(
     Ok(())
 }
 
-/// A token that is lost keeps its number, so that no other gets it, and opens nothing: its hash is random, and it counts as revoked.
+/// A lost token keeps its number, so that no other gets it, but is invalid: its hash is random, and
+/// it is revoked.
 fn insert_lost(
     transaction: &Transaction<'_>,
     id: i64,
@@ -284,7 +282,7 @@ mod tests {
         assert_eq!(other.user(&secret.digest(), now()).unwrap(), None);
         assert!(join(&other, "new", b"x").is_err());
         assert_eq!(other.last_change().unwrap(), store.last_change().unwrap());
-        // Numbers go on, and again there is nothing to do.
+        // Numbers continue, and a second rebuild does nothing.
         let (next, _) = other.add_user(&ann, &viewer, now()).unwrap();
         assert_eq!(next, old + 1);
         let nothing = other.rebuild(&logged, now()).unwrap();

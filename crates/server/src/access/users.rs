@@ -1,4 +1,4 @@
-//! People: each has a token, a role, and a part of the fleet where it holds. A token cannot be changed, only replaced.
+//! Users: each has a token, a role and a scope. A token cannot be changed, only replaced.
 
 use std::fmt;
 
@@ -10,20 +10,17 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::store::{AccessError, Store, failed};
 use super::token::{Secret, TokenDigest, TokenKind};
 
-/// Somebody who may ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Their token's number.
+    /// Number of the token.
     pub token: i64,
     pub name: String,
-    /// What they may do.
     pub role: Role,
-    /// Where: the fleet, a pool or a tenant.
+    /// The fleet, a pool or a tenant.
     pub scope: Domain,
     pub expires: Timestamp,
 }
 
-/// A person who shall get a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewUser {
     name: String,
@@ -32,19 +29,16 @@ pub struct NewUser {
     expires: Timestamp,
 }
 
-/// Why somebody cannot get a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
-    /// The name is none.
     #[error("`{0}` is no name of a person: 1 to 63 letters, digits, `.`, `_`, `-`, `+` and `@`")]
     Name(String),
-    /// Nobody has a role there.
     #[error("a role holds in the fleet, in a pool or for a tenant, and not in {0}")]
     Scope(Domain),
 }
 
 impl NewUser {
-    /// With a name that can stand in a log beside others.
+    /// Validates the name, which appears in the log.
     pub fn new(
         name: &str,
         role: Role,
@@ -53,7 +47,7 @@ impl NewUser {
     ) -> Result<Self, UserError> {
         let allowed = |it: char| it.is_ascii_alphanumeric() || "._-+@".contains(it);
         let begins = name.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
-        // The server's own deeds are told under that name.
+        // Reserved for the server's own actions.
         let is_taken = name.eq_ignore_ascii_case("farrier");
         if !begins || is_taken || name.len() > 63 || !name.chars().all(allowed) {
             return Err(UserError::Name(name.chars().take(63).collect()));
@@ -65,18 +59,14 @@ impl NewUser {
     }
 }
 
-/// A person in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserRow {
     pub user: User,
-    /// When the token was made.
     pub made: Timestamp,
-    /// Whether it was taken back.
     pub is_revoked: bool,
 }
 
 impl UserRow {
-    /// Whether the token holds.
     pub fn state(&self, now: Timestamp) -> TokenState {
         match (self.is_revoked, self.user.expires <= now) {
             (true, _) => TokenState::Revoked,
@@ -86,14 +76,10 @@ impl UserRow {
     }
 }
 
-/// Whether a person's token holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenState {
-    /// It does.
     Open,
-    /// Its time is over.
     Expired,
-    /// It was taken back.
     Revoked,
 }
 
@@ -109,7 +95,7 @@ impl fmt::Display for TokenState {
 
 const COLUMNS: &str = "id, name, role, scope, expires_s, digest, made_s, revoked_s IS NOT NULL";
 
-/// None where a row is not what this version writes: such a token opens nothing.
+/// `None` if the row is malformed: such a token is invalid.
 fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let name: Option<String> = row.get(1)?;
     let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
@@ -125,7 +111,7 @@ fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
 }
 
 impl Store {
-    /// Gives a person a token; its number, and it.
+    /// Creates a user token. Returns its number and secret.
     pub fn add_user(
         &self,
         by: &Actor,
@@ -153,19 +139,19 @@ impl Store {
         Ok((id.unwrap_or_default(), secret))
     }
 
-    /// Whose token this is, where it holds.
+    /// The user of a valid token.
     pub fn user(&self, token: &TokenDigest, now: Timestamp) -> Result<Option<User>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE digest = ?1 AND kind = 'person'");
         let connection = self.connection();
         let read = || connection.prepare_cached(&query)?.query_row([token.0], user_row).optional();
         let found = read().map_err(failed("look a token up"))?.flatten();
-        // What the index found is compared again, and not as far as it agrees.
+        // Compares the whole digest in constant time, after the index lookup.
         let held =
             found.filter(|(it, digest)| *digest == *token && it.state(now) == TokenState::Open);
         Ok(held.map(|(it, _)| it.user))
     }
 
-    /// Everybody who has or had a token, the newest last.
+    /// All users who have or had a token, oldest first.
     pub fn users(&self) -> Result<Vec<UserRow>, AccessError> {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE kind = 'person' ORDER BY id");
         let connection = self.connection();
@@ -202,7 +188,7 @@ mod tests {
         assert_eq!(ann.scope, scope);
         assert_eq!(store.user(&secret.digest(), day).unwrap(), None, "it has expired");
         assert_eq!(store.user(&TokenDigest::from_secret("fperson_wrong"), now()).unwrap(), None);
-        // With a person's token nobody joins.
+        // User tokens cannot enrol nodes.
         let joined = store.join(&secret.digest(), &"a".parse().unwrap(), b"key", None, now());
         assert!(joined.is_err());
         assert!(store.list().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Receives an artifact from a node.
+//! Receives artifacts from nodes.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -22,20 +22,17 @@ use super::store::{ArtifactRecord, ArtifactStore, Incoming};
 use crate::controller::Controller;
 use crate::space::DiskSpace;
 
-/// Artifacts that are received at a time.
 const CONCURRENT_MAX: usize = 8;
-/// How long a node may take for its next part.
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the whole may take: 32 MiB over a link of 0.5 Mbit/s.
+/// 32 MiB over a link of 0.5 Mbit/s.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
-/// How often it is looked whether the node may still send it.
+/// How often the node's permission to send is checked again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Chunks that wait for the disk.
+/// Chunks queued for the disk.
 const CHUNKS_MAX: usize = 4;
-/// How often an order's artifact is taken: an agent that is killed before it has the receipt sends it again.
+/// Uploads per order. An agent killed before it has the receipt sends the artifact again.
 const PER_ORDER_MAX: u32 = 8;
 
-/// Why an artifact is not taken.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("{CONCURRENT_MAX} artifacts, or one of this node, are being received; try again")]
@@ -73,7 +70,7 @@ impl From<Refusal> for Status {
             Refusal::Header | Refusal::Bounds | Refusal::Mismatch => Self::invalid_argument(text),
             Refusal::NoOrder(_) | Refusal::TooOften => Self::failed_precondition(text),
             Refusal::Revoked => Self::permission_denied(text),
-            // A full disk is over some day: the node tries again while its order is wanted.
+            // Retryable, because disk space may return while the order is pending.
             Refusal::Store(err) => {
                 tracing::error!(%err, "failed to store an artifact");
                 Self::resource_exhausted(text)
@@ -83,29 +80,27 @@ impl From<Refusal> for Status {
     }
 }
 
-/// Receives artifacts.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     store: Arc<ArtifactStore>,
     space: Arc<DiskSpace>,
     slots: Semaphore,
-    /// By node and the entry with which it enrolled.
+    /// By node and the entry of its enrolment.
     senders: Mutex<BTreeMap<(NodeId, u64), Sender>>,
     numbers: AtomicU64,
-    /// Bytes that are being received: the disk has to have reservation for all of them.
+    /// Bytes being received, for which the disk must have room.
     expected_bytes: Arc<AtomicU64>,
 }
 
-/// A node that has sent artifacts.
 #[derive(Debug, Default)]
 struct Sender {
     is_sending: bool,
-    /// The last order for which it sent one, and how often.
+    /// The last order with an artifact, and its number of uploads.
     generation: u64,
     received: u32,
 }
 
-/// A node's turn to send.
+/// An upload in progress.
 struct Upload<'r> {
     receiver: &'r Receiver,
     sender: (NodeId, u64),
@@ -125,7 +120,7 @@ impl Drop for Upload<'_> {
     }
 }
 
-/// Room on disk for an artifact that is being received.
+/// Disk space reserved for an upload.
 struct DiskReservation {
     expected_bytes: Arc<AtomicU64>,
     bytes: u64,
@@ -170,8 +165,8 @@ impl Receiver {
         DiskReservation { expected_bytes: Arc::clone(&self.expected_bytes), bytes }
     }
 
-    /// Receives what an order of this node asks for. It is on disk when this returns. `is_admitted`: whether its
-    /// certificate still counts.
+    /// Receives an artifact that an order of this node requests. Durable when this returns.
+    /// `is_admitted` says whether the node's certificate is still valid.
     pub(crate) async fn receive(
         &self,
         controller: &Controller,
@@ -191,7 +186,7 @@ impl Receiver {
         self.receive_requested(node, parts, requested_by).await
     }
 
-    /// Receives it where `requested_by` has a record for its generation.
+    /// `requested_by` returns the record for a requested generation.
     async fn receive_requested<A: Future<Output = Result<ArtifactRecord, Refusal>>>(
         &self,
         node: &NodeId,
@@ -220,12 +215,12 @@ impl Receiver {
             return Err(Refusal::LowSpace.into());
         }
         let (generation, record) = (header.generation, requested_by(header.generation).await?);
-        // Only for a node that has an order to send one, and one at a time: others need slots too.
+        // Only for a node whose order requests one, and one at a time, because slots are shared.
         let upload = self.begin_upload(node, &record)?;
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Busy)?;
         let (first_seq, reservation) = (record.first_seq, self.reserve(header.bytes));
         let (chunks, written) = self.writer(node.clone(), record, header, reservation);
-        // The order may end meanwhile, and the node may be revoked or retired.
+        // Meanwhile the order may end, and the node may be revoked or retired.
         let check = async || match requested_by(generation).await {
             Ok(record) if record.first_seq == first_seq => Ok(()),
             Ok(_) => Err(Refusal::NoOrder(generation)),
@@ -243,13 +238,13 @@ impl Receiver {
             if !(1..=ARTIFACT_CHUNK_BYTES).contains(&chunk.len()) {
                 return Err(Refusal::Bounds.into());
             }
-            // The writer ends early where it fails.
+            // The writer has failed.
             if chunks.send(WriterInput::Chunk(chunk)).await.is_err() {
                 break;
             }
         }
         check().await?;
-        // A stream that breaks off never gets here: the writer then ends without this.
+        // Without this, as for an aborted stream, the writer discards the artifact.
         let _ = chunks.send(WriterInput::End).await;
         drop(chunks);
         written.await.map_err(|_| Refusal::Stopping)??;
@@ -257,7 +252,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Writes on a thread that may wait for the disk.
+    /// Writes on a blocking thread.
     fn writer(
         &self,
         node: NodeId,
@@ -286,7 +281,6 @@ impl Receiver {
     }
 }
 
-/// What the writer is given.
 enum WriterInput {
     Chunk(Bytes),
     End,
@@ -316,13 +310,13 @@ fn write(
             Some(WriterInput::End) => {
                 return Ok(Received { bytes, sha256: hash.finalize().into() });
             }
-            // The stream broke off.
+            // The stream was aborted.
             None => return Err(Refusal::Mismatch),
         }
     }
 }
 
-/// The stream, part by part, each within its time.
+/// Reads parts, each within the timeout.
 struct PartReader<S>(S);
 
 impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
@@ -336,7 +330,7 @@ impl<S: Stream<Item = Result<ArtifactPart, Status>> + Unpin> PartReader<S> {
     }
 }
 
-/// The record of what the node's present order asks for.
+/// The record for the node's pending order.
 async fn requested_by(
     controller: &Controller,
     node: &NodeId,

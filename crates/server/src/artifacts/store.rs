@@ -1,5 +1,6 @@
-//! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin` beside it.
-//! The record is written last: content without one is not shown, and deleted at the next start.
+//! Artifacts on disk: `artifacts/node-NODE/GENERATION.json` describes `GENERATION-SHA256.bin`
+//! beside it. The record is written last. Content without a record is invisible, and deleted at the
+//! next start.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,36 +12,31 @@ use farrier_fleet::fleet::{Location, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The version of a record.
 const VERSION: u32 = 1;
-/// Artifacts of one node.
 const PER_NODE_MAX: usize = 4;
-/// All artifacts. The oldest are deleted first.
+/// Of all artifacts. The oldest are deleted first.
 const BYTES_MAX: u64 = 4 << 30;
-/// How long one is kept.
 const AGE_MAX: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// What is known of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArtifactRecord {
     pub(crate) v: u32,
     pub(crate) generation: u64,
-    /// The code of the order that asked for it.
+    /// Code of the order that requested it.
     pub(crate) order: String,
     pub(crate) at: Timestamp,
     pub(crate) bytes: u64,
-    /// In hexadecimal.
     pub(crate) sha256: String,
-    /// The entry with which the node enrolled. A later node of the same name has another.
+    /// Entry of the node's enrolment, which differs for a later node of the same name.
     pub(crate) first_seq: u64,
-    /// Where the node was then: who sees only where it is now does not see this.
+    /// The node's location at that time: callers need it in scope to see the artifact.
     #[serde(alias = "place")]
     pub(crate) location: Location,
 }
 
 impl ArtifactRecord {
-    /// One of which nothing was received yet.
+    /// Before anything is received.
     pub(crate) fn new(
         generation: u64,
         order: String,
@@ -57,15 +53,14 @@ impl ArtifactRecord {
     }
 }
 
-/// Artifacts on disk.
 #[derive(Debug)]
 pub(crate) struct ArtifactStore {
     dir: PathBuf,
-    /// One change at a time.
+    /// Serialises changes.
     changes: Mutex<()>,
 }
 
-/// An artifact that is being received. It is deleted where it is not finished.
+/// An upload in progress, deleted unless finished.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     file: File,
@@ -82,7 +77,7 @@ impl Drop for Incoming {
 }
 
 impl ArtifactStore {
-    /// The store in a server's folder. What a server that ended has left without a record is deleted.
+    /// Opens the store in a server's folder. Deletes content without a record, left by a crash.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let dir = dir.join("artifacts");
         make_dir(&dir)?;
@@ -92,7 +87,7 @@ impl ArtifactStore {
             _ => make_dir(&incoming)?,
         }
         for folder in node_folders(&dir)? {
-            // A folder that cannot be tidied must not keep the server from starting.
+            // A folder that cannot be cleaned up must not prevent a start.
             if let Err(err) = delete_orphans(&folder) {
                 tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
             }
@@ -104,14 +99,14 @@ impl ArtifactStore {
         &self.dir
     }
 
-    /// Begins to receive one. `number` tells it from every other that is being received.
+    /// `number` must be unique among uploads in progress.
     pub(crate) fn begin(&self, number: u64) -> io::Result<Incoming> {
         let temporary = self.dir.join("incoming").join(number.to_string());
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok(Incoming { file, temporary, is_finished: false })
     }
 
-    /// Puts a whole one in its place; one of the same order before it is replaced.
+    /// Moves a complete artifact into place, replacing an earlier one of the same order.
     pub(crate) fn finish(
         &self,
         node: &NodeId,
@@ -126,16 +121,17 @@ impl ArtifactStore {
         let content = folder.join(record.content_name());
         fs::rename(&incoming.temporary, &content)?;
         incoming.is_finished = true;
-        // Where this fails, the content has no record, and goes with the next one or the next start.
+        // If this fails, the content has no record, and is deleted with the next artifact or at the
+        // next start.
         write_record(&folder, record)?;
-        // It is received: what is beyond the limits is deleted with the next one.
+        // The artifact is stored. A failed clean-up is repeated with the next one.
         if let Err(err) = self.prune(&folder, record.at) {
             tracing::warn!(%err, "cannot delete old artifacts");
         }
         Ok(())
     }
 
-    /// Deletes those of a node that is not of the fleet any more.
+    /// Deletes the artifacts of a retired node.
     pub(crate) fn delete_node(&self, node: &NodeId) -> io::Result<()> {
         let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         match fs::remove_dir_all(self.folder(node)) {
@@ -144,14 +140,13 @@ impl ArtifactStore {
         }
     }
 
-    /// Those of a node since it enrolled, the newest first.
+    /// A node's artifacts since its enrolment, newest first.
     pub(crate) fn list(&self, node: &NodeId, first_seq: u64) -> io::Result<Vec<ArtifactRecord>> {
         let mut records = records(&self.folder(node))?;
         records.retain(|it| it.first_seq == first_seq);
         Ok(records)
     }
 
-    /// One, for reading.
     pub(crate) fn read(
         &self,
         node: &NodeId,
@@ -170,11 +165,11 @@ impl ArtifactStore {
     }
 
     fn folder(&self, node: &NodeId) -> PathBuf {
-        // A prefix, so that no name of a node is one of ours.
+        // The prefix keeps node names apart from other folders.
         self.dir.join(format!("node-{node}"))
     }
 
-    /// Deletes what is beyond the limits: of this node, then of all.
+    /// Deletes artifacts beyond the limits per node and in total.
     fn prune(&self, folder: &Path, now: Timestamp) -> io::Result<()> {
         for record in records(folder)?.iter().skip(PER_NODE_MAX) {
             delete(folder, record)?;
@@ -196,7 +191,6 @@ impl ArtifactStore {
     }
 }
 
-/// The folders of nodes.
 fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -209,7 +203,7 @@ fn node_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// What a folder has, the newest first.
+/// Records in a folder, newest first.
 fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -229,7 +223,7 @@ fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     Ok(records)
 }
 
-/// Writes a record; from then on its content is shown.
+/// Writes a record, which makes its content visible.
 fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     let temporary = folder.join("record");
     let mut file =
@@ -240,8 +234,7 @@ fn write_record(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Deletes content that no record describes. A record that cannot be read, or of a newer version,
-/// keeps its content.
+/// Deletes content without a record. Unreadable and newer records keep their content.
 fn delete_orphans(folder: &Path) -> io::Result<()> {
     let records = records(folder)?;
     for entry in fs::read_dir(folder)? {
@@ -263,7 +256,7 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The record goes first: content without one is not shown.
+/// The record goes first: content without one is invisible.
 fn delete(folder: &Path, record: &ArtifactRecord) -> io::Result<()> {
     for name in [format!("{}.json", record.generation), record.content_name()] {
         match fs::remove_file(folder.join(name)) {
@@ -327,13 +320,13 @@ mod tests {
         file.read_to_string(&mut content).unwrap();
         assert_eq!((record.bytes, content.as_str()), (5, "bytes"));
         assert!(!store.folder(&node).join("1-ab.bin").exists());
-        // Received without a record, as a server that was killed leaves it.
+        // Content without a record, as a crash leaves it.
         let orphan = store.folder(&node).join("9-cd.bin");
         fs::write(&orphan, "x").unwrap();
         fs::write(dir.path().join("artifacts/stray"), "x").unwrap();
         let store = ArtifactStore::open(dir.path()).unwrap();
         assert!(!orphan.exists());
-        // One of a newer version is not shown, and not deleted.
+        // A record of a newer version is invisible, but not deleted.
         let newer = store.folder(&node).join("8-ef.bin");
         fs::write(&newer, "x").unwrap();
         fs::write(store.folder(&node).join("8.json"), r#"{"v":2}"#).unwrap();

@@ -1,4 +1,4 @@
-//! Whether an event tells the log something that it does not know: by the truth, at the moment of the commit.
+//! Decides, at commit time, whether an event is new to the log.
 
 use std::collections::HashMap;
 
@@ -10,34 +10,32 @@ use farrier_fleet::fleet::{FleetState, NodeId, NodePhase, OrderStatus};
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_wire::limits::{FINDINGS_MAX, LOGGED_BYTES_MAX};
 
-/// Estimated bytes of a node's open findings. One report has [`LOGGED_BYTES_MAX`] at most, so that
-/// a change that comes after a report of all of them is not refused.
+/// Limit on the estimated bytes of a node's open findings. One report has at most
+/// [`LOGGED_BYTES_MAX`], so a change after a full snapshot still fits.
 const OPEN_BYTES_MAX: usize = 3 * LOGGED_BYTES_MAX;
 
-/// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It belongs there.
     New,
-    /// It is there, or changes nothing.
+    /// The log already has it, or it changes nothing.
     Duplicate,
-    /// It is about a node that nobody knows.
     UnknownNode(NodeId),
-    /// The node would have more open findings than a report of all of them holds.
+    /// The node would have more open findings than a snapshot can hold.
     TooManyFindings(NodeId),
-    /// It changes no decision, and there is little disk space left.
+    /// It changes no decision, and disk space is low.
     LowValue,
 }
 
-/// Whether a report changes nothing that is decided by: no finding that is critical or affects service, not the node's boot or its GPUs.
-/// Another text or count of a finding that is known decides nothing.
+/// Whether a report affects no decision: no critical or service-affecting finding changes, nor the
+/// node's boot, GPUs or driver. A new text or count of a known finding affects none.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let matters = |it: &Finding| it.severity >= Severity::Critical || affects_service(it);
     let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
     match event {
         Event::FindingsReported { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
             let known = node.findings().get(&it.id);
-            // What it was before counts, too: it may have become less, or be over.
+            // The previous version also counts: the finding may have become less severe, or
+            // cleared.
             let counts = matters(it) || known.is_some_and(matters);
             counts && !known.is_some_and(|known| same_decision(known, it))
         }),
@@ -62,14 +60,15 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     }
 }
 
-/// Whether every decision is the same with either.
+/// Whether both lead to the same decisions.
 fn same_decision(one: &Finding, other: &Finding) -> bool {
     let key = |it: &Finding| (it.kind, it.severity, it.action, it.is_open());
     key(one) == key(other)
         && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
 
-/// Judges an input. What the server itself says is always news; what a person requests is, unless it is so already.
+/// Classifies an input. The server's own events are always new. Operator requests are new unless
+/// already in effect.
 pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admission {
     match event {
         Event::OperatorRequested { request } => return classify_request(state, by, request),
@@ -78,7 +77,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
         _ => {}
     }
     if let Event::Enrolled { node, .. } = event {
-        // Who is there does not begin anew by asking twice at once.
+        // A repeated enrolment must not reset the node.
         let is_there = state.nodes.contains_key(node);
         return if is_there { Admission::Duplicate } else { Admission::New };
     }
@@ -145,7 +144,7 @@ fn new_if(is_new: bool) -> Admission {
     if is_new { Admission::New } else { Admission::Duplicate }
 }
 
-/// Whoever requests again, because an answer was lost, changes nothing.
+/// A request repeated after a lost answer changes nothing.
 fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -> Admission {
     let for_node = |id: &NodeId, is_new: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
         Some(node) => new_if(is_new(node)),
@@ -180,7 +179,7 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
     }
 }
 
-/// Whether the log has something later of the same journal.
+/// Whether the log has a later record of the same journal.
 fn is_older(node: &Node, record: &Record) -> bool {
     let last = node.reports.record().filter(|it| it.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
@@ -226,7 +225,7 @@ mod tests {
         classify(state, &ann(), event)
     }
 
-    /// A fleet in which these have happened.
+    /// The state after these events.
     fn after(events: Vec<Event>) -> FleetState {
         let mut state = FleetState::default();
         for (seq, event) in (1..).zip(events) {
@@ -345,7 +344,7 @@ mod tests {
             let twice = after(vec![enrolled(), ask()]);
             assert_eq!(classify_as_ann(&twice, &ask()), Admission::Duplicate, "{what:?}");
         }
-        // What undoes something that is not there; and what nobody can do to a stranger.
+        // Undoing what is not in effect, and requests for unknown nodes.
         let idle = [
             OperatorRequest::Release { node: node() },
             OperatorRequest::Unfreeze { domain },
@@ -363,7 +362,7 @@ mod tests {
             request: OperatorRequest::Hold { node: node(), reason: reason() },
         };
         assert_eq!(classify_as_ann(&FleetState::default(), &hold), Admission::UnknownNode(node()));
-        // Another person's hold is another.
+        // Another user's hold replaces it.
         let by_ann = after(vec![enrolled(), hold.clone()]);
         assert_eq!(classify(&by_ann, &Actor::User("bob".to_owned()), &hold), Admission::New);
     }
@@ -407,7 +406,6 @@ mod tests {
         ]);
         assert_eq!(classify_as_ann(&state, &said(2, 0..1)), Admission::TooManyFindings(node()));
         assert_eq!(classify_as_ann(&state, &found("j", 2)), Admission::New);
-        // Fewer, but large.
         let mut large = opened(0..1500);
         for change in &mut large {
             let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
@@ -435,14 +433,14 @@ mod tests {
             }))
             .unwrap()
         };
-        // As much evidence as there may be, each as small as it can be: what the estimate is furthest from.
+        // The maximum amount of minimal evidence, which the estimate is furthest off for.
         let each = finding(99, EVIDENCE_MAX).estimated_bytes();
         let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
         let open = convert::open_findings(convert::findings_message(1, open)).unwrap();
         assert!(open.iter().all(|it| it.evidence.len() == EVIDENCE_MAX), "all fit into one report");
         let snapshot = Event::FindingsSnapshot { node: node(), record: record("j", 1), open };
         let state = after(vec![enrolled(), snapshot]);
-        // And a change that has as much.
+        // A change of the same size.
         let changes = (0..).map(|id| Change::Opened(finding((1 << 20) + id, EVIDENCE_MAX)));
         let changes = changes.take(LOGGED_BYTES_MAX / each).collect();
         let next = Event::FindingsReported { node: node(), record: record("j", 2), changes };

@@ -1,40 +1,40 @@
-//! How much of the log one node may fill: a token bucket a node. It may go into debt with one message, so that the largest that is allowed
-//! passes; the next is read when the debt is paid. What is not read waits with the node, so nothing that was acknowledged is lost.
+//! Report quota: a token bucket per node for bytes and entries of the log. A message may overdraw
+//! it, so that the largest allowed one passes. Reading resumes when the debt is paid. Unread
+//! reports wait on the node, so nothing is lost.
 
 use std::time::{Duration, Instant};
 
 use farrier_wire::limits::MESSAGE_BYTES_MAX;
 
-/// What a node may report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReportQuota {
-    /// Bytes a second, for ever.
     pub bytes_per_s: f64,
-    /// Entries a second, for ever.
     pub entries_per_s: f64,
-    /// How many seconds' worth a node may report at once, after a while of silence.
+    /// Burst size, in seconds of the sustained rate.
     pub burst_s: f64,
 }
 
 impl Default for ReportQuota {
     fn default() -> Self {
-        // A node with a fault that opens and clears every second stays far below; a full resync of every finding fits into the burst.
+        // A fault that opens and clears every second stays far below this, and a full findings
+        // snapshot fits into the burst.
         Self { bytes_per_s: 65_536.0, entries_per_s: 20.0, burst_s: 50.0 }
     }
 }
 
-/// Reports that need a decision at once go before others, up to this rate: a node that calls everything fatal gains nothing by it.
+/// Rate limit of urgent reports, which skip the queue: a node gains nothing by calling everything
+/// fatal.
 const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
-/// Once a node is over its quota it is read again when it has a second's worth of it.
+/// A throttled node resumes when it has this many seconds of quota.
 const RESUME_S: f64 = 1.0;
 const ROUNDING_S: f64 = 1e-6;
-/// A node keeps to its quota when it has not been over it for so long.
+/// A node counts as within its quota again after this long without exceeding it.
 const KEPT_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Bucket {
     quota: ReportQuota,
-    /// Seconds' worth of the quota that are left, of bytes and of entries.
+    /// Remaining quota for bytes and entries, in seconds.
     left_s: (f64, f64),
     at: Instant,
 }
@@ -55,7 +55,7 @@ impl Bucket {
         let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
         let entries = f64::from(entries) / self.quota.entries_per_s;
-        // The debt is that of one message at most, also where several are sent one after the other in new sessions.
+        // The debt is limited to one message, also across reconnects.
         let most = -(bytes_max / self.quota.bytes_per_s);
         self.left_s = (
             (bytes_s - bytes / self.quota.bytes_per_s).max(most),
@@ -64,19 +64,17 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Seconds until there is that much of both again.
+    /// Seconds until both buckets have `least_s` again.
     fn lacks_s(&self, least_s: f64, now: Instant) -> f64 {
         let (bytes_s, entries_s) = self.left_s(now);
         least_s - bytes_s.min(entries_s)
     }
 }
 
-/// One node's.
 #[derive(Debug)]
 pub(crate) struct NodeQuota {
     reports: Bucket,
     urgent: Bucket,
-    /// Whether it is over its quota, and when it last was.
     is_over: bool,
     last_over: Option<Instant>,
 }
@@ -91,17 +89,16 @@ impl NodeQuota {
         }
     }
 
-    /// Counts a message.
     pub(crate) fn charge(&mut self, bytes: usize, now: Instant) {
         self.reports.charge(1, bytes, now);
     }
 
-    /// Counts entries of the log that a message led to.
+    /// Charges log entries that a message caused.
     pub(crate) fn charge_entries(&mut self, entries: u32, bytes: usize, now: Instant) {
         self.reports.charge(entries, bytes, now);
     }
 
-    /// How long nothing more is read from the node; none: it keeps to its quota.
+    /// How long to stop reading from the node. `None` if it is within its quota.
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
         self.is_over = if self.is_over {
             self.reports.lacks_s(RESUME_S, now) > ROUNDING_S
@@ -115,13 +112,13 @@ impl NodeQuota {
         Some(Duration::from_secs_f64(self.reports.lacks_s(RESUME_S, now).max(0.001)))
     }
 
-    /// How large a report may be that is asked for when its reports have waited: half of a second's worth, so that it is not over its
-    /// quota again at once.
+    /// Largest findings snapshot to request after throttling: half a second of quota, so that it
+    /// does not throttle the node again.
     pub(crate) fn resync_bytes_max(&self) -> f64 {
         self.reports.quota.bytes_per_s / 2.0
     }
 
-    /// Whether a report of that size may go before others.
+    /// Charges a report to the urgent rate. Returns false if that is exhausted.
     pub(crate) fn may_hurry(&mut self, bytes: usize, now: Instant) -> bool {
         let may = self.urgent.lacks_s(0.0, now) < 0.0;
         if may {
@@ -130,7 +127,6 @@ impl NodeQuota {
         may
     }
 
-    /// Whether it has kept to its quota for a while.
     pub(crate) fn is_kept(&self, now: Instant) -> bool {
         self.last_over.is_none_or(|at| now.saturating_duration_since(at) >= KEPT_AFTER)
     }

@@ -1,4 +1,4 @@
-//! One node's stream: what it says is bounded, compared with what it said last, and acknowledged when it is on disk.
+//! One node's session: bounds and compares what it reports, and acknowledges it once durable.
 
 mod end;
 mod reports;
@@ -34,17 +34,15 @@ use crate::counters::Counters;
 use crate::serve::NodePeer;
 use crate::space::DiskSpace;
 
-/// How long a stream may take to say who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a node may take to read what it is told.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// A stream that says nothing for so many intervals is dead.
+/// A session without a message for this many heartbeat intervals is closed.
 const MISSED_INTERVALS_MAX: u32 = 6;
 
-/// How often it is looked at the clock for the end of a certificate that lasts longer.
+/// Certificate expiry is checked at least this often, because the clock may be corrected.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What every stream needs.
+/// Shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct SessionContext {
     pub(crate) controller: Controller,
@@ -57,20 +55,19 @@ pub(crate) struct SessionContext {
 }
 
 impl SessionContext {
-    /// Whether a certificate counts no more. Where the list cannot be read nobody is refused: a disk that fails must not look like a
-    /// fleet that was revoked.
+    /// Whether a certificate was revoked. Fails open if the access store is unreadable: a failing
+    /// disk must not look like a revoked fleet.
     fn refuses(&self, identity: &Identity) -> bool {
         self.store.admits(identity).is_ok_and(|admits| !admits)
     }
 }
 
-/// Where what the node is told goes.
 pub(crate) type Outbound = mpsc::Sender<Box<OutboundMessage>>;
 
-/// What the node is told. Boxed on its way: a channel has room for thirty-two before the first is sent.
+/// Boxed, because a channel allocates room for 32 messages up front.
 pub(crate) type OutboundMessage = Result<ServerMessage, Status>;
 
-/// Serves a stream until it ends.
+/// Serves a session until it ends.
 pub(crate) async fn serve(
     context: Arc<SessionContext>,
     node: NodeId,
@@ -101,14 +98,15 @@ pub(crate) async fn serve(
                 last_sent_order: 0,
             };
             let run = async {
-                // RangedU32 the handshake and here it may have been revoked, and whoever cuts streams did not find this one.
+                // It may have been revoked since the TLS handshake, before this session was
+                // registered for disconnection.
                 if certificate.as_ref().is_some_and(|it| context.refuses(&it.identity)) {
                     return Err(End::Disconnected(DisconnectReason::Revoked));
                 }
                 session.run(hello, &mut inbound, orders).await
             };
             let end = tokio::select! {
-                // First of all: what a revoked node says last must not count.
+                // First: the last message of a revoked node must not count.
                 biased;
                 Ok(reason) = &mut disconnect => Err(End::Disconnected(reason)),
                 end = run => end,
@@ -131,17 +129,15 @@ pub(crate) async fn serve(
     }
 }
 
-/// What a node hears that is not of the fleet.
 pub(crate) fn unknown_node() -> Status {
     Status::failed_precondition("the node is not of the fleet: it was retired, or never enrolled")
 }
 
-/// What a node hears whose certificate has come to its end.
 pub(crate) fn expired() -> Status {
     Status::unauthenticated("the certificate has expired")
 }
 
-/// Returns when a certificate has come to its end; never, where there is none.
+/// Returns when a certificate expires. Never without one.
 async fn until_expired(until: Option<Timestamp>) {
     let Some(until) = until else { return std::future::pending().await };
     loop {
@@ -149,7 +145,7 @@ async fn until_expired(until: Option<Timestamp>) {
         if left.is_zero() {
             return;
         }
-        // A clock may be put right meanwhile.
+        // The clock may be corrected meanwhile.
         tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
     }
 }
@@ -168,46 +164,46 @@ struct Session<'d> {
     node: NodeId,
     last_seen: Arc<LastSeen>,
     quota: Arc<Mutex<NodeQuota>>,
-    /// Whether its reports wait for its quota.
+    /// Whether reports wait for the quota.
     is_throttled: bool,
-    /// Everything that is open was asked for after that, and so many changes that are on their way are passed over: it includes them.
+    /// Changes in flight to skip, because a snapshot of the open findings was requested after them
+    /// and includes them.
     changes_to_skip: usize,
-    /// The size of its last report of everything that is open.
+    /// Size of the last findings snapshot.
     open_bytes: usize,
     logged: Logged,
-    /// Whether a report was not logged because disk space is low: the node is asked for everything when there is some again.
+    /// Whether a report was refused because disk space is low. The node is asked for a snapshot
+    /// once there is space.
     is_refused: bool,
-    /// An inventory that was not logged for that reason.
+    /// An inventory refused for that reason.
     refused_inventory: Option<Box<NodeInventory>>,
     out: &'d Outbound,
-    /// The node's journal, and the last record of it that is on disk here.
+    /// The node's journal, whose last durable record is `last`.
     journal: String,
     last: Option<u64>,
-    /// What the node is made of: the state's own, and not kept twice.
+    /// Shares the state's own copy.
     inventory: Option<Arc<NodeInventory>>,
-    /// The last order that was told on this stream.
+    /// Generation of the last order sent in this session.
     last_sent_order: u64,
 }
 
-/// What the log says of a node's reports.
+/// Conditions that the log has for a node's reports.
 #[derive(Debug, Clone, Copy, Default)]
 struct Logged {
-    /// That they are more than its quota.
     is_over_quota: bool,
-    /// That its findings cannot be read.
     is_unreadable: bool,
 }
 
-/// What is known of a node that opens a stream.
+/// What the state knows of a node that opens a session.
 struct NodeRecord {
     record: Option<Record>,
     inventory: Option<Arc<NodeInventory>>,
-    /// Whether the log says that it is silent, or that its certificates were revoked.
+    /// Whether its heartbeat is lost, or its certificate was revoked.
     is_out_of_touch: bool,
     logged: Logged,
     /// Of the last order.
     generation: u64,
-    /// By the size of the fleet.
+    /// Depends on the fleet's size.
     reconnect_spread_s: u32,
 }
 
@@ -218,7 +214,7 @@ impl Session<'_> {
         inbound: &mut Streaming<AgentMessage>,
         mut orders: mpsc::Receiver<Box<Order>>,
     ) -> Result<(), End> {
-        // Boxed, as what follows is: between two messages a session holds no more than it needs to wait, for each of 100,000 nodes.
+        // Boxed, like the futures below, to keep an idle session small with 100,000 nodes.
         Box::pin(self.handshake(hello)).await?;
         let end = self.read(inbound, &mut orders).await;
         if end.as_ref().is_err_and(End::is_unreadable_report) {
@@ -227,7 +223,7 @@ impl Session<'_> {
         end
     }
 
-    /// Takes in what the node reports, until the stream ends.
+    /// Handles messages until the stream ends.
     async fn read(
         &mut self,
         inbound: &mut Streaming<AgentMessage>,
@@ -248,14 +244,14 @@ impl Session<'_> {
                     Box::pin(self.clear_conditions()).await?;
                 }
                 () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
-                // Nothing is read meanwhile: this tells that the connection is gone.
+                // Nothing is read while throttled, so this detects a closed connection.
                 () = self.out.closed(), if wait.is_some() => return Err(End::ClosedByNode),
                 Some(order) = orders.recv() => Box::pin(self.order(&order)).await?,
             }
         }
     }
 
-    /// Takes in what the node says of itself, and tells it where to go on.
+    /// Handles the node's hello, and tells it where to resume.
     async fn handshake(&mut self, hello: proto::Hello) -> Result<(), End> {
         self.quota().charge(hello.encoded_len(), Instant::now());
         let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
@@ -281,11 +277,12 @@ impl Session<'_> {
         .await?;
         let is_back = self.context.sessions.mark_accepted(&self.node, &self.last_seen)
             || known.is_out_of_touch;
-        // What a hello has to log waits for the quota, as every report does; but a node is not taken for silent meanwhile.
+        // Like every report, the hello's events wait for the quota, but the heartbeat counts at
+        // once.
         if !is_back {
             self.wait_for_quota().await?;
         }
-        // First of all: what follows may lead to an order.
+        // First, because the following events may lead to an order.
         if last_order > known.generation {
             tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and what was decided, revoked and allowed since is lost");
             let node = self.node.clone();
@@ -296,7 +293,7 @@ impl Session<'_> {
             self.wait_for_quota().await?;
         }
         self.report_inventory(inventory).await?;
-        // What nobody said is no news of a cordon that was seen.
+        // An unknown cordon does not replace an observed one.
         if cordon != Cordon::Unknown {
             self.report_cordon(cordon).await?;
         }
@@ -310,7 +307,7 @@ impl Session<'_> {
         if let Some(order) = self.context.controller.read(pending).await? {
             self.order(&order).await?;
         }
-        // It may have nothing new to report, and what it has may be readable now.
+        // The node may have nothing new to report, and its findings may be readable now.
         if self.logged.is_unreadable {
             self.send(server_message::What::Resync(proto::Resync {})).await?;
         }
@@ -349,7 +346,7 @@ impl Session<'_> {
                 Some(report::What::Cordon(cordon)) => {
                     self.report_cordon(convert::cordon(cordon)?).await
                 }
-                // What an agent says that is newer than this server is passed over; it was heard.
+                // Messages of newer agents are ignored, but count as heartbeats.
                 Some(report::What::Heartbeat(_)) | None => Ok(()),
             },
             Some(agent_message::What::OrderStatus(status)) => {
@@ -375,7 +372,7 @@ impl Session<'_> {
 
     async fn submit(&self, event: Event) -> Result<(), End> {
         let outcome = self.context.controller.submit(Actor::Node(self.node.clone()), event).await?;
-        // What is decided because of what a node says fills the log as well.
+        // Decisions caused by a node's report also count towards its quota.
         if let CommitOutcome::Logged(Decided { entries, bytes }) = taken {
             self.quota().charge_entries(entries, bytes, Instant::now());
         }
@@ -400,7 +397,7 @@ fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), ConvertE
 mod tests {
     use super::*;
 
-    /// The size of a future, which is not made.
+    /// The size of a future that is never created.
     fn size_of_future<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()
     }

@@ -1,4 +1,5 @@
-//! Who is connected, and when each node was last heard. A heartbeat is one store to an atomic, and goes no further.
+//! The session registry: connected nodes, and when each was last seen. A heartbeat is one atomic
+//! store.
 
 mod connection;
 
@@ -14,52 +15,47 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::quota::{NodeQuota, ReportQuota};
 
-/// Orders that may wait for a stream: there is one at a time.
+/// Queued orders per session. There is one at a time.
 const ORDERS_MAX: usize = 4;
 
-/// A node is said to be silent after this part of the time after which it is taken out: so there is a doubt first, and time to
-/// see whether a switch is to blame.
+/// The heartbeat is lost after this fraction of the heartbeat timeout. The node becomes suspect
+/// first, which leaves time to detect a common cause, such as a switch.
 const HEARTBEAT_LOST_DIVISOR: u32 = 3;
 
-/// Why a stream is ended by the server.
+/// Why the server ends a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DisconnectReason {
-    /// The node has opened another one.
+    /// The node opened another session.
     Displaced,
-    /// Its certificate counts no more.
     Revoked,
-    /// Its certificate has come to its end.
     Expired,
-    /// It is not of the fleet any more.
     Retired,
-    /// It does not read what it is told.
+    /// The node does not read its messages.
     Slow,
-    /// The server's clock was stepped: leases are counted by it, and a new stream begins with the time.
+    /// Leases use the server's clock, and a new session starts with its time.
     ClockStepped,
-    /// The server ends.
     Stopping,
 }
 
-/// When a node was last heard.
 #[derive(Debug, Default)]
 pub(crate) struct LastSeen {
     /// Milliseconds since the server started.
     last_message_ms: AtomicU64,
-    /// From when its heartbeat timeout is counted, where it was not observed since it was last heard: likewise.
+    /// Start of the heartbeat timeout if the node could not be observed since its last message.
+    /// Same unit.
     observed_ms: AtomicU64,
-    /// Whether the log says that it is silent.
+    /// Whether the log has a lost heartbeat.
     is_heartbeat_lost: AtomicBool,
-    /// Whether its reports wait, for its quota or for disk space.
+    /// Whether reports wait for quota or disk space.
     is_delayed: AtomicBool,
 }
 
 impl LastSeen {
-    /// Its reports wait, or do no longer.
     pub(crate) fn set_delayed(&self, is_delayed: bool) {
         self.is_delayed.store(is_delayed, Ordering::Relaxed);
     }
 
-    /// From when its heartbeat timeout is counted.
+    /// Start of the heartbeat timeout.
     fn counted_from_ms(&self) -> u64 {
         self.last_message_ms.load(Ordering::Relaxed).max(self.observed_ms.load(Ordering::Relaxed))
     }
@@ -68,7 +64,7 @@ impl LastSeen {
 #[derive(Debug)]
 struct Stream {
     number: u64,
-    /// Of the certificate; none on a connection without one.
+    /// Of the certificate. `None` without one.
     generation: Option<u64>,
     orders: mpsc::Sender<Box<Order>>,
     disconnect: oneshot::Sender<DisconnectReason>,
@@ -77,33 +73,33 @@ struct Stream {
 #[derive(Debug)]
 struct SessionEntry {
     last_seen: Arc<LastSeen>,
-    /// Outlives the stream: a node gets no more by connecting again.
+    /// Kept across sessions, so that reconnecting gains nothing.
     quota: Arc<Mutex<NodeQuota>>,
     stream: Option<Stream>,
     /// When a session was last opened, in milliseconds since the server started.
     opened_ms: Option<u64>,
-    /// When the last session ended, while there is no other.
+    /// When the last session ended. `None` while one is open.
     closed_ms: Option<u64>,
 }
 
-/// What a stream gets when it takes its node's session.
+/// The session's end of a registration.
 #[derive(Debug)]
 pub(crate) struct RegisteredSession {
     pub(crate) number: u64,
     pub(crate) last_seen: Arc<LastSeen>,
     pub(crate) quota: Arc<Mutex<NodeQuota>>,
-    /// Boxed: a channel has room for thirty-two before the first is sent.
+    /// Boxed, because a channel allocates room for 32 orders up front.
     pub(crate) orders: mpsc::Receiver<Box<Order>>,
     pub(crate) disconnect: oneshot::Receiver<DisconnectReason>,
 }
 
-/// Everybody who is connected, or was.
+/// Sessions of all nodes, connected or not.
 #[derive(Debug)]
 pub(crate) struct SessionRegistry {
     started: Instant,
     numbers: AtomicU64,
     quota: ReportQuota,
-    /// Times that a node's reports had to wait for its quota.
+    /// How often a node was throttled.
     throttled: AtomicU64,
     by_node: Mutex<HashMap<NodeId, SessionEntry>>,
 }
@@ -137,7 +133,7 @@ impl SessionRegistry {
         })
     }
 
-    /// A node is not read, because its reports wait for its quota: what it does not say meanwhile counts as no missed heartbeat.
+    /// The server does not read from the node while throttled, so its timeout restarts.
     pub(crate) fn skip_heartbeats(&self, last_seen: &LastSeen) {
         last_seen.observed_ms.store(self.up_ms(), Ordering::Relaxed);
     }
@@ -146,12 +142,11 @@ impl SessionRegistry {
         self.throttled.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Times that a node's reports had to wait for its quota.
     pub(crate) fn times_throttled(&self) -> u64 {
         self.throttled.load(Ordering::Relaxed)
     }
 
-    /// Has a session for every node of the fleet. Before this server nobody was heard: it begins to wait when it starts.
+    /// Adds all nodes of the fleet. Their timeouts start now.
     pub(crate) fn track_nodes(&self, state: &FleetState) {
         let mut by_node = self.by_node();
         for (id, node) in &state.nodes {
@@ -167,7 +162,8 @@ impl SessionRegistry {
         self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node's stream. One that it had before is ended: it is half open, or somebody copied its key.
+    /// Registers a node's session. An earlier one is disconnected: it is half open, or its key was
+    /// copied.
     pub(crate) fn register(&self, node: &NodeId, generation: Option<u64>) -> RegisteredSession {
         let (order, orders) = mpsc::channel(ORDERS_MAX);
         let (disconnect, disconnected) = oneshot::channel();
@@ -182,8 +178,8 @@ impl SessionRegistry {
         RegisteredSession { number, last_seen, quota, orders, disconnect: disconnected }
     }
 
-    /// The server has accepted a node's hello. One that it refuses is not heard, however often it comes. Whether the log says that it is
-    /// silent, or is about to.
+    /// Marks the node's hello as accepted. A refused hello does not count as a heartbeat. Returns
+    /// whether the log has, or is about to have, a lost heartbeat.
     #[must_use]
     pub(crate) fn mark_accepted(&self, node: &NodeId, last_seen: &LastSeen) -> bool {
         if let Some(session) = self.by_node().get_mut(node) {
@@ -193,11 +189,11 @@ impl SessionRegistry {
         self.record_message(last_seen)
     }
 
-    /// The stream has ended; the last_seen stays.
+    /// Removes a session. `last_seen` stays.
     pub(crate) fn deregister(&self, node: &NodeId, number: u64) {
         if let Some(session) = self.by_node().get_mut(node) {
             session.stream.take_if(|stream| stream.number == number);
-            // One that was never accepted leaves the last as it was.
+            // A session that was never accepted does not change the last one's times.
             if session.stream.is_none() && session.opened_ms.is_some() {
                 session.closed_ms.get_or_insert(self.up_ms());
             }
@@ -208,14 +204,15 @@ impl SessionRegistry {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A node was heard. Whether the log says that it is silent, once.
+    /// Records a message. Returns true once if the log has a lost heartbeat.
     pub(crate) fn record_message(&self, last_seen: &LastSeen) -> bool {
         last_seen.last_message_ms.store(self.up_ms(), Ordering::Relaxed);
         last_seen.is_heartbeat_lost.load(Ordering::Relaxed)
             && last_seen.is_heartbeat_lost.swap(false, Ordering::Relaxed)
     }
 
-    /// Sends what was decided to whom it concerns. What a stream does not take it gets when it is opened anew.
+    /// Sends decisions to the sessions they concern. A session that cannot receive an order gets it
+    /// after reconnecting.
     pub(crate) fn dispatch(&self, entries: &[Entry]) {
         for entry in entries {
             match &entry.event {
@@ -240,8 +237,8 @@ impl SessionRegistry {
                 Event::AccessChanged {
                     change: AccessChange::CertificateRevoked { node }, ..
                 } => {
-                    // Streams of what was revoked are cut before the log says so. One that is open has enrolled anew meanwhile, and
-                    // is heard again with what it says next.
+                    // Revoked sessions are disconnected before this entry is logged. An open one
+                    // has enrolled again since, and its next message restores its heartbeat.
                     let by_node = self.by_node();
                     if let Some(session) = by_node.get(node).filter(|it| it.stream.is_some()) {
                         session.last_seen.is_heartbeat_lost.store(true, Ordering::Relaxed);
@@ -258,7 +255,7 @@ impl SessionRegistry {
         }
     }
 
-    /// Ends every stream for which there is a reason.
+    /// Disconnects all sessions for which `reason_for` returns a reason.
     pub(crate) fn disconnect(
         &self,
         reason_for: impl Fn(&NodeId, Option<u64>) -> Option<DisconnectReason>,
@@ -277,12 +274,11 @@ impl SessionRegistry {
         ended
     }
 
-    /// Streams that are open.
     pub(crate) fn connected(&self) -> usize {
         self.by_node().values().filter(|session| session.stream.is_some()).count()
     }
 
-    /// For so long nobody was observed: that counts towards no heartbeat timeout.
+    /// No node could be observed for this long, so it counts towards no heartbeat timeout.
     pub(crate) fn extend_timeouts(&self, by: Duration) {
         let (up_ms, by_ms) = (self.up_ms(), u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
         for session in self.by_node().values() {
@@ -291,9 +287,10 @@ impl SessionRegistry {
         }
     }
 
-    /// Nodes that were not heard for too long and of which the log does not say so.
+    /// Nodes whose heartbeat is lost, without a log entry yet.
     ///
-    /// Of a large fleet nearly all were heard lately: for these nothing but their last_seen is looked at, because whoever decides waits for it.
+    /// In a large fleet nearly all nodes were seen recently. For those, only `last_seen` is read,
+    /// because the controller waits for this.
     pub(crate) fn heartbeat_losses(&self, state: &FleetState, now: Timestamp) -> Vec<Event> {
         let timeout_ms = |heartbeat_timeout_s: u32| {
             u64::from((heartbeat_timeout_s / HEARTBEAT_LOST_DIVISOR).max(1)) * 1000
@@ -318,13 +315,13 @@ impl SessionRegistry {
             if idle_ms > timeout_ms(state.policy.for_pool(&node.location.pool).heartbeat_timeout_s)
             {
                 last_seen.is_heartbeat_lost.store(true, Ordering::Relaxed);
-                // The rest of the timeout is counted from there, too.
+                // The rest of the timeout counts from here, too.
                 let ago = SignedDuration::from_millis(idle_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 losses.push(Event::HeartbeatLost { node: id.clone(), since });
             }
         }
-        // In an order of their own, which is not that of a map's chance.
+        // Sorted, because a map's order is random.
         losses.sort_by(|a, b| a.node().cmp(&b.node()));
         losses
     }

@@ -1,7 +1,9 @@
-//! The body of an answer. It keeps the place of its request until it was sent, so that what a client asks for and does not read is bounded too.
+//! The body of an answer. It holds its request's slot until it is sent, so that unread answers are
+//! limited, too.
 //!
-//! A connection takes a whole piece however little its client allows, so pieces are small. Over HTTP/2 a body is not asked for more while its client
-//! allows nothing: another task looks whether anything was taken, and drops what is left after [`READ_TIMEOUT`].
+//! A connection takes a whole chunk even if the client's window is tiny, so chunks are small. Over
+//! HTTP/2 a body is not polled while the window is closed, so another task detects a stalled client
+//! and drops the rest after [`READ_TIMEOUT`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +17,19 @@ use tokio::time::Instant;
 use super::limits::{READ_TIMEOUT, StreamSlot};
 use crate::serve::ActiveRequest;
 
-/// What a connection is given at once. It is what a client that allows one byte can have the server keep of an answer that has no place any more.
+/// Chunk given to the connection at once. This much of an answer can stay in memory, without a
+/// slot, for a client with a window of one byte.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// What is sent.
 #[derive(Debug)]
 pub(super) enum Content {
     Whole(Bytes),
-    /// It is written while it is read.
+    /// Produced while it is sent.
     Written(mpsc::Receiver<Bytes>),
 }
 
-/// What a request has until its answer was sent: a place among its token's answers or streams, and its connection.
+/// What a request holds until its answer is sent: a slot among its token's answers or streams, and
+/// its connection.
 #[derive(Debug, Clone)]
 pub(super) struct Hold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
@@ -39,13 +42,12 @@ impl Hold {
         Self { _answer: Some(Arc::new(slot)), _stream: None, _active: Arc::new(active) }
     }
 
-    /// With a place among the streams in place of that among the answers.
+    /// Replaces the answer slot by a stream slot.
     pub(super) fn with_stream_slot(self, slot: Arc<StreamSlot>) -> Self {
         Self { _answer: None, _stream: Some(slot), ..self }
     }
 }
 
-/// The client took nothing for [`READ_TIMEOUT`].
 #[derive(Debug, thiserror::Error)]
 #[error("nothing of the answer was taken for {} s", READ_TIMEOUT.as_secs())]
 pub(super) struct ClientNotReading;
@@ -60,9 +62,9 @@ enum State {
 #[derive(Debug)]
 struct Unsent {
     content: Content,
-    /// What is left of a piece that its writer sent.
+    /// Rest of the current chunk.
     left: Bytes,
-    /// When something was taken last, or there was nothing to take.
+    /// When the client last read, or there was nothing to read.
     last_read: Instant,
     _hold: Option<Hold>,
 }
@@ -88,7 +90,7 @@ impl Unsent {
         Poll::Ready(Some(left.split_to(left.len().min(PIECE_BYTES))))
     }
 
-    /// Whether it is the writer who is waited for, and not the client.
+    /// Whether the body waits for its writer, and not for the client.
     fn waits_for_writer(&self) -> bool {
         match &self.content {
             Content::Whole(_) => false,
@@ -99,7 +101,6 @@ impl Unsent {
     }
 }
 
-/// The body of an answer.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
     state: Arc<Mutex<State>>,
@@ -107,7 +108,7 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// One without a hold is nobody's, and small: it is not watched.
+    /// A body without a hold is small and belongs to no token, so it is not watched.
     pub(super) fn new(content: Content, hold: Option<Hold>) -> Self {
         let is_watched = hold.is_some();
         let unsent = Unsent { content, left: Bytes::new(), last_read: Instant::now(), _hold: hold };
@@ -118,7 +119,7 @@ impl AnswerBody {
     }
 }
 
-/// Drops what is left of a body of which nothing is taken.
+/// Drops the rest of a body whose client does not read.
 async fn drop_when_stalled(state: Arc<Mutex<State>>) {
     loop {
         let Some(taken) = check_stalled(&mut locked(&state)) else { return };
@@ -126,7 +127,7 @@ async fn drop_when_stalled(state: Arc<Mutex<State>>) {
     }
 }
 
-/// When something was taken last; none where nothing is left.
+/// When the client last read. `None` if nothing is left.
 fn check_stalled(state: &mut State) -> Option<Instant> {
     let State::Unsent(unsent) = state else { return None };
     if unsent.waits_for_writer() {
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
-            // As slow as may be.
+            // Just within the timeout.
             tokio::time::sleep(READ_TIMEOUT.mul_f64(0.9)).await;
             assert_eq!(slots.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -270,7 +271,7 @@ mod tests {
         assert!(body.frame().await.is_none());
         assert_eq!(slots.available_permits(), 1);
         assert!(body.is_end_stream());
-        // Nor is what nobody takes kept because nobody writes.
+        // A finished writer does not keep an unread body alive.
         let (out, pieces) = mpsc::channel(2);
         let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
         out.send(text(1)).await.unwrap();

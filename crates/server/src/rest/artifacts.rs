@@ -1,4 +1,4 @@
-//! Files that nodes have sent for orders.
+//! Artifacts that nodes sent for orders.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,7 +15,6 @@ use super::limits::READ_TIMEOUT;
 use super::reply::{self, Reply};
 use crate::artifacts::{ArtifactRecord, ArtifactStore};
 
-/// Bytes of one piece.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
@@ -54,7 +53,7 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
                 }
             }
         };
-        // A token that is revoked meanwhile ends it; the reader sees that it is short.
+        // Revoking the token ends the download, which the reader sees by the missing bytes.
         tokio::select! {
             () = write => {}
             _ = call.token_invalidated() => {}
@@ -80,12 +79,12 @@ fn pieces_of(file: File, bytes: u64, out: &mpsc::Sender<Bytes>) {
     }
 }
 
-/// Deletes those of a node that was retired. Where that fails they stay hidden, and go by their age.
+/// Deletes the artifacts of a retired node. If that fails, they stay hidden and expire.
 pub(super) async fn delete(call: &Call, node: NodeId) {
     let _ = with_store(call, move |store| store.delete_node(&node)).await;
 }
 
-/// The node of the path, where the caller sees it, and since when it is that node.
+/// The node in the path, if visible to the caller, and the entry of its enrolment.
 async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();

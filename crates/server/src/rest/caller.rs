@@ -1,4 +1,4 @@
-//! Who asks, and what of the fleet is theirs.
+//! The caller of a request, and their view of the fleet.
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::identity::Actor;
@@ -7,11 +7,10 @@ use farrier_fleet::fleet::{Domain, Location, Permission, Pool, Role};
 use super::failure::Failure;
 use crate::access::{TokenDigest, User};
 
-/// A person with a token that holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(super) user: User,
-    /// To look again, while something long is answered, whether it still holds.
+    /// Used to check again, during long answers, that the token is still valid.
     pub(super) digest: TokenDigest,
 }
 
@@ -28,7 +27,7 @@ impl Caller {
         *self.scope() == Domain::Fleet
     }
 
-    /// Whether they see who may speak.
+    /// Whether they see changes of tokens and certificates.
     pub(super) fn sees_access(&self) -> bool {
         self.is_fleet_wide() && self.user.role == Role::Admin
     }
@@ -37,12 +36,12 @@ impl Caller {
         is_within(location, self.scope())
     }
 
-    /// Whether a whole pool is theirs.
+    /// Whether their scope includes a whole pool.
     pub(super) fn has_pool(&self, pool: &Pool) -> bool {
         self.is_fleet_wide() || matches!(self.scope(), Domain::Pool(own) if own == pool)
     }
 
-    /// Whether their role is enough.
+    /// Checks that their role has the permission.
     pub(super) fn check(&self, permission: Permission) -> Result<(), Failure> {
         if self.user.role.may(permission) {
             return Ok(());
@@ -56,7 +55,7 @@ impl Caller {
         )))
     }
 
-    /// What concerns everybody is for those who have the whole fleet.
+    /// Requires the whole fleet as scope.
     pub(super) fn check_fleet_wide(&self) -> Result<(), Failure> {
         if self.is_fleet_wide() {
             return Ok(());

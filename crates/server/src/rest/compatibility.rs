@@ -1,5 +1,6 @@
-//! Verdicts on GPU × driver × framework. Each combination is judged once a day, off the runtime's threads and for one request
-//! at a time: nodes choose the names, so the number of combinations is theirs to choose too.
+//! Compatibility verdicts for GPU × driver × framework, cached for a day. They are computed on a
+//! blocking thread and for one request at a time, because nodes choose the names and thus the
+//! number of combinations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::failure::Failure;
 use super::nodes::count;
 
-/// VerdictCache that are remembered, about a kilobyte each. When there are more, all are forgotten.
+/// Cached verdicts, about a kilobyte each. At the limit the cache is cleared.
 const CACHED_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,33 +24,31 @@ struct Combination {
     framework: Option<String>,
 }
 
-/// The verdict on one combination.
 #[derive(Debug)]
 pub(super) struct CombinationVerdict {
     pub(super) sku: String,
     pub(super) verdict: Verdict,
-    /// Only what is worse than `ok`.
+    /// Only reasons worse than `ok`.
     pub(super) reasons: Vec<String>,
     pub(super) exposure: Exposure,
 }
 
-/// The verdicts of one day.
 #[derive(Debug, Default)]
 pub(super) struct VerdictCache {
     on: Option<Date>,
-    /// `None`: the facts do not know the GPU, the driver or the framework.
+    /// `None` if the facts do not include the GPU, the driver or the framework.
     known: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
 }
 
-/// The verdicts, for one request at a time.
+/// Locked by one request at a time.
 pub(super) type SharedVerdictCache = Arc<Mutex<VerdictCache>>;
 
-/// Runs work that takes the processor for long on a thread of its own, for the request whose turn it is.
+/// Runs CPU-bound work on a blocking thread, for the request that holds the lock.
 pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
     mut turn: OwnedMutexGuard<S>,
     work: impl FnOnce(&mut S) -> T + Send + 'static,
 ) -> Result<(OwnedMutexGuard<S>, T), Failure> {
-    // The thread holds the lock: a caller that stops waiting does not let the next one in beside it.
+    // The thread holds the lock, so a cancelled caller does not let the next one run concurrently.
     let done = tokio::task::spawn_blocking(move || {
         let done = work(&mut turn);
         (turn, done)
@@ -58,13 +57,12 @@ pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
 }
 
 impl VerdictCache {
-    /// Combinations that were judged.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// The verdict for a day; `None` where the facts do not know the names.
+    /// The verdict on a day. `None` if the facts do not include the names.
     pub(super) fn get(
         &mut self,
         facts: &FactSet,
@@ -127,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// A deadline ends a hang and says nothing about speed.
+    /// Only bounds a hang.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]
@@ -143,7 +141,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &judge(day.tomorrow().unwrap())));
     }
 
-    /// On a runtime of one thread, which is free while the work waits for what only it can do.
+    /// On a single-threaded runtime, which must stay free while the work waits for it.
     #[tokio::test]
     async fn work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
         let shared = Arc::new(Mutex::new(Vec::new()));
@@ -168,7 +166,7 @@ mod tests {
                 run_blocking(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
             }
         });
-        // A caller that does not wait any longer does not let the second in.
+        // A cancelled caller does not let the second one in.
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         tokio::task::yield_now().await;

@@ -11,16 +11,15 @@ use super::reply::{Reply, json_bytes};
 use super::{AppState, Call, redact};
 
 const PAGE: usize = 100;
-/// Bytes of one page, if it has more than one event.
+/// Bytes of a page, if it has more than one event.
 const PAGE_BYTES_MAX: usize = 2 << 20;
-/// Entries read at once.
+/// Entries per read.
 const STEP: u64 = 1000;
-/// Reads for one page: of large entries each brings [`crate::log_tail::READ_BYTES_MAX`] bytes.
+/// Reads per page. Large entries limit each read to [`crate::log_tail::READ_BYTES_MAX`] bytes.
 const READS_MAX: usize = 64;
-/// Entries that are looked through for one page. A page may be short; it says where to go on.
+/// Entries scanned per page. A page may be short, and says where to continue.
 const SCANNED_MAX: u64 = 20_000;
 
-/// What of the log is meant.
 #[derive(Debug, Clone)]
 pub(super) struct Filter {
     node: Option<NodeId>,
@@ -28,7 +27,7 @@ pub(super) struct Filter {
     by: Option<String>,
 }
 
-/// The kinds, as parameters name them.
+/// Values of the `kind` parameter.
 pub(super) const EVENT_KINDS: &[&str] = &KINDS;
 
 impl Filter {
@@ -40,14 +39,14 @@ impl Filter {
         })
     }
 
-    /// What of these is meant and seen, as rows.
+    /// The entries that match and are visible to the caller.
     pub(super) async fn rows(
         &self,
         app: &AppState,
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
-        // Nothing is looked up for what is not meant.
+        // Filter before redaction, which reads the state.
         entries.retain(|it| self.matches(it));
         let seen = redact::visible_entries(&app.controller, caller, entries).await?;
         seen.iter().map(row).collect()
@@ -73,7 +72,7 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
     })
 }
 
-/// With `after` the oldest first, from there on; otherwise the newest first, from `before` or from the end back.
+/// With `after`, oldest first. Otherwise newest first, backwards from `before` or the end.
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (after, before) = (call.query.number("after"), call.query.number("before"));
     if after.is_some() && before.is_some() {
@@ -90,7 +89,6 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&page)
 }
 
-/// Events of one answer.
 struct Page {
     events: Vec<EventRow>,
     bytes: usize,
@@ -107,7 +105,7 @@ impl Page {
         self.events.len() >= self.limit || self.bytes >= PAGE_BYTES_MAX
     }
 
-    /// Takes rows in until it is full. Some: not all, and this is the last that it has.
+    /// Adds rows until full. Returns the last row's number if not all fit.
     fn take(&mut self, rows: Vec<EventRow>) -> Option<u64> {
         self.reads += 1;
         for row in rows {
@@ -123,7 +121,7 @@ impl Page {
         None
     }
 
-    /// Whether more is looked through.
+    /// Whether to scan more entries.
     fn goes_on(&self) -> bool {
         !self.is_full() && self.reads < READS_MAX
     }
@@ -138,7 +136,7 @@ async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<Ev
         let to = (at + STEP).min(stop);
         let read = call.app.tail.read(at, most(to - at)).await;
         let mut entries = read.map_err(|err| internal_error(&err))?;
-        // What was archived a moment ago is not made up for by what comes later.
+        // Entries archived since then are not replaced by later ones.
         entries.retain(|it| it.seq <= to);
         at = entries.last().map_or(to, |it| it.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;
@@ -157,7 +155,7 @@ async fn backward(
     let mut at = before;
     let stop = before.saturating_sub(SCANNED_MAX).max(begin);
     while at > stop && page.goes_on() {
-        // The first steps are small: mostly somebody wants to see the last few.
+        // The first steps are small, because most callers want the last few entries.
         let back =
             if at == before { (page.limit as u64).saturating_mul(2).min(STEP) } else { STEP };
         let from = at.saturating_sub(back).max(stop);

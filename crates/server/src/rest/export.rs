@@ -1,4 +1,5 @@
-//! Everything that a caller sees, as JSON lines, at their own pace: nodes as they are, or the log.
+//! Exports everything visible to a caller as JSON lines, at the reader's pace: the nodes, or the
+//! log.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use super::reply::{self, Reply};
 use super::{Call, pagination};
 use crate::log_tail::READ_BYTES_MAX;
 
-/// Nodes that are in memory at once.
+/// Nodes in memory at once.
 const NODES_STEP: usize = 100;
-/// Entries of one read, which is bounded in bytes too.
+/// Entries per read, which is also limited in bytes.
 const ENTRIES_STEP: usize = 500;
 
 pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
@@ -30,12 +31,12 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
         let write = async {
             if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
         };
-        // Also while the reader or the disk is waited for.
+        // Also while waiting for the reader or the disk.
         let written = tokio::select! {
             written = write => written,
             failure = call.token_invalidated() => Err(Stop::Failed(failure)),
         };
-        // Whoever reads sees that it is not whole: the last line says so.
+        // The last line tells the reader that the export is incomplete.
         if let Err(Stop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;
         }
@@ -45,7 +46,7 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
 }
 
 enum Stop {
-    /// The reader is gone, or does not read.
+    /// The reader is gone, or stalled.
     Reader,
     Failed(Failure),
 }
@@ -77,7 +78,7 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     }
 }
 
-/// Up to where the log ends now.
+/// Up to the current end of the log.
 async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let end = call.app.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();

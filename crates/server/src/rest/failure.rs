@@ -1,4 +1,4 @@
-//! Why a request is not answered: a problem of RFC 9457, with what to do about it. Nothing of the server's inside is told.
+//! Failed requests: RFC 9457 problems with a hint. They reveal no internals.
 
 use farrier_wire::rest::{HintCode, Problem};
 use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -6,14 +6,12 @@ use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use crate::audit::AuditError;
 use crate::controller::SubmitError;
 
-/// A problem, and headers that belong to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(super) problem: Box<Problem>,
     pub(super) headers: Vec<(HeaderName, String)>,
 }
 
-/// What to do about a problem.
 pub(super) struct Hint {
     text: &'static str,
     code: Option<HintCode>,
@@ -56,7 +54,8 @@ impl Failure {
         self
     }
 
-    /// Wrong, expired and revoked tokens are told alike, so that nobody learns which exist.
+    /// Wrong, expired and revoked tokens look the same, so that they reveal nothing about existing
+    /// tokens.
     pub(super) fn unauthenticated() -> Self {
         Self::new(
             401,
@@ -73,7 +72,7 @@ impl Failure {
         Self::new(403, "forbidden", "the token is not for that", detail, hint)
     }
 
-    /// What is not there, or is not the caller's to see.
+    /// Missing, or not visible to the caller.
     pub(super) fn not_found(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self::new(404, "not-found", "there is no such thing", detail, hint)
     }
@@ -170,13 +169,13 @@ impl From<AuditError> for Failure {
     }
 }
 
-/// Says in the server's log what a caller need not know.
+/// Logs the cause, which the caller does not see.
 pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
     tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
     Failure::internal_error()
 }
 
-/// Every status that a failure can have, with what it means, for the document.
+/// Every status that a failure can have, for the OpenAPI document.
 pub(super) const STATUSES: [(u16, &str); 11] = [
     (400, "The request does not read."),
     (401, "Nobody is known by that token."),

@@ -1,4 +1,4 @@
-//! Domains, domain faults, freezes, the policy, and who asks.
+//! Domains, domain faults, freezes, the policy, and the caller.
 
 use farrier_fleet::fleet::{Domain, Event};
 use farrier_wire::rest::{
@@ -41,7 +41,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
         });
         return Reply::json(&DomainList { domains: all.await? });
     }
-    // Counted are nodes of the caller's only: how many others share a rack is not theirs to know.
+    // Counts only the caller's nodes: how many others share a rack is not theirs to see.
     let extent = Extent::count(&call.app.controller, caller).await?;
     let row = |(domain, count): (&Domain, NodeCount)| DomainRow {
         domain: domain.clone(),

@@ -1,4 +1,4 @@
-//! How much anybody may ask for: so many requests a second, and so many at a time, for each token.
+//! Rate and concurrency limits per token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,33 +8,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::Failure;
 
-/// A body: a policy of many pools is the largest.
+/// A policy with many pools is the largest body.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
-/// How long a body may take to come.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may take to come about.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a reader of a stream may take for what was sent.
+/// How long a reader of a stream may stall.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the token of a stream or an export is looked at.
+/// How often the token of a stream or an export is checked.
 pub(super) const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// A path with its query.
+/// Path and query.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
-/// Answers to one token at a time.
+/// Concurrent answers per token.
 const CONCURRENT_MAX: usize = 16;
-/// Streams and exports to one token at a time. They last, so that they do not count among its answers.
+/// Concurrent streams and exports per token. They last long, so they do not count as answers.
 const STREAMS_PER_TOKEN_MAX: usize = 16;
-/// Streams and exports to everybody at a time.
+/// Concurrent streams and exports of all tokens.
 const STREAMS_MAX: usize = 1024;
-/// Tokens that are remembered; beyond it those who have not asked for longest are forgotten.
+/// Tracked tokens. At the limit, the least recently used one is dropped.
 const TOKENS_MAX: usize = 4096;
 
-/// How often one token may ask.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// Requests a second, for ever.
+    /// Sustained requests per second.
     pub per_s: f64,
-    /// Requests at once, after a while of silence.
     pub burst: f64,
 }
 
@@ -52,14 +48,13 @@ struct Account {
     streams: Arc<Semaphore>,
 }
 
-/// A place for a stream: one of its token's and one of everybody's.
+/// A slot for a stream: one of its token's, and one of the server's.
 #[derive(Debug)]
 pub(super) struct StreamSlot {
     _of_token: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// What each token has asked for lately.
 #[derive(Debug)]
 pub(super) struct Limits {
     rate: Rate,
@@ -72,7 +67,7 @@ impl Limits {
         Self { rate, accounts: Mutex::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
     }
 
-    /// A place for one answer.
+    /// A slot for one answer.
     pub(super) fn admit(&self, token: i64, now: Instant) -> Result<OwnedSemaphorePermit, Failure> {
         let mut accounts = self.accounts();
         if accounts.len() >= TOKENS_MAX && !accounts.contains_key(&token) {
@@ -103,10 +98,10 @@ impl Limits {
         })
     }
 
-    /// A place for a stream of a token that was admitted.
+    /// A slot for a stream of an admitted token.
     pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
         let own = self.accounts().get(&token).map(|it| Arc::clone(&it.streams));
-        // A token that was forgotten meanwhile has none open that count.
+        // A token dropped meanwhile has no open streams that count.
         let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
             let text = format!(
@@ -127,7 +122,6 @@ impl Limits {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Streams that are open.
     pub(super) fn streams_open(&self) -> usize {
         STREAMS_MAX - self.streams.available_permits()
     }

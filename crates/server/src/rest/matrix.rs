@@ -25,18 +25,16 @@ use super::failure::Failure;
 use super::reply::{Reply, json_bytes};
 use super::{Call, pagination};
 
-/// Different GPU names of one node. A real one has one or two.
+/// Distinct GPU names per node. A real node has one or two.
 const GPU_NAMES_MAX: usize = 16;
-/// Frameworks of a row that are judged: jobs of one node have a few, each in one or two versions.
+/// Frameworks checked per row. Jobs of one node use a few, in one or two versions each.
 const FRAMEWORKS_MAX: usize = 32;
-/// Rows of an answer. With the two above it bounds what one request makes the server judge: 16,500 combinations.
+/// Rows per answer. With the limits above, one request checks at most 16,500 combinations.
 const ROWS_MAX: usize = 500;
-/// Bytes of an answer's rows.
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// How long rows are judged: less than half of what an answer may take, so that one that waits for another comes in time too.
+/// Less than half of the answer timeout, so that a request that waits for another still completes.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What GPUs of a row have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     gpu: Option<String>,
@@ -47,7 +45,6 @@ struct Key {
     more_frameworks: usize,
 }
 
-/// One node's part.
 #[derive(Debug)]
 struct NodeTally {
     rows: Vec<(Key, u32)>,
@@ -55,7 +52,7 @@ struct NodeTally {
     more_gpus: u32,
 }
 
-/// One node's part; none: nobody knows its GPUs.
+/// `None` if the node's GPUs are unknown.
 fn tally_node(node: &Node) -> Option<NodeTally> {
     let inventory = node.reported_inventory()?;
     let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
@@ -85,7 +82,7 @@ struct Counts {
     gpus: u32,
 }
 
-/// What all nodes have, before it is judged.
+/// Counts of all nodes.
 #[derive(Debug)]
 struct Tally {
     rows: BTreeMap<Key, Counts>,
@@ -99,7 +96,6 @@ impl Tally {
         Self { rows: BTreeMap::new(), unknown_nodes: 0, left_out }
     }
 
-    /// Takes in what more nodes have.
     fn with(mut self, parts: Vec<Option<NodeTally>>) -> Self {
         for part in parts {
             let Some(part) = part else {
@@ -117,7 +113,7 @@ impl Tally {
         self
     }
 
-    /// Judges rows until there are too many of them, in number, bytes or time; the rest is counted.
+    /// Evaluates rows up to the limits on number, bytes and time, and counts the rest.
     fn evaluate(
         self,
         facts: &FactSet,
@@ -170,7 +166,7 @@ pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
     answer.await?.1
 }
 
-/// GPU and driver, and with them each framework that the facts know.
+/// Checks GPU and driver alone, and with each framework.
 fn row(
     facts: &FactSet,
     on: Date,
@@ -189,7 +185,7 @@ fn row(
     reasons.sort();
     reasons.dedup();
     if key.more_frameworks > 0 {
-        // A framework that was not judged did not pass.
+        // An unchecked framework has not passed.
         verdict = verdict.max(Some(Verdict::Unknown));
         reasons.push(format!(
             "{} more frameworks are not judged: a row lists {FRAMEWORKS_MAX} at most",
@@ -251,7 +247,6 @@ mod tests {
     fn each_combination_is_judged_once_and_the_rows_with_the_most_gpus_are_kept() {
         let facts = FactSet::embedded();
         let mut verdicts = VerdictCache::default();
-        // The same GPU, driver and frameworks under many CUDA versions.
         let variants = || {
             (0..1000).map(|at| {
                 let cuda = Some(format!("13.{at}"));
@@ -291,7 +286,7 @@ mod tests {
     fn rows_are_bounded_in_bytes_too() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let long = "x".repeat(256 << 10);
-        // Without a driver there is nothing to judge.
+        // Without a driver there is nothing to check.
         let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
         let rows = (0..40).map(|at| (wide(at), 1));
         let matrix = tally(rows).evaluate(facts, ON, &mut verdicts, later());

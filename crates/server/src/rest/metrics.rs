@@ -1,4 +1,5 @@
-//! `/metrics` in Prometheus' text form, and `/healthz`. Labels are bounded: standings, severities and classes of answers.
+//! `/metrics` in Prometheus text format, and `/healthz`. Labels are bounded: phases, severities and
+//! classes of answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,7 +22,6 @@ use crate::space::DiskSpace;
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
 
-/// One node's part.
 struct NodeTally {
     phase: NodePhase,
     connection: ConnectionState,
@@ -30,10 +30,10 @@ struct NodeTally {
     findings: Vec<Severity>,
 }
 
-/// Anybody may ask, so it is looked at once a second at most: whether the controller answers.
+/// `/healthz` needs no token, so the controller is checked at most once a second.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was last seen of the controller.
+/// The last check, and its result.
 pub(super) type Health = Mutex<Option<(Instant, bool)>>;
 
 pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
@@ -53,7 +53,7 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
     }
 }
 
-/// The server serves; how much room its log has is told beside it.
+/// Reports disk space besides `ok`.
 fn health(space: &DiskSpace) -> String {
     let bytes = space.bytes();
     let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |it| it.to_string());
@@ -131,7 +131,6 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
     text.0
 }
 
-/// What the server says of itself.
 fn render_server(text: &mut Text, call: &Call) {
     let app = &call.app;
     text.gauge("farrier_server_log_entries", "The log's last entry", app.tail.end());
@@ -160,7 +159,7 @@ fn render_server(text: &mut Text, call: &Call) {
         "Times that a node's reports had to wait for its quota",
         app.sessions.times_throttled(),
     );
-    // Unknown is no number: what could not be read is left out.
+    // An unknown value is left out.
     if let Some((log_bytes, free_bytes)) = app.space.bytes() {
         text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
         text.gauge("farrier_server_disk_free_bytes", "Free space where the log is", free_bytes);
@@ -211,7 +210,6 @@ fn render_server(text: &mut Text, call: &Call) {
     );
 }
 
-/// What was refused to nodes, and how often they renewed.
 fn refusals(text: &mut Text, counters: &Counters) {
     let refused =
         EnrolmentRefusal::ALL.map(|why| (why.to_string(), counters.enrolments_refused(why)));
@@ -260,7 +258,7 @@ impl Text {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    /// Values of a label are our own words, which need no escape.
+    /// Label values are constants, and need no escaping.
     fn labelled(
         &mut self,
         name: &str,

@@ -82,7 +82,6 @@ use query::Params;
 use reply::Reply;
 use routes::{Route, RouteMatch};
 
-/// What handlers need.
 #[derive(Debug)]
 pub(crate) struct AppState {
     pub(crate) controller: Controller,
@@ -96,18 +95,17 @@ pub(crate) struct AppState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
     pub(crate) changes: Arc<Audit>,
-    /// Whether the server ends: who follows the log is let go then.
+    /// True when the server stops, which ends streams.
     pub(crate) stopped: watch::Receiver<bool>,
 }
 
 impl AppState {
-    /// Whether there is a session with a node's agent.
     fn connection(&self, node: &NodeId) -> ConnectionView {
         self.sessions.connection(node, self.heartbeat_interval, self.controller.now())
     }
 }
 
-/// Answers people and programs.
+/// The REST service.
 #[derive(Debug, Clone)]
 pub(crate) struct Rest {
     app: Arc<AppState>,
@@ -118,39 +116,40 @@ pub(crate) struct Rest {
     verdicts: SharedVerdictCache,
 }
 
-/// One request, with all that its handler may look at.
+/// One request, for its handler.
 struct Call {
     app: Arc<AppState>,
     rest: Rest,
-    /// None where anybody may ask.
+    /// `None` for routes without a permission.
     caller: Option<Caller>,
     path: Params,
     query: Params,
     headers: HeaderMap,
     body: Bytes,
-    /// A place among the token's requests; a stream gives it back for one of its own. The body of the answer has it, too.
+    /// A slot among the token's answers, which a stream exchanges for its own. Shared with the
+    /// answer's body.
     hold: Option<Hold>,
 }
 
 impl Call {
-    /// Who asks; a route that asks for a permission has one.
+    /// The caller. Every route with a permission has one.
     fn caller(&self) -> Result<&Caller, Failure> {
         self.caller.as_ref().ok_or_else(Failure::unauthenticated)
     }
 
-    /// The body, read strictly.
+    /// Parses the body strictly.
     fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
         parse_body(&self.body)
     }
 
-    /// A place for an answer that may last for long, in place of that for a short one.
+    /// Exchanges the answer slot for a stream slot.
     fn stream_slot(&mut self) -> Result<StreamSlot, Failure> {
         let slot = self.rest.limits.stream(self.caller()?.user.token)?;
         self.hold = None;
         Ok(slot)
     }
 
-    /// Returns when the token of the caller holds no more, or that cannot be looked up.
+    /// Returns when the caller's token becomes invalid, or cannot be checked.
     async fn token_invalidated(&self) -> Failure {
         let digest = match self.caller() {
             Ok(caller) => &caller.digest,
@@ -166,7 +165,7 @@ impl Call {
         }
     }
 
-    /// Nothing is said, or nothing in so many words.
+    /// Accepts no body, or an empty object.
     fn expect_empty_body(&self) -> Result<(), Failure> {
         if self.body.is_empty() { Ok(()) } else { self.body().map(|EmptyRequest {}| ()) }
     }
@@ -184,7 +183,6 @@ impl Rest {
         }
     }
 
-    /// Answers a request, whatever it is.
     pub(crate) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -248,7 +246,7 @@ impl Rest {
         answer.map_err(|_| Failure::overloaded())?
     }
 
-    /// Whose token is in the head.
+    /// Identifies the caller by the bearer token.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
         let mut given = headers.get_all(AUTHORIZATION).iter();
         let (Some(first), None) = (given.next(), given.next()) else {
@@ -288,14 +286,15 @@ impl Rest {
     }
 }
 
-/// Does to its end what changes more than one place, also where its client goes away or is told that it takes too long.
+/// Runs a change of several stores to completion, even if the client disconnects or the request
+/// times out.
 async fn run_to_completion(
     change: impl Future<Output = Result<Reply, Failure>> + Send + 'static,
 ) -> Result<Reply, Failure> {
     tokio::spawn(change).await.map_err(|_| Failure::stopping())?
 }
 
-/// The body of a route that takes none: nothing of it is kept, and where anybody may ask nothing is waited for.
+/// Discards the body of a route that takes none. Does not wait for it if the route needs no token.
 async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
     if route.permission.is_none() {
         return Ok(Bytes::new());
@@ -313,7 +312,7 @@ async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failu
 }
 
 impl AppState {
-    /// Who has this token, where it holds.
+    /// The caller with a valid token.
     async fn caller_for(&self, digest: TokenDigest) -> Result<Option<Caller>, Failure> {
         let person = self.with_store({
             let digest = digest.clone();
@@ -322,7 +321,7 @@ impl AppState {
         Ok(person.await?.map(|user| Caller { user, digest }))
     }
 
-    /// Asks the list of who may speak, which is on disk.
+    /// Accesses the access store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Nodes, what is wrong with them, and why they stand where they stand.
+//! Nodes, their findings, and explanations of their phase.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -24,7 +24,6 @@ use super::{AppState, Call, pagination};
 
 const PAGE: usize = 100;
 
-/// What a list is cut to.
 struct Filter {
     pool: Option<Pool>,
     rack: Option<Unit>,
@@ -62,7 +61,7 @@ impl Filter {
     }
 }
 
-/// Whether something of the node reads so.
+/// Whether the node's name, reason, driver, GPUs or findings contain the text.
 fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
     let has = |it: &str| it.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
@@ -106,14 +105,13 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&NodePage { nodes, next })
 }
 
-/// Fills in connections, which are not part of the fleet's state.
+/// Adds connection states, which are not part of the fleet's state.
 pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
     for row in rows {
         row.connection = Some(app.connection(&row.node));
     }
 }
 
-/// A row without its connection.
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|it| it.gpus.as_ref());
@@ -142,7 +140,7 @@ pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Looks at a node that the caller sees.
+/// Reads a node that the caller sees.
 async fn with_node<T: Send + 'static>(
     call: &Call,
     look: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
@@ -215,7 +213,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     }
 }
 
-/// What a node shares with others and is to blame.
+/// Domain faults of a node's failure domains.
 fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
     let domains = node.location.domains();
     let found = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
@@ -241,7 +239,7 @@ fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> Reques
     }
 }
 
-/// What else speaks against a node, whatever it stands there for.
+/// Other problems of a node, besides the reason for its phase.
 fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
     let silent = lost_since.map(|since| format!("nothing was heard of it since {since:.0}"));
@@ -266,7 +264,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
     let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
         let told = explain(state, id, viewer.scope())?;
-        // Those that it stands there for first, then what else is wrong with it by now.
+        // First the findings that caused the phase, then other open ones.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
             .filter(|it| {
@@ -312,7 +310,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
     Reply::json(&explained)
 }
 
-/// `NODE/NUMBER`.
+/// Parses `NODE/NUMBER`.
 pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
     let parts =
         text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));

@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the table of routes and the shapes of what is said.
+//! The OpenAPI document, generated from the routes and their schemas.
 
 use std::sync::LazyLock;
 
@@ -106,7 +106,7 @@ fn roles_allowed(permission: Permission) -> &'static str {
     }
 }
 
-/// Whether a route can fail so.
+/// Whether a route can answer with this status.
 fn can_fail_with(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.permission.is_some(),

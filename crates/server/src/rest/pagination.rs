@@ -1,4 +1,4 @@
-//! The nodes of the fleet, some at a time: whoever reads many of them does not hold the controller up.
+//! Batched reads of the nodes, which do not block the controller.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,13 +9,15 @@ use super::caller::Caller;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// Nodes looked at in one turn of the controller: about a millisecond. A few in tests, whose fleets are small.
+/// Nodes per batch, about a millisecond of the controller's time. Small in tests, whose fleets are
+/// small.
 pub(super) const BATCH_NODES: usize = if cfg!(test) { 4 } else { 2000 };
 
-/// What a visit makes of a node.
+/// Appends results for a node.
 pub(super) type Visit<T> = Arc<dyn Fn(&FleetState, &NodeId, &Node, &mut Vec<T>) + Send + Sync>;
 
-/// Visits the nodes that the caller sees, by name, until there are more than `want`, or no more nodes.
+/// Visits nodes visible to the caller in order of their names, until there are more than `want`
+/// results or no more nodes.
 pub(super) async fn nodes<T: Send + 'static>(
     controller: &Controller,
     caller: &Caller,
@@ -33,11 +35,10 @@ pub(super) async fn nodes<T: Send + 'static>(
     Ok(all)
 }
 
-/// All nodes that the caller sees, a stride at a time.
 pub(super) struct Batches<'c, T> {
     controller: &'c Controller,
     caller: &'c Caller,
-    /// What is left; none where all was visited.
+    /// What is left. `None` at the end.
     range: Option<(Bound<NodeId>, Bound<NodeId>)>,
     visit: Visit<T>,
 }
@@ -47,7 +48,8 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
         Self { controller, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
     }
 
-    /// What is made of the next nodes; none where all were visited. A stride ends where there is more than `want`.
+    /// Results of the next batch. `None` at the end. A batch ends early once it has more than
+    /// `want` results.
     pub(super) async fn next(&mut self, want: usize) -> Result<Option<Vec<T>>, Failure> {
         let Some((from, to)) = self.range.take().filter(|(from, to)| !is_empty(from, to)) else {
             return Ok(None);
@@ -74,7 +76,7 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
     }
 }
 
-/// A map has no range that ends before it begins.
+/// `BTreeMap::range` panics if the range ends before it starts.
 fn is_empty(from: &Bound<NodeId>, to: &Bound<NodeId>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

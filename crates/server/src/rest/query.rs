@@ -1,4 +1,4 @@
-//! What is asked for in a path and behind it: read by the route's own table, and nothing else is taken.
+//! Path and query parameters, checked against the route's table.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,20 +8,19 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 
-/// What a parameter may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
-    /// A name of a node, pool, rack or switch.
+    /// Name of a node, pool, rack or switch.
     Name,
-    /// BoundedText, up to 100 characters.
+    /// Up to 100 characters.
     Text,
-    /// A whole number.
-    Number { least: u64, most: u64 },
-    /// One of these.
+    Number {
+        least: u64,
+        most: u64,
+    },
     Word(&'static [&'static str]),
 }
 
-/// A parameter in the path or the query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
@@ -58,7 +57,6 @@ impl Parameter {
         }
     }
 
-    /// Its shape in the document.
     pub(super) fn shape(&self) -> Value {
         match self.kind {
             Kind::Name => {
@@ -74,12 +72,12 @@ impl Parameter {
     }
 }
 
-/// What was said, by name.
+/// Parsed parameters by name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Params(BTreeMap<&'static str, String>);
 
 impl Params {
-    /// Reads a query; a parameter that the route does not have, or twice, is an error and not passed over.
+    /// Parses a query. Unknown and repeated parameters are errors.
     pub(super) fn read(query: &str, known: &'static [Parameter]) -> Result<Self, Failure> {
         let mut said = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -117,7 +115,7 @@ impl Params {
         self.text(name)?.parse().ok()
     }
 
-    /// One that was checked, or is not there.
+    /// Parses a parameter, if present.
     pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failure>
     where
         T::Err: std::fmt::Display,
@@ -135,7 +133,7 @@ impl Params {
     }
 }
 
-/// Takes the percent signs out.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> Result<String, Failure> {
     let wrong = || Failure::bad_request("the path or query is not percent-encoded UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
@@ -157,7 +155,7 @@ fn decoded(text: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// A domain in the words of a body or a query.
+/// A domain as written in a body or a query.
 pub(super) fn domain_text(domain: &Domain) -> String {
     String::from(domain.clone())
 }

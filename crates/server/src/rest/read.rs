@@ -1,4 +1,4 @@
-//! A request as far as it can be read without a fleet, for whoever throws bytes at it.
+//! Request parsing without a fleet, for fuzzing.
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
@@ -11,7 +11,7 @@ use super::body::parse_body;
 use super::query::Params;
 use super::{nodes, routes};
 
-/// Whether path, query and body are read: a path of the table with what it takes, and a body that some path takes.
+/// Whether path and query match a route, and whether the body is valid for some route.
 pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {
     let asked = Method::from_bytes(method).ok().and_then(|method| {
         let found = routes::find(&method, path).ok()?;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        // What is found by the fuzz target `rest`, and faster on every build: that nothing panics.
+        // The fuzz target `rest` covers the same, but this runs with every build: nothing panics.
         #[test]
         fn no_request_is_too_strange(
             path in "(/api/v1/(nodes|findings|events|tokens|freezes|policy)?)?[ -~]{0,20}",

@@ -1,7 +1,9 @@
-//! What of the log a caller sees: what is about nodes of theirs, and of what is about many the part that is theirs.
+//! Redacts the log for a caller: events about their nodes only, and their part of events about
+//! several.
 //!
-//! It goes by where a node stands now: whoever has it sees what happened to it since it enrolled. Nodes that were retired stand nowhere, and
-//! are seen by those who see the fleet, also after another node got their name.
+//! Visibility depends on a node's current location: whoever has it in scope sees its history since
+//! enrolment. Retired nodes have no location, and are only visible with the whole fleet as scope,
+//! also after another node got their name.
 
 use farrier_fleet::fleet::event::OperatorRequest;
 use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
@@ -11,7 +13,7 @@ use super::extent::Extent;
 use super::failure::Failure;
 use crate::controller::Controller;
 
-/// The entries that the caller sees, as they see them.
+/// The visible entries, redacted.
 pub(super) async fn visible_entries(
     controller: &Controller,
     caller: &Caller,
@@ -35,7 +37,7 @@ pub(super) async fn visible_entries(
     Ok(seen.await?)
 }
 
-/// Whether it depends on where the caller has nodes who sees what of it.
+/// Whether visibility depends on the domains of the caller's nodes.
 fn depends_on_extent(event: &Event) -> bool {
     matches!(
         event,
@@ -47,11 +49,10 @@ fn depends_on_extent(event: &Event) -> bool {
     )
 }
 
-/// The caller's, for one look.
 struct Redactor<'s> {
     state: &'s FleetState,
     caller: &'s Caller,
-    /// Counted where one of the entries is of domains.
+    /// Counted only if an entry depends on it.
     extent: &'s Extent,
 }
 
@@ -95,14 +96,15 @@ impl Redactor<'_> {
         is_seen.then_some(entry)
     }
 
-    /// An entry from before the node enrolled is about another node of that name, whose owner may have been another.
+    /// An entry from before the enrolment is about an earlier node of that name, which may have had
+    /// another owner.
     fn is_visible(&self, id: &NodeId, seq: u64) -> bool {
         let node = self.state.nodes.get(id);
         node.is_some_and(|it| self.caller.sees(&it.location) && seq >= it.first_seq)
     }
 }
 
-/// A policy without the pools of others.
+/// A policy without other pools.
 pub(super) fn visible_policy(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));

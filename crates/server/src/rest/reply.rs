@@ -1,4 +1,4 @@
-//! An answer on its way out.
+//! Answers.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -24,17 +24,17 @@ pub(super) const GZIP: &str = "application/gzip";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Pieces that may wait for a reader, each about [`crate::log_tail::READ_BYTES_MAX`] bytes: what comes after waits on disk.
+/// Queued chunks per reader, each about [`crate::log_tail::READ_BYTES_MAX`] bytes. The rest waits
+/// on disk.
 const PIECES_MAX: usize = 2;
 
-/// An answer.
 pub(super) struct Reply {
     status: StatusCode,
     media: &'static str,
     content: Content,
-    /// Of one that is written while it is read, in place of that for a short one.
+    /// For a stream, in place of an answer slot.
     stream_slot: Option<Arc<StreamSlot>>,
-    /// Bytes of a stream, where they are known: a reader then sees that it was cut off.
+    /// Length of a stream, if known, so that a reader detects truncation.
     length: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Reply {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, ..Self::bytes(TEXT, text) }
     }
 
-    /// One that is written while it is read.
+    /// A stream, and the sender for its chunks.
     pub(super) fn stream(
         media: &'static str,
         slot: &Arc<StreamSlot>,
@@ -71,7 +71,7 @@ impl Reply {
         Self { length: Some(bytes), ..self }
     }
 
-    /// The response, which has what its request had until it was sent.
+    /// The response. Its body holds `hold` until it is sent.
     pub(super) fn into_response(self, hold: Option<Hold>) -> Response<Body> {
         let hold = hold.map(|hold| match self.stream_slot {
             Some(slot) => hold.with_stream_slot(slot),
@@ -90,9 +90,8 @@ impl Reply {
     }
 }
 
-/// How many bytes of JSON a value is.
+/// Encoded size of a value as JSON.
 pub(super) fn json_bytes(value: &impl Serialize) -> usize {
-    /// Counts, and keeps nothing.
     struct Count(usize);
 
     impl Write for Count {
@@ -107,12 +106,11 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
     }
 
     let mut count = Count(0);
-    // What cannot be written is not sent either.
+    // An unserialisable value is not sent either.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
 
-/// A problem.
 pub(super) fn failed(failure: &Failure, hold: Option<Hold>) -> Response<Body> {
     let bytes = serde_json::to_vec(&*failure.problem).unwrap_or_default();
     let status = StatusCode::from_u16(failure.problem.status);

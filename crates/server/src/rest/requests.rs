@@ -1,4 +1,5 @@
-//! What people ask for. Each is in the log with their name before it is answered, and asked twice it is done once.
+//! Operator requests. Each is logged with the caller's name before it is answered. Repeating one
+//! has no effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::order::{NodeUse, OrderKind};
@@ -17,10 +18,9 @@ use super::query::domain_text;
 use super::reply::Reply;
 use super::{Call, artifacts, run_to_completion, similar};
 
-/// The longest freeze.
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// The node of the path, where the caller sees it and nothing speaks against what they want.
+/// The node in the path, if visible to the caller and not refused.
 async fn node(
     call: &Call,
     refuse: impl FnOnce(&Node) -> Option<Failure> + Send + 'static,
@@ -42,7 +42,7 @@ fn always_allowed(_: &Node) -> Option<Failure> {
     None
 }
 
-/// A job that comes in the middle would be short of memory, and the GPU would seem slow.
+/// A job that starts meanwhile would run out of memory, and make the GPU look slow.
 fn takes_work(node: &Node) -> Option<Failure> {
     let accepts_jobs = node.phase().in_service() || node.phase() == NodePhase::Joining;
     accepts_jobs.then(|| {
@@ -51,7 +51,7 @@ fn takes_work(node: &Node) -> Option<Failure> {
     })
 }
 
-/// No order reaches it: it would wait until its lease ends.
+/// An order would wait until its lease expires, because the node cannot connect.
 fn certificate_revoked(node: &Node) -> Option<Failure> {
     node.liveness.certificate_revoked_at().map(|at| {
         let text = format!("its certificates were revoked at {at:.0}: no order reaches it");
@@ -93,7 +93,7 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     submit_request(&call, OperatorRequest::Repaired { node, repair: repair.into_text() }).await
 }
 
-/// Nobody approves beforehand: a repair that comes later would not wait.
+/// Approval in advance is refused: a later repair would run without waiting.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let refuse = |node: &Node| {
@@ -107,7 +107,7 @@ pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
     let VerifyRequest { level } = call.body()?;
-    // The higher rungs take the GPUs' memory.
+    // Higher levels use the GPUs' memory.
     let takes_gpus = matches!(level, VerificationLevel::V2 | VerificationLevel::V3);
     let node = node(&call, if takes_gpus { takes_work } else { always_allowed }).await?;
     submit_request(&call, OperatorRequest::Verify { node, level }).await
@@ -116,7 +116,7 @@ pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
     let DiagRequest { level, minutes } = call.body()?;
     let level = u8::try_from(u32::from(level)).unwrap_or(u8::MAX);
-    // Only level 3 lasts as long as one likes.
+    // Only level 3 has a configurable duration.
     let minutes = if level == 3 { minutes.into() } else { 0 };
     requested_order(call, OrderKind::Diag { level, minutes }).await
 }
@@ -126,13 +126,12 @@ pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
     requested_order(call, OrderKind::Tune { profile: profile.into_text() }).await
 }
 
-/// An order without parameters.
 pub(super) async fn order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     requested_order(call, what).await
 }
 
-/// One at a time: what waits is not put aside for the next.
+/// One at a time. There is no queue.
 async fn requested_order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
     let wanted = what.clone();
     let needs_idle = what.spec().node == NodeUse::Idle;
@@ -159,7 +158,7 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     run_to_completion(async move {
         let RetireRequest { reason } = call.body()?;
         let (node, caller) = (call.path.node()?, call.caller()?.clone());
-        // Nobody enrols under the name until it is free.
+        // Locked until the name is free, so that no node enrols under it.
         let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
         let look = call.app.controller.read(move |state| {
@@ -182,8 +181,8 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     .await
 }
 
-/// Frees the name of a node that is gone: whoever retired it was told that this failed. For those who might have retired it by its pool, which is
-/// all that is known of its place.
+/// Frees the name of a node that is already retired, after a retirement that failed halfway.
+/// Requires its pool in scope, because its location is unknown.
 async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let name = node.clone();
@@ -199,7 +198,7 @@ async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     }
 }
 
-/// A rack or a switch is everybody's who has a node there, and what is said of it decides for their nodes too.
+/// Racks and switches are shared, and their assignment affects other tenants' nodes.
 pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     call.caller()?.check_fleet_wide()?;
     let LocationRequest { pool, tenant, site, rack, leaf, nvlink } = call.body()?;
@@ -208,7 +207,7 @@ pub(super) async fn set_location(call: Call) -> Result<Reply, Failure> {
     submit(&call, Event::LocationChanged { node, location }).await
 }
 
-/// What is frozen must be the caller's, all of it: others work there too.
+/// The caller must own the whole domain, because a freeze affects all its nodes.
 async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let caller = call.caller()?;
     let scope = caller.scope();
@@ -228,7 +227,8 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     Err(Failure::forbidden(format!("`{domain}` is not all in your scope, which is `{scope}`")))
 }
 
-/// What is named must be there: a misspelt rack would be frozen, and nothing with it. Told are those of the caller's that look like it.
+/// The domain must exist: freezing a misspelt rack would have no effect. Suggests similar domains
+/// of the caller.
 async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (controller, caller, wanted) = (&call.app.controller, call.caller()?, domain.clone());
     let is_there = controller.read(move |state| {

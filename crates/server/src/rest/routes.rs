@@ -1,4 +1,5 @@
-//! Every path, once: who may, what is taken, what is answered, and by which handler. The OpenAPI document is made from it.
+//! The table of routes: permission, parameters, body, answer and handler of each path. The OpenAPI
+//! document is generated from it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,36 +23,30 @@ use super::{
     tokens,
 };
 
-/// What answers.
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// The shape of a type.
 pub(super) type SchemaFn = fn(&mut Schemas) -> Value;
 
-/// What is answered.
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
-    /// JSON of this shape.
     Json(SchemaFn),
-    /// The same, for something that was made.
     Created(SchemaFn),
-    /// Something else, of this media type.
+    /// Of this media type.
     Other(&'static str),
 }
 
-/// A path with a method.
 pub(super) struct Route {
     pub(super) method: Method,
-    /// Parts in braces are parameters.
+    /// Segments in braces are parameters.
     pub(super) path: &'static str,
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// None: anybody.
+    /// `None` if no token is needed.
     pub(super) permission: Option<Permission>,
     pub(super) query: &'static [Parameter],
     pub(super) body: Option<SchemaFn>,
     pub(super) answer: Answer,
-    /// Whether it asks for an order, which is refused while another waits.
+    /// Whether it requests an order, which conflicts with a pending one.
     pub(super) requests_order: bool,
     pub(super) run: fn(Call) -> HandlerFuture,
 }
@@ -116,7 +111,6 @@ const EXPORT: &[Parameter] = &[
     BY,
 ];
 
-/// A parameter of a path, by its name.
 pub(super) fn path_parameter(name: &str) -> Parameter {
     match name {
         "id" => parameter("id", NUMBER, "the token's number"),
@@ -143,7 +137,6 @@ macro_rules! route {
     };
 }
 
-/// An operator's order without parameters.
 macro_rules! order_route {
     ($path:literal, $name:literal, $order:expr, $about:literal) => {
         Route {
@@ -167,7 +160,6 @@ macro_rules! json {
     };
 }
 
-/// The body of a request.
 macro_rules! body {
     ($type:ty) => {
         Some(Schemas::of::<$type>)
@@ -179,7 +171,6 @@ const OPERATE: Option<Permission> = Some(Permission::Operate);
 const APPROVE: Option<Permission> = Some(Permission::Approve);
 const ADMINISTER: Option<Permission> = Some(Permission::Administer);
 
-/// The table.
 pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/nodes", "listNodes", READ, NODES, None, json!(NodePage), nodes::list,
         "Nodes by name."),
@@ -259,14 +250,13 @@ pub(super) static TABLE: &[Route] = &[
         "Whether the server serves."),
 ];
 
-/// A route that was found, and what its path says.
 pub(super) struct RouteMatch {
     pub(super) route: &'static Route,
     pub(super) path: Params,
 }
 
 impl Route {
-    /// The parts of the path that are parameters, where it is this one's.
+    /// The path's parameters, if it matches this route.
     fn matched<'p>(&self, path: &'p str) -> Option<Vec<(Parameter, &'p str)>> {
         let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
         let mut found = Vec::new();
@@ -284,7 +274,6 @@ impl Route {
     }
 }
 
-/// The route of a path and method.
 pub(super) fn find(method: &Method, path: &str) -> Result<RouteMatch, Failure> {
     let mut allowed: Vec<&str> = Vec::new();
     for route in TABLE {

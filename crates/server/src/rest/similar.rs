@@ -1,11 +1,9 @@
-//! Names that look like one that does not exist.
+//! Suggestions for unknown names.
 
-/// Names that are told.
 const SUGGESTIONS_MAX: usize = 3;
-/// Changes of a letter that make one name of another.
 const EDIT_DISTANCE_MAX: usize = 2;
 
-/// The nearest of those that are there, the best first.
+/// The most similar existing names, best first.
 pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<String> {
     let mut near: Vec<(usize, String)> = there
         .filter_map(|name| {
@@ -21,7 +19,7 @@ pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<St
     near.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Letters that have to be put in, taken out or changed.
+/// Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,5 +1,5 @@
-//! The log as it grows, as server-sent events: from where the reader was, each entry once and in order. What a reader has not taken is on
-//! disk and waits there; nobody else waits for them.
+//! The growing log as server-sent events: each entry once and in order, from the reader's position.
+//! Unread entries stay on disk, so a slow reader blocks nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,22 @@ use super::failure::Failure;
 use super::limits::{READ_TIMEOUT, TOKEN_CHECK_INTERVAL};
 use super::reply::{self, Reply};
 
-/// Entries of one piece, which is bounded in bytes too.
+/// Entries per read, which is also limited in bytes.
 const STEP: usize = 256;
-/// A reader hears that the server is there this often.
+/// Interval of keep-alive comments.
 const KEEP_ALIVE: Duration = TOKEN_CHECK_INTERVAL;
 
-/// How a stream ended.
 #[derive(Debug)]
 enum End {
-    /// The reader is gone, or does not read.
+    /// The reader is gone, or stalled.
     Reader,
-    /// The token holds no more.
     Token,
-    /// The server ends, or the log does not read.
+    /// The server is stopping, or the log is unreadable.
     Server,
 }
 
-/// Where the reader was: the header that browsers send, or a parameter; otherwise only what comes from now on.
+/// The reader's position: the `Last-Event-ID` header that browsers send, or `after`. Otherwise the
+/// current end.
 fn begin(call: &Call) -> Result<u64, Failure> {
     let end = call.app.tail.end();
     let last = match call.headers.get("last-event-id") {
@@ -42,7 +41,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
         }
         None => None,
     };
-    // Nobody was further than the log is: they read another one, and miss nothing of this.
+    // A position beyond the end belongs to another log.
     Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
 }
 
@@ -69,7 +68,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
         return end;
     }
     loop {
-        // One wait, however often it is looked at: it has its place among those who wait to read.
+        // One future across timeouts, because it keeps its place in the queue of readers.
         let mut next = std::pin::pin!(tail.next(at, STEP));
         let entries = loop {
             let waited = tokio::select! {
@@ -77,7 +76,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 () = out.closed() => return End::Reader,
                 _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
             };
-            // Whoever lost their token meanwhile hears nothing more.
+            // A reader whose token became invalid gets nothing more.
             if waited.is_err() || looked.elapsed() >= TOKEN_CHECK_INTERVAL {
                 looked = tokio::time::Instant::now();
                 match call.app.caller_for(caller.digest.clone()).await {
@@ -107,7 +106,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
     }
 }
 
-/// One event. JSON has no line breaks of its own.
+/// JSON has no raw line breaks.
 fn event(row: &EventRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
     format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)

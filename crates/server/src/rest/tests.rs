@@ -1,4 +1,5 @@
-//! Handlers on a small fleet, polled by hand: clients that go away before they are answered, and requests that wait for each other.
+//! Handlers on a small fleet, polled by hand: clients that disconnect early, and requests that wait
+//! for each other.
 
 mod isolation;
 
@@ -36,21 +37,20 @@ use crate::log::sqlite::SqliteLog;
 use crate::log_tail::LogTail;
 use crate::state_machine::StateMachine;
 
-/// A deadline ends a hang and says nothing about speed.
+/// Only bounds a hang.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// More often than a handler waits for the controller or the disk.
+/// More than a handler waits for the controller or the disk.
 const POLLS: usize = 6;
 
 struct Fixture {
     _folder: tempfile::TempDir,
     _stop: watch::Sender<bool>,
     rest: Rest,
-    /// Of a token that holds.
     token: TokenDigest,
 }
 
 impl Fixture {
-    /// The node `a` of pool `train`, enrolled once. Nobody looks for changes that no request has brought into the log.
+    /// Node `a` of pool `train`, enrolled once. No background task logs pending access changes.
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
@@ -114,7 +114,7 @@ impl Fixture {
         self.request(&Method::POST, path, scope, body)
     }
 
-    /// A request of somebody who administers a scope.
+    /// A request of an admin of `scope`.
     fn request(
         &self,
         method: &Method,
@@ -136,7 +136,6 @@ impl Fixture {
         })
     }
 
-    /// Somebody who administers a scope.
     fn caller(&self, scope: &str) -> Caller {
         let person = User {
             token: 1,
@@ -155,12 +154,12 @@ impl Fixture {
         self.app().controller.submit(Actor::Server, enrolled).await.unwrap();
     }
 
-    /// What comes of something that asks the controller only, and how often it asked.
+    /// The result of a future that only reads from the controller, and the number of reads.
     async fn looks<T>(&self, asked: impl Future<Output = T>) -> (T, usize) {
         let mut asked = Box::pin(asked);
         let mut looks = 0;
         loop {
-            // Of a controller that is busy it gets one answer for each poll.
+            // A busy controller answers once per poll.
             let busy = self.busy().await;
             let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
             busy.end().await;
@@ -172,7 +171,7 @@ impl Fixture {
         }
     }
 
-    /// The controller is busy: whatever is asked of it waits and is seen.
+    /// Blocks the controller, so that jobs queue up and can be counted.
     async fn busy(&self) -> Busy {
         let (release, released) = mpsc::channel::<()>();
         let (begun, has_begun) = tokio::sync::oneshot::channel();
@@ -188,7 +187,7 @@ impl Fixture {
         Busy { release, looked }
     }
 
-    /// A request that is polled so often and dropped then. RangedU32 two polls what it waits for comes about.
+    /// Polls a request `polls` times, completing what it waits for in between, and drops it.
     async fn cancel(&self, polls: usize, path: &str, body: &'static str) {
         let mut answer = Box::pin(self.post(path, "fleet", body));
         for _ in 0..polls {
@@ -219,7 +218,7 @@ impl Fixture {
     }
 }
 
-/// A controller that is busy until this ends.
+/// Keeps the controller blocked.
 struct Busy {
     release: mpsc::Sender<()>,
     looked: tokio::task::JoinHandle<bool>,
@@ -232,7 +231,6 @@ impl Busy {
     }
 }
 
-/// Polls a request once.
 async fn is_answered(answer: &mut (impl Future + Unpin)) -> bool {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *answer).poll(context).is_ready())).await
 }
@@ -258,7 +256,7 @@ async fn a_retirement_frees_the_name_whenever_its_client_goes_away() {
 
 #[tokio::test]
 async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_away() {
-    // The first poll asks whether the caller sees the node: nothing is changed before that.
+    // The first poll checks visibility. Nothing changes before that.
     for polls in 2..=POLLS {
         let fixture = Fixture::new().await;
         let mut stream = fixture.app().sessions.register(&node(), Some(1));
@@ -283,7 +281,6 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
     assert!(fixture.post(RETIRE.0, "pool:train", RETIRE.1).await.is_ok());
     assert!(!fixture.holds_name());
     assert!(fixture.post(RETIRE.0, "fleet", RETIRE.1).await.is_err(), "there is nothing to retire");
-    // Of a node that is there.
     let location = Location::in_pool("serve".parse().unwrap());
     let enrolled = Event::Enrolled { node: node(), location };
     fixture.app().controller.submit(Actor::Server, enrolled).await.unwrap();
@@ -291,7 +288,7 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
     assert!(fixture.look(|state| !state.nodes.is_empty()).await);
 }
 
-/// What an answer collects of the fleet is in memory for one request at a time.
+/// Only one request at a time collects matrix data in memory.
 #[tokio::test]
 async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
     let fixture = Fixture::new().await;
@@ -320,7 +317,7 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
         String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
     };
     assert!(next().await.starts_with("retry"));
-    // It waits for longer than between two signs of life, and somebody else comes after it who keeps the turn.
+    // It waits longer than a keep-alive interval, and a later reader must not overtake it.
     assert_eq!(next().await, ": here\n\n");
     let later = tokio::spawn(async move { tail.turn().await });
     assert_eq!(next().await, ": here\n\n");
@@ -329,7 +326,7 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
     drop(later.await.unwrap());
 }
 
-/// However many domains there are, and whatever of them is asked for: each node is looked at once, and a few of them at a time.
+/// However many domains there are, each node is visited once, in batches.
 #[tokio::test]
 async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up() {
     let fixture = Fixture::new().await;
@@ -345,7 +342,7 @@ async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up(
         let what = OperatorRequest::Freeze { domain, until, reason: "work".to_owned() };
         controller.submit(Actor::Server, Event::OperatorRequested { request: what }).await.unwrap();
     }
-    // The pass, and at most two looks at the domains themselves.
+    // One pass, and at most two reads of the domains.
     let expected = batches + 1..=batches + 3;
     let freeze = r#"{"domain":"pool:empty","for_s":60,"reason":"x"}"#;
     let other = r#"{"domain":"rack:r1","for_s":60,"reason":"x"}"#;
@@ -396,7 +393,6 @@ async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
 async fn an_export_ends_with_its_token() {
     for path in ["/api/v1/export?what=log", "/api/v1/export?what=state"] {
         let fixture = Fixture::new().await;
-        // It waits for its turn to read the log, or for the controller.
         let turns = fixture.app().tail.all_turns().await;
         let busy = fixture.busy().await;
         let answer = fixture.request(&Method::GET, path, "fleet", "").await;

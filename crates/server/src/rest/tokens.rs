@@ -1,4 +1,4 @@
-//! Tokens that nodes join with, and certificates that count no more.
+//! Join tokens, and revocation of certificates.
 
 use farrier_fleet::fleet::{Location, Pool};
 use farrier_wire::rest::{Done, HintCode, TokenCreated, TokenList, TokenRequest, TokenRow};
@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::{Call, run_to_completion};
 use crate::access::{Listed, NewJoinToken, Store, TokenKind};
 
-/// A token lets nodes into a pool: it is theirs who have that pool.
+/// A token belongs to those who have its pool in scope.
 fn is_of(caller: &Caller, token: &Listed) -> bool {
     let pool: Option<Pool> = token.pool.as_deref().and_then(|it| it.parse().ok());
     pool.is_some_and(|it| caller.has_pool(&it))
@@ -28,7 +28,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
         caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
-    // A token for one node gives its name anew, wherever it stands: that must be the caller's too.
+    // A token for one node reassigns its name, so the node must be visible to the caller.
     if let Some(id) = node.clone() {
         let viewer = caller.clone();
         let name = id.clone();
@@ -98,7 +98,7 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     Reply::json(&Done { changed: !found.is_revoked })
 }
 
-/// No certificate of a node counts any more, and its stream ends.
+/// Revokes a node's certificates, and ends its session.
 pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
@@ -112,7 +112,7 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     let by = caller.actor();
     run_to_completion(async move {
         call.app.with_store(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
-        // Cuts the stream first.
+        // Disconnects the session first.
         call.app.changes.log_pending().await?;
         Reply::json(&Done { changed: true })
     })

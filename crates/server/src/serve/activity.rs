@@ -1,4 +1,4 @@
-//! Whether somebody known is at the other end of a connection: a person by their token, or a node that is being active.
+//! Activity of a connection: whether authenticated requests, of a user or a node, are in progress.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What is known of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionActivity {
-    /// Requests of somebody known that are being active.
+    /// Authenticated requests in progress.
     active: AtomicUsize,
-    /// Whether there was one.
+    /// Whether there ever was an authenticated request.
     is_authenticated: AtomicBool,
-    /// When the last of them was.
+    /// When the last one started or ended.
     last: Mutex<Instant>,
 }
 
@@ -23,7 +22,6 @@ impl ConnectionActivity {
         Self { active: AtomicUsize::new(0), is_authenticated: AtomicBool::new(false), last }
     }
 
-    /// Whether somebody known was ever active.
     pub(super) fn is_authenticated(&self) -> bool {
         self.is_authenticated.load(Ordering::Relaxed)
     }
@@ -32,7 +30,7 @@ impl ConnectionActivity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns when nobody known was answered for so long.
+    /// Returns after `limit` without an authenticated request in progress.
     pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +45,7 @@ impl ConnectionActivity {
     }
 }
 
-/// Somebody known is being answered, for as long as this lives.
+/// Guard for an authenticated request in progress.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest(Arc<ConnectionActivity>);
 
@@ -79,7 +77,7 @@ mod tests {
         let start = Instant::now();
         activity.idle_for(LIMIT).await;
         assert_eq!(start.elapsed().as_secs(), LIMIT.as_secs());
-        // A stream of a hundred seconds, and then a request at the last moment.
+        // A stream of a hundred seconds, then a request just before the timeout.
         let stream = ActiveRequest::new(&activity);
         let start = Instant::now();
         let watched = Arc::clone(&activity);

@@ -1,5 +1,5 @@
-//! From a socket to somebody with a name, or without one. Nothing is held for a unknown_node who says nothing but a place in a pool where the one
-//! that waits longest goes when it is full; a turn, of which there are few, is for those for whom there is something to compute.
+//! TLS handshakes. Unauthenticated connections that wait for the client share an LRU pool of 4,096
+//! slots, and at most 256 handshakes compute at once.
 
 use std::io;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::tls::Tls;
 use super::{HANDSHAKE_TIMEOUT, Peer};
 use crate::counters::HandshakeFailure;
 
-/// Those who have said nothing yet, or have not active: a fifth of all connections. An honest client is here for as long as a packet takes.
+/// Connections that wait for the client: a fifth of all. An honest client needs a slot for one
+/// round trip.
 const WAITING_MAX: usize = 4096;
-/// Handshakes at a time: each costs a millisecond of a core.
+/// Concurrent handshake computations. Each costs a millisecond of a core.
 const COMPUTE_MAX: usize = 256;
-/// How long a turn lasts, of which a client that answers across an ocean needs half.
+/// Timeout of a compute permit. A client on another continent needs half of it.
 const COMPUTE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Why somebody was not let in.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("the handshake took too long")]
@@ -34,7 +34,6 @@ pub(super) enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// What it is counted as.
     pub(super) fn metric(&self) -> HandshakeFailure {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match self {
@@ -50,7 +49,6 @@ impl HandshakeError {
     }
 }
 
-/// Where connections come in.
 #[derive(Debug)]
 pub(super) struct HandshakeGate {
     waiting: Arc<SlotPool<()>>,
@@ -76,13 +74,13 @@ impl HandshakeGate {
         drop(turn);
         let handshake = match soon {
             Ok(handshake) => handshake,
-            // It is the client's turn now.
+            // Now the client has to answer.
             Err(_) => self.wait(handshake).await?,
         };
         Ok(handshake.map_err(|_| HandshakeError::Slow)??)
     }
 
-    /// Waits for a client, unless too many do.
+    /// Waits for the client, unless the pool evicts it.
     async fn wait<T>(&self, client: impl Future<Output = T>) -> Result<T, HandshakeError> {
         let mut slot = self.waiting.enter(());
         tokio::select! {

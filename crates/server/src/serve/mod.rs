@@ -1,4 +1,5 @@
-//! From a socket to requests: connections are counted, handshakes have a deadline, and who is at the other end goes with each request.
+//! Accepts connections and dispatches requests: limits connections, times handshakes out, and
+//! attaches the peer's identity to each request.
 
 mod activity;
 mod handshake_gate;
@@ -40,84 +41,82 @@ use crate::agents::Service as Agents;
 use crate::counters::Counters;
 use crate::rest::Rest;
 
-/// Connections at a time; each costs some tens of kilobytes.
+/// Concurrent connections. Each costs tens of kilobytes.
 const CONNECTIONS_MAX: usize = 20_000;
-/// How long a handshake may take, and a client to send its first request's head.
+/// Timeout of a handshake, and of the first request's headers.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may stay after the last request of somebody known was answered, unless somebody wants it otherwise: places are few.
+/// Default idle timeout for connections without an authenticated request.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections at a time of those whom nobody knows yet: a fifth of all.
+/// Concurrent unauthenticated connections: a fifth of all.
 const UNAUTHENTICATED_MAX: usize = 4096;
-/// Connections at a time of one node: it needs one, and after its network was gone those before are there until their pings fail.
+/// Concurrent connections per node. It needs one, but after a network failure old ones remain until
+/// their pings time out.
 const NODE_CONNECTIONS_MAX: usize = 4;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What may be on its way to a stream that is not read.
+/// HTTP/2 receive window of a stream.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// What of an answer to somebody without a certificate waits for its connection: one that is as small has no place among its token's any more.
+/// HTTP/2 send buffer of an unauthenticated connection. An answer this small no longer holds a slot
+/// of its token.
 const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
-/// What a connection over HTTP/1 that is not authenticated may have read and not understood yet.
+/// HTTP/1 read buffer of an unauthenticated connection.
 const UNAUTHENTICATED_BUFFER_BYTES: usize = 32 << 10;
 
-/// What one connection may have open.
+/// Limits of one connection.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionLimits {
     streams: u32,
-    /// What may be on its way to all of its streams, over HTTP/2.
+    /// HTTP/2 receive window of the connection.
     window_bytes: u32,
-    /// What of an answer waits for its connection, over HTTP/2.
+    /// HTTP/2 send buffer.
     send_bytes: usize,
-    /// Whether it is that of an admitted node, or of this machine.
+    /// Whether the peer is an admitted node, or local.
     is_authenticated: bool,
 }
 
-/// A node needs one stream, and one to renew its certificate.
+/// A node needs a session stream, and one to renew its certificate.
 const NODE_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 64,
     window_bytes: WINDOW_BYTES * 16,
     send_bytes: WINDOW_BYTES as usize,
     is_authenticated: true,
 };
-/// On loopback without TLS a simulation has many nodes on one connection.
+/// Without TLS, on loopback, a simulation runs many nodes over one connection.
 const PLAIN_LIMITS: ConnectionLimits = ConnectionLimits { streams: 20_000, ..NODE_LIMITS };
-/// Somebody who enrols, or a person whose token comes with each request.
+/// For enrolments, and for users, whose token comes with each request.
 const UNAUTHENTICATED_LIMITS: ConnectionLimits = ConnectionLimits {
     streams: 8,
     window_bytes: WINDOW_BYTES,
     send_bytes: UNAUTHENTICATED_SEND_BYTES,
     is_authenticated: false,
 };
-/// How long connections are given to end.
+/// How long connections may take to finish at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who is at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Somebody on this machine, where that is enough.
+    /// A local peer, on a server without TLS.
     Local,
-    /// Somebody without a certificate.
+    /// No certificate.
     Unauthenticated,
-    /// A node, by its certificate.
     Node(NodePeer),
-    /// Somebody with a certificate of ours that names no node.
+    /// A certificate of this authority that names no node.
     UnknownCertificate,
 }
 
-/// What a node's certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodePeer {
     pub(crate) identity: Identity,
-    /// Until when it counts.
+    /// When it expires.
     pub(crate) until: Timestamp,
 }
 
-/// Where agents' calls begin; everything else is people's.
+/// Path prefix of the gRPC service. Everything else is REST.
 const AGENTS_PATH: &str = "/farrier.v1.Agents/";
-/// The call that is refused before anything of it is read.
+/// Refused before its body is read if the peer is unauthenticated.
 const SESSION_PATH: &str = "/farrier.v1.Agents/Session";
 
-/// Who answers.
 #[derive(Clone)]
 struct Services {
     agents: AgentsServer<Agents>,
@@ -144,7 +143,7 @@ impl Services {
         }
     }
 
-    /// Answers the call of an agent.
+    /// Answers a gRPC call.
     async fn call(
         &mut self,
         request: hyper::Request<Incoming>,
@@ -171,7 +170,7 @@ impl Services {
     }
 }
 
-/// Who may stay.
+/// Limits shared by all connections.
 struct SharedLimits {
     handshakes: HandshakeGate,
     store: Arc<Store>,
@@ -182,14 +181,15 @@ struct SharedLimits {
 }
 
 impl SharedLimits {
-    /// The node of a certificate that counts. Where that cannot be looked up it does: a disk that fails must not look like a fleet that was
-    /// revoked, and each request is looked at again.
+    /// The node of an admitted certificate. Fails open if the access store is unreadable: a failing
+    /// disk must not look like a revoked fleet, and each request is checked again.
     fn admitted_node(&self, peer: &Peer) -> Option<NodeId> {
         let Peer::Node(NodePeer { identity, .. }) = peer else { return None };
         self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
     }
 
-    /// Returns when a connection has to go. That of a node without a stream goes as anybody's does; whoever is revoked is nobody.
+    /// Returns when a connection has to close. A node without an open stream idles out like any
+    /// other peer, and a revoked node counts as unauthenticated.
     async fn expired(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
             let mut slot = self.nodes.enter(node);
@@ -208,7 +208,7 @@ impl SharedLimits {
     }
 }
 
-/// Accepts until it is told to stop; then ends what there is.
+/// Accepts connections until `stop`, then shuts them down.
 pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -229,7 +229,7 @@ pub(crate) async fn run(
     let services = Services::new(&agents, rest);
     let mut tasks = JoinSet::new();
     loop {
-        // With all places taken nobody is accepted; the kernel lets them wait.
+        // At the limit, the kernel's backlog queues new connections.
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -254,7 +254,8 @@ pub(crate) async fn run(
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
 }
 
-/// Too many open files pass; a peer that is gone before it is accepted is no matter.
+/// Backs off, for instance when out of file descriptors. A peer that is already gone needs no
+/// back-off.
 async fn back_off_accept(err: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(err.kind(), ConnectionAborted | ConnectionReset) {
@@ -293,7 +294,8 @@ async fn connection(
     }
 }
 
-/// A node is active while it is answered, which a stream is until it ends; whoever was refused is not.
+/// Marks the connection active until the answer's body ends, which for a stream is its whole life.
+/// Refused calls do not count.
 fn track_activity(
     answer: hyper::Response<Body>,
     activity: &Arc<ConnectionActivity>,
@@ -321,7 +323,7 @@ async fn serve(
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let (mut services, activity) = (services.clone(), Arc::clone(&activity));
-        // Boxed: hyper keeps pool for the whole of it for as long as a stream is open.
+        // Boxed: hyper reserves space for the future as long as a stream is open.
         Box::pin(async move {
             Ok::<_, Infallible>(if request.uri().path().starts_with(AGENTS_PATH) {
                 track_activity(services.call(request, limits.is_authenticated).await, &activity)

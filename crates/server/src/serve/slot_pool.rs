@@ -1,14 +1,13 @@
-//! Room for so many and no more: whoever comes when it is full takes the place of the one that is there longest.
+//! An LRU pool with a fixed number of slots per key. A new slot evicts the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Guests of one key, the oldest first.
+/// Slots of one key by age.
 type Slots = BTreeMap<u64, oneshot::Sender<()>>;
 
-/// Room for so many of each kind.
 #[derive(Debug)]
 pub(super) struct SlotPool<K: Ord> {
     capacity: usize,
@@ -17,12 +16,12 @@ pub(super) struct SlotPool<K: Ord> {
 
 #[derive(Debug)]
 struct PoolState<K: Ord> {
-    /// Guests that there ever were.
+    /// Slots ever taken.
     count: u64,
     slots: BTreeMap<K, Slots>,
 }
 
-/// Somebody who is state, for as long as this lives and nobody takes the place.
+/// A slot, until it is dropped or evicted.
 #[derive(Debug)]
 pub(super) struct Slot<K: Ord> {
     pool: Arc<SlotPool<K>>,
@@ -59,7 +58,7 @@ impl<K: Ord> SlotPool<K> {
 }
 
 impl<K: Ord> Slot<K> {
-    /// Returns when somebody else has the place. To be asked once.
+    /// Returns when the slot is evicted. Await it once.
     pub(super) async fn displaced(&mut self) {
         let _ = (&mut self.place).await;
     }

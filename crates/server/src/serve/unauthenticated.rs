@@ -1,7 +1,7 @@
-//! Requests of peers without an admitted certificate: an enrolment, or a call that is refused. Anybody who reaches the port can
-//! begin one, so a message is small, comes whole before it is decoded, and only so many are read at once: together they hold
-//! [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes at capacity. When there are too many, the one that takes longest goes: whoever
-//! begins many and ends none keeps nobody from enrolling.
+//! Requests of peers without an admitted certificate: enrolments, or calls that are refused. Anyone
+//! who reaches the port can send them, so messages are small, read completely before decoding, and
+//! limited in number. Together they hold at most [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes. At
+//! the limit, the oldest is evicted, so unfinished requests do not block enrolments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,12 @@ use crate::counters::RequestFailure;
 
 /// An enrolment has some hundred bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// What gRPC puts before a message: whether it is compressed, and its length.
+/// gRPC's message prefix: the compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Requests that are read at once: 64 MiB in all.
+/// Concurrent requests, 64 MiB together.
 const REQUESTS_MAX: usize = 1024;
-/// How long a request may take to come.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a request was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReadError {
     #[error("a message without a certificate has at capacity {MESSAGE_BYTES_MAX} bytes")]
@@ -59,7 +57,6 @@ impl ReadError {
     }
 }
 
-/// Requests that are being read.
 #[derive(Debug)]
 pub(super) struct Requests {
     pool: Arc<SlotPool<()>>,
@@ -74,7 +71,7 @@ impl Requests {
         Self { pool: SlotPool::new(requests) }
     }
 
-    /// The whole body of a request.
+    /// Reads a whole body.
     pub(super) async fn read(
         &self,
         body: impl Body<Data = Bytes> + Unpin,
@@ -87,7 +84,7 @@ impl Requests {
     }
 }
 
-/// Copies what comes: a frame of one byte may keep a whole receive buffer in memory.
+/// Copies the data: a one-byte frame may pin a whole receive buffer.
 async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -114,7 +111,6 @@ mod tests {
 
     use super::*;
 
-    /// A body that never ends.
     fn unfinished(bytes: usize) -> impl Body<Data = Bytes> + Unpin {
         let data = Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; bytes])));
         StreamBody::new(tokio_stream::iter([data]).chain(tokio_stream::pending()))
@@ -150,7 +146,7 @@ mod tests {
             tokio::spawn(async move { requests.read(unfinished(100)).await })
         };
         let (first, second) = (begin(), begin());
-        // Both have begun.
+        // Lets both start.
         tokio::task::yield_now().await;
         let read = requests.read(Full::new(Bytes::from_static(b"enrol"))).await;
         assert_eq!(read.as_deref(), Ok(&b"enrol"[..]));

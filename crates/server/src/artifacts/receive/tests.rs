@@ -7,15 +7,13 @@ use tonic::Code;
 
 use super::*;
 
-/// A server's artifacts.
 struct Fixture {
     dir: tempfile::TempDir,
     receiver: Arc<Receiver>,
-    /// Whether an order asks for what is sent.
+    /// Whether an order requests the artifact.
     is_requested: Arc<AtomicBool>,
 }
 
-/// A node that sends an artifact.
 struct Sender {
     parts: mpsc::Sender<Result<ArtifactPart, Status>>,
     received: JoinHandle<Result<(), Status>>,
@@ -52,7 +50,6 @@ impl Fixture {
         Sender { parts, received }
     }
 
-    /// Sends all of it.
     async fn send(&self, node: &str, content: &'static str) -> Result<(), Code> {
         let sender = self.sender(node);
         sender.begin(content).await;
@@ -65,7 +62,7 @@ impl Fixture {
         listed.into_iter().map(|it| it.sha256).collect()
     }
 
-    /// A writer ends on its own thread.
+    /// Writers end on their own threads.
     async fn until_nothing_is_incoming(&self) {
         let incoming = self.dir.path().join("artifacts/incoming");
         while std::fs::read_dir(&incoming).unwrap().count() > 0 {
@@ -75,7 +72,7 @@ impl Fixture {
 }
 
 impl Sender {
-    /// Sends the header, and returns when the receiver waits for the first chunk or has refused it.
+    /// Sends the header, and returns once the receiver waits for a chunk or has refused it.
     async fn begin(&self, content: &str) {
         let sha256 = Sha256::digest(content).to_vec().into();
         let header = ArtifactHeader { generation: 7, bytes: content.len() as u64, sha256 };
@@ -89,7 +86,7 @@ impl Sender {
         self.part(artifact_part::What::Chunk(content.into())).await;
     }
 
-    /// Where the receiver has ended, nothing takes it.
+    /// Fails if the receiver has ended.
     async fn part(&self, what: artifact_part::What) {
         let _ = self.parts.send(Ok(ArtifactPart { what: Some(what) })).await;
     }
@@ -153,7 +150,7 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
     }
 }
 
-/// As with a full disk: the node keeps its file and sends it later.
+/// Like a full disk: the node keeps its file and sends it later.
 #[tokio::test]
 async fn a_store_that_takes_nothing_is_tried_again() {
     let fixture = Fixture::new();
@@ -166,7 +163,7 @@ async fn a_store_that_takes_nothing_is_tried_again() {
     assert_eq!(fixture.stored("a").len(), 1);
 }
 
-/// Withdrawn, revoked or retired: what was begun before that is not kept.
+/// Cancelled, revoked or retired: an upload in progress is discarded.
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
     let fixture = Fixture::new();
@@ -175,7 +172,7 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
     sender.chunk("content").await;
     fixture.is_requested.store(false, Ordering::Relaxed);
     assert_eq!(sender.end().await, Err(Code::FailedPrecondition));
-    // Nor does it hold a slot for as long as it likes.
+    // It does not hold a slot forever either.
     fixture.is_requested.store(true, Ordering::Relaxed);
     let slow = fixture.sender("b");
     slow.begin("content").await;
@@ -203,7 +200,7 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     );
 }
 
-/// As after a server that was killed between its receipt and its answer.
+/// After a crash between storing it and sending the receipt.
 #[tokio::test]
 async fn one_that_is_sent_again_replaces_the_one_before() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Why a stream ends, and what the node is told of it.
+//! Why a session ends, and the status sent to the node.
 
 use farrier_wire::convert::ConvertError;
 use farrier_wire::limits::ORDERS_AHEAD_MAX;
@@ -8,7 +8,6 @@ use super::super::session_registry::DisconnectReason;
 use super::{expired, unknown_node};
 use crate::controller::SubmitError;
 
-/// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
     #[error("the node has ended it")]
@@ -35,7 +34,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whether a report ended the stream because the server cannot read it: in a form that it does not know, or too large.
+    /// Whether the session ended because a report is malformed or too large.
     pub(super) fn is_unreadable_report(&self) -> bool {
         match self {
             Self::Convert(_) => true,
@@ -44,12 +43,12 @@ impl End {
         }
     }
 
-    /// What the node is told, where it still listens.
+    /// The status sent to the node. `None` if it no longer listens.
     pub(super) fn status(&self) -> Option<Status> {
         let text = self.to_string();
         Some(match self {
             Self::Lost(status) => match status.code() {
-                // It was too large, or no message at all: so much tonic says of what it read.
+                // tonic's codes for a message that is too large, or malformed.
                 Code::OutOfRange | Code::ResourceExhausted => status.clone(),
                 Code::Internal => Status::invalid_argument("a message does not read"),
                 _ => return None,

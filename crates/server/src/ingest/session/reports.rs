@@ -1,4 +1,4 @@
-//! What a node reports: findings, what it is made of, its cordon, and what became of orders.
+//! Reports of a node: findings, inventory, cordon and order status.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::super::priority::{self, LARGE_BYTES, Turn};
 use super::{End, Session, bounded};
 use crate::controller::SubmitError;
 
-/// What an inventory takes of the controller's queue, and what an answer or a cordon does.
+/// Estimated size of an inventory.
 const INVENTORY_BYTES: usize = 4 << 10;
 const SMALL_BYTES: usize = 1 << 10;
 
@@ -30,7 +30,7 @@ impl Session<'_> {
         if self.last != Some(message.after) || message.record <= message.after {
             return self.send(server_message::What::Resync(proto::Resync {})).await;
         }
-        // Before it waits for its turn.
+        // Before waiting for a permit.
         bounded("changes", message.changes.len(), FINDINGS_MAX)?;
         let number = message.record;
         let (changes, bytes, turn) =
@@ -39,7 +39,7 @@ impl Session<'_> {
         let record = self.record(number);
         let event = Event::FindingsReported { node: self.node.clone(), record, changes };
         match self.report(event, bytes, turn).await {
-            // All that are open come in one message, which has its bound.
+            // A snapshot of all open findings fits into one message.
             Err(End::Submit(SubmitError::TooManyFindings(_))) => {
                 return self.send(server_message::What::Resync(proto::Resync {})).await;
             }
@@ -58,7 +58,7 @@ impl Session<'_> {
         &mut self,
         message: proto::Findings,
     ) -> Result<(), End> {
-        // Also by one that is old: the changes that come after it are not in it.
+        // Also for an old snapshot: it does not include the changes after it.
         self.changes_to_skip = 0;
         if self.last.is_some_and(|last| message.record < last) {
             return self.acknowledge().await;
@@ -83,12 +83,12 @@ impl Session<'_> {
         self.acknowledge().await
     }
 
-    /// Decodes a report of findings when it is its turn. Gives them, how large the report is, and
-    /// its turn if it is a large one.
+    /// Decodes a findings report once it has a permit. Returns the findings, the report's size, and
+    /// its permit if it is large.
     ///
-    /// In the log the findings are JSON, which is larger than the message: the report counts as
-    /// what it takes there, for its turn and for the node's quota. A large one is decoded on a
-    /// thread that may take its time, because those of the runtime serve every other node.
+    /// The log stores findings as JSON, which is larger than the message, so permit and quota use
+    /// the logged size. Large reports are decoded on a blocking thread, because the runtime's
+    /// threads serve all other nodes.
     async fn decoded<M: Message + 'static, T: Send + 'static>(
         &self,
         message: M,
@@ -113,7 +113,7 @@ impl Session<'_> {
         Ok((findings, bytes, turn))
     }
 
-    /// Brings a report to the controller, when it is its turn.
+    /// Submits a report to the controller, once it has a permit.
     pub(super) async fn report(
         &self,
         event: Event,
@@ -130,9 +130,9 @@ impl Session<'_> {
         self.submit(event).await
     }
 
-    /// What the node reports cannot be read, so what is wrong with it is not known. That it is connected says nothing of its health.
+    /// The node's findings are unreadable, so its health is unknown although it is connected.
     pub(super) async fn log_unreadable(&self) {
-        // A node that is retired meanwhile, or a server that ends: there is nothing to note.
+        // Fails only if the node was retired, or the server is stopping.
         let _ = self.submit(Event::ReportsUnreadable { node: self.node.clone() }).await;
     }
 
@@ -143,7 +143,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Disk space is low, and what the node reported was not logged.
+    /// Disk space is low, and a report was not logged.
     pub(super) fn mark_refused(&mut self) {
         self.is_refused = true;
         self.last_seen.set_delayed(true);
@@ -170,7 +170,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What the scheduler says changes with orders too: whether it is news the controller knows better.
+    /// Orders also change the cordon, so the controller decides whether this is new.
     pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), End> {
         let event = Event::CordonObserved { node: self.node.clone(), cordon };
         self.report(event, SMALL_BYTES, None).await
@@ -242,7 +242,7 @@ mod tests {
         };
         let (out, mut sent) = mpsc::channel(16);
         let quota = NodeQuota::new(ReportQuota::default(), Instant::now());
-        // Its reports have waited, and everything that is open was asked for.
+        // After throttling, with a snapshot requested.
         let mut session = Session {
             context: &context,
             node,

@@ -1,4 +1,4 @@
-//! Reports that wait: for the node's quota, for their turn with the controller, or for disk space.
+//! Reports that wait: for the node's quota, for a permit, or for disk space.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,14 +11,15 @@ use prost::Message;
 use super::super::quota::NodeQuota;
 use super::{End, Session};
 
-/// What a byte counts for while disk space is low: a node within its quota fills 64 KiB of it each second, and then 4.
+/// Cost of a byte while disk space is low: a node within its quota then logs 4 KiB per second
+/// instead of 64 KiB.
 const LOW_SPACE_COST: usize = 16;
 
-/// While a node's reports wait, it is looked at this often whether they still have to.
+/// Interval of quota checks while throttled.
 pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
-    /// Counts a message, but for what is passed over: nothing of that is logged.
+    /// Charges a message, except skipped changes, which are not logged.
     pub(super) fn charge(&self, message: &AgentMessage) {
         let is_changes = matches!(
             &message.what,
@@ -32,7 +33,7 @@ impl Session<'_> {
         }
     }
 
-    /// Counts bytes of the log that a message takes beyond its own size.
+    /// Charges log bytes beyond the message's own size.
     pub(super) fn charge_bytes(&self, bytes: usize) {
         let bytes = bytes.saturating_mul(self.byte_cost());
         self.quota().charge_entries(0, bytes, Instant::now());
@@ -57,7 +58,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for something of the server's: that the node is not read meanwhile counts as no missed heartbeat.
+    /// Waits for a server resource. The node is not read meanwhile, so this counts as no missed
+    /// heartbeat.
     pub(super) async fn without_heartbeats<T>(
         &self,
         wait: impl Future<Output = T>,
@@ -72,7 +74,8 @@ impl Session<'_> {
         }
     }
 
-    /// Its reports wait for its quota, or do no longer. By then much may wait on the node: it tells what is open, and passes over the rest.
+    /// Starts or ends throttling. Afterwards much may be queued on the node, so the server requests
+    /// a snapshot of its open findings and skips changes in flight.
     pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
         if is_throttled {
             self.context.sessions.skip_heartbeats(&self.last_seen);
@@ -82,7 +85,7 @@ impl Session<'_> {
         }
         self.is_throttled = is_throttled;
         self.last_seen.set_delayed(is_throttled || self.is_refused);
-        // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
+        // A snapshot larger than the available quota would throttle the node again at once.
         if !is_throttled {
             #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
             if self.open_bytes as f64 > self.quota().resync_bytes_max() {
@@ -100,7 +103,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Takes back what holds no longer: that the node is over its quota, that disk space is low.
+    /// Clears conditions that no longer hold: over quota, or low disk space.
     pub(super) async fn clear_conditions(&mut self) -> Result<(), End> {
         if self.logged.is_over_quota && self.quota().is_kept(Instant::now()) {
             self.logged.is_over_quota = false;

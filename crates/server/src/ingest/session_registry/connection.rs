@@ -1,4 +1,5 @@
-//! Whether there is a session with a node's agent, as people see it. Decisions go by the heartbeat timeout and the log.
+//! Connection state of a node's agent, for display. Decisions use the heartbeat timeout and the
+//! log.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,18 +10,19 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{SessionEntry, SessionRegistry};
 
-/// An open session without a message for so many heartbeat intervals is late. After six the server closes it.
+/// An open session without a message for this many heartbeat intervals is late. After six, the
+/// server closes it.
 const LATE_INTERVALS: u32 = 3;
 
-/// Of a session, in milliseconds since the server started.
+/// Times of a session, in milliseconds since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct SessionTimes {
     is_open: bool,
-    /// None: there was none since the server started.
+    /// `None` if there was no session since the server started.
     opened_ms: Option<u64>,
     closed_ms: Option<u64>,
     last_message_ms: u64,
-    /// When the server last read from it, or knows that it did not.
+    /// When the server last read from it, or last knew that it did not.
     observed_ms: u64,
     is_delayed: bool,
 }
@@ -37,7 +39,7 @@ impl SessionTimes {
         }
     }
 
-    /// The state, since when, and for how long nothing was heard. `late_ms` without a message is late.
+    /// The state, its start, and the age of the last message. `late_ms` without a message is late.
     fn state(self, up_ms: u64, late_ms: u64) -> (ConnectionState, u64, Option<u64>) {
         let Some(opened_ms) = self.opened_ms else { return (ConnectionState::Never, 0, None) };
         let age_ms = up_ms.saturating_sub(self.last_message_ms);
@@ -47,7 +49,7 @@ impl SessionTimes {
             }
             true if self.is_delayed => (ConnectionState::ReportsDelayed, opened_ms),
             true => (ConnectionState::Connected, opened_ms),
-            // One that the server has just cut, and that has not ended yet.
+            // `closed_ms` is missing if the server has just disconnected it.
             false => {
                 (ConnectionState::Disconnected, self.closed_ms.unwrap_or(self.last_message_ms))
             }
@@ -57,7 +59,6 @@ impl SessionTimes {
 }
 
 impl SessionRegistry {
-    /// Whether there is a session with a node's agent.
     pub(crate) fn connection(
         &self,
         node: &NodeId,

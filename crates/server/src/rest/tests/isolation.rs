@@ -1,5 +1,5 @@
-//! A caller of one pool sees neither names nor counts of another, whatever a reason says and
-//! wherever it is shown: every reason there is, through every path that reads.
+//! Isolation: a caller of one pool sees neither names nor counts of another, for every reason and
+//! through every path that reads.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +15,9 @@ const OWN: &str = "mine";
 const FOREIGN: [&str; 3] = ["zz-node-1", "zz-node-2", "zz-node-3"];
 const FOREIGN_POOL: &str = "zz-secret";
 const FOREIGN_RACK: &str = "zz-rack";
-/// A rack in which nodes of both pools stand.
+/// A rack with nodes of both pools.
 const SHARED_RACK: &str = "shared";
-/// What only the other pool has.
+/// Only the other pool has these.
 const NAMES: [&str; 5] = ["zz-node", FOREIGN_POOL, FOREIGN_RACK, "ZZ-GPU", "zz-code"];
 
 fn id(name: &str) -> NodeId {
@@ -28,7 +28,7 @@ fn domain(text: &str) -> Domain {
     text.parse().unwrap()
 }
 
-/// The markers in a text. A count is a word of its own: digits of a time or a number are none.
+/// The markers in a text. Counts match whole words only, so digits of times do not count.
 fn markers(text: &str) -> BTreeSet<String> {
     let names = NAMES.into_iter().filter(|it| text.contains(it)).map(str::to_owned);
     let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());
@@ -36,8 +36,8 @@ fn markers(text: &str) -> BTreeSet<String> {
     names.chain(counts.into_iter().filter(|it| words.contains(it.as_str()))).collect()
 }
 
-/// Every reason and all that unblocks, each about the fleet, about the rack that is shared and
-/// about the other pool.
+/// Every reason and everything that unblocks it, each about the fleet, the shared rack and the
+/// other pool.
 fn cases() -> Vec<Rationale> {
     let domains = [Domain::Fleet, domain("rack:shared"), domain("pool:zz-secret")];
     let mut cases = Vec::new();
@@ -59,8 +59,7 @@ impl Fixture {
         self.app().controller.submit(by, event).await.unwrap();
     }
 
-    /// A pool of the caller's with one node, and another with three of which one stands in the same
-    /// rack.
+    /// The caller's pool with one node, and another with three, one of them in the same rack.
     async fn two_pools() -> Self {
         let fixture = Self::new().await;
         fixture.enrol(OWN, "train", SHARED_RACK).await;
@@ -88,7 +87,7 @@ impl Fixture {
             fixture.log(Event::OperatorRequested { request: held }).await;
         }
         let mut policy = Policy::default();
-        // One node is enough to blame what it shares.
+        // One node is enough for a domain fault.
         (policy.common_cause.nodes, policy.common_cause.share) = (1, 0.01);
         policy.pools.insert(FOREIGN_POOL.parse().unwrap(), policy.pools_default.clone());
         fixture.log(Event::PolicySet { policy: Box::new(policy) }).await;
@@ -101,8 +100,8 @@ impl Fixture {
         fixture
     }
 
-    /// Everything that can have this reason has it: a phase, what is deferred, an order, one that
-    /// was withdrawn, one that a person wanted, and what is to blame.
+    /// Uses the reason wherever one can appear: phase, deferral, order, cancelled order,
+    /// operator-requested order and domain fault.
     async fn tell(&self, why: &Rationale) {
         let reason = || why.reason.clone();
         for name in [OWN, FOREIGN[0]] {
@@ -153,8 +152,8 @@ impl Fixture {
         }
     }
 
-    /// The order that is pending is withdrawn for this reason: what failed last is shown where
-    /// nothing is pending.
+    /// Cancels the pending order for this reason. The last result is shown while nothing is
+    /// pending.
     async fn withdraw(&self, why: &Rationale) {
         let pending = self
             .app()
@@ -165,7 +164,7 @@ impl Fixture {
         self.log(Event::OrderCancelled { node, generation, reason: why }).await;
     }
 
-    /// What a caller gets from a path, also where that is a refusal.
+    /// The answer to a caller, also if it is a refusal.
     async fn read(&self, path: &str, scope: &str) -> String {
         let mut body = match self.request(&Method::GET, path, scope, "").await {
             Ok(reply) => reply.into_response(None).into_body(),
@@ -179,7 +178,7 @@ impl Fixture {
         text
     }
 
-    /// What a caller gets from the stream, up to the last entry that they see. It would go on.
+    /// The stream up to the last visible entry.
     async fn follow(&self, after: u64, scope: &str) -> String {
         let page = self.read(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
         let page: serde_json::Value = serde_json::from_str(&page).unwrap();
@@ -211,7 +210,7 @@ fn finding(is_own: bool) -> Finding {
     .unwrap()
 }
 
-/// Every path that reads but the stream, so that one that is added is looked at too.
+/// Every path that reads, except the stream, so that new ones are covered.
 fn paths(after: u64) -> Vec<String> {
     let reads = routes::TABLE.iter().filter(|it| it.method == Method::GET);
     let each = reads.flat_map(|route| match route.path {
@@ -241,7 +240,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
             let seen = fixture.read(&path, "pool:train").await;
             assert_eq!(markers(&seen), BTreeSet::new(), "{path} for {why:?}: {seen}");
             domain_faults += usize::from(path == "/api/v1/domain-faults" && seen.contains(OWN));
-            // Somebody who has the whole fleet sees the markers: they are there.
+            // A caller with the whole fleet sees the markers, so they are there.
             if !is_whole(&shown) {
                 shown.extend(markers(&fixture.read(&path, "fleet").await));
             }
@@ -251,7 +250,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
         assert!(seen.contains(OWN), "{seen}");
         fixture.withdraw(&why).await;
         let seen = fixture.read(&explanation, "pool:train").await;
-        // An order that another took the place of has not failed.
+        // An order superseded by another has not failed.
         let is_failure = !matches!(why.reason, Reason::OrderSuperseded { .. });
         assert!(!is_failure || seen.contains("the last failed at"), "{seen}");
         assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
@@ -261,7 +260,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
     assert_eq!(shown, markers(&all), "a marker that nobody is shown tests nothing");
 }
 
-/// The whole log at once, and from another side: who has the other pool does not see this one.
+/// The whole log, and the other direction: the other pool does not see this one.
 #[tokio::test]
 async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
     let fixture = Fixture::two_pools().await;
@@ -281,7 +280,7 @@ async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
     assert!(fixture.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
 }
 
-/// Logs that a node sent while it was another pool's stay that pool's when the node moves.
+/// Artifacts that a node sent while in another pool stay with that pool.
 #[tokio::test]
 async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
     use std::io::Write as _;
@@ -312,7 +311,7 @@ async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
     assert_eq!(fixture.read(&format!("{list}/2"), "pool:train").await, "zz-secret");
     let hidden = fixture.read(&format!("{list}/1"), "pool:train").await;
     assert!(hidden.contains("there is no such artifact"), "{hidden}");
-    // Who has the other pool does not see the node at all, and a retired one has no files.
+    // The other pool does not see the node at all, and a retired node has no artifacts.
     let other = fixture.read(&list, "pool:zz-secret").await;
     assert!(other.contains("is not a node of the fleet"), "{other}");
     let retire = format!("/api/v1/nodes/{OWN}/retire");
