@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_goes_before_an_address_and_what_nobody_knows_is_said() {
+    fn a_name_takes_precedence_over_the_address_and_an_unknown_host_is_marked() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         assert_eq!(url(dir), "https://HOST:9443");

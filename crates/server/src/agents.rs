@@ -84,7 +84,7 @@ impl Service {
     /// The peer's certificate, if it is neither expired nor revoked.
     fn admitted<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
         let Some(Peer::Node(peer)) = request.extensions().get::<Peer>() else {
-            return Err(Status::unauthenticated("a certificate of a node is required"));
+            return Err(Status::unauthenticated("a node certificate is required"));
         };
         // The handshake checked the dates, but a connection may outlive its certificate.
         if peer.until <= Timestamp::now() {
@@ -115,7 +115,7 @@ impl Service {
         let node = certificate.identity.node.clone();
         if let Some(named) = named.filter(|named| *named != node) {
             self.context.counters.name_refused(&node, named);
-            return Err(Status::permission_denied("a node speaks only for itself"));
+            return Err(Status::permission_denied("a node may only act for itself"));
         }
         Ok(AuthenticatedNode { node, certificate: Some(certificate) })
     }
@@ -181,7 +181,7 @@ impl Service {
 
     async fn enrol_once(&self, request: EnrolRequest) -> Result<Response<Certificate>, Status> {
         let Ok(turn) = Arc::clone(&self.enrolments).try_acquire_owned() else {
-            return Err(Status::resource_exhausted("too many enrol at once; try again"));
+            return Err(Status::resource_exhausted("too many concurrent enrolments; try again"));
         };
         let service = self.clone();
         // Spawned, so that it completes even if the client disconnects: a name must not stay
@@ -191,7 +191,7 @@ impl Service {
             service.join(&request).await
         });
         let joined =
-            joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
+            joined.await.map_err(|_| Status::internal("the enrolment did not complete"))?;
         let (identity, point) = joined?;
         self.certify(&identity, &point)
     }
@@ -213,7 +213,7 @@ impl Service {
             store.join(&digest, &name, &public, member_of.as_ref(), Timestamp::now())
         });
         let joined =
-            joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
+            joined.await.map_err(|_| Status::internal("the enrolment did not complete"))?;
         let Joined { identity, location, location_update } =
             joined.map_err(|err| join_status(&node, &err))?;
         let pool = location.pool.clone();
@@ -229,13 +229,13 @@ impl Service {
             let is_older = *it == node && generation.is_some_and(|generation| generation < newest);
             is_older.then_some(DisconnectReason::Revoked)
         });
-        tracing::info!(%node, %pool, generation = identity.generation, "a node has enrolled");
+        tracing::info!(%node, %pool, generation = identity.generation, "node enrolled");
         Ok((identity, point))
     }
 }
 
 fn join_status(node: &NodeId, err: &JoinError) -> Status {
-    tracing::debug!(%node, why = %err, "an enrolment was refused");
+    tracing::debug!(%node, why = %err, "enrolment refused");
     match err {
         JoinError::Token => Status::permission_denied(err.to_string()),
         JoinError::Taken(_) => Status::already_exists(err.to_string()),
@@ -245,8 +245,8 @@ fn join_status(node: &NodeId, err: &JoinError) -> Status {
 
 /// Logs the cause. The node only learns that the request failed.
 fn internal(err: &dyn std::error::Error) -> Status {
-    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
-    Status::internal("the server cannot do that now")
+    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
+    Status::internal("internal error")
 }
 
 fn submit_status(err: &SubmitError) -> Status {
@@ -281,7 +281,7 @@ impl Agents for Service {
         }
         let too_soon = || {
             self.context.counters.renewal_throttled(&identity.node);
-            Status::resource_exhausted("the certificate was renewed a moment ago; try again later")
+            Status::resource_exhausted("the certificate was renewed recently; try again later")
         };
         // Checked before the proof, which is more expensive to verify.
         if !self.renewals.admits(&identity.node, Instant::now()) {

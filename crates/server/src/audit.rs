@@ -49,7 +49,7 @@ impl Audit {
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             if let Err(err) = self.log_pending().await {
-                tracing::error!(%err, "changes of who may speak are not in the log yet");
+                tracing::error!(%err, "failed to log changes of the access store; retrying");
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -72,7 +72,7 @@ impl Audit {
                 (generation? < *oldest.get(node)?).then_some(DisconnectReason::Revoked)
             });
             if ended > 0 {
-                tracing::info!(ended, "streams of revoked certificates were cut");
+                tracing::info!(ended, "disconnected sessions of revoked certificates");
             }
             for change in changes {
                 let number = change.number;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_stream_of_a_revoked_node_is_cut_before_the_log_has_the_revocation() {
+    async fn a_revoked_session_is_disconnected_before_the_revocation_is_logged() {
         let fixture = Fixture::new().await;
         let mut stream = fixture.sessions.register(&fixture.node, Some(1));
         fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
@@ -181,13 +181,13 @@ mod tests {
         assert!(matches!(stream.disconnect.try_recv(), Ok(DisconnectReason::Revoked)));
         assert!(
             !fixture.sessions.record_message(&stream.last_seen),
-            "what it sent last is no return"
+            "its last message does not restore the heartbeat"
         );
         assert!(fixture.is_revoked().await);
     }
 
     #[tokio::test]
-    async fn streams_of_a_later_enrolment_and_of_other_nodes_stay_open() {
+    async fn sessions_of_a_later_enrolment_and_of_other_nodes_stay_open() {
         let fixture = Fixture::new().await;
         fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
         let mut others = [
@@ -201,7 +201,7 @@ mod tests {
 
     /// A request that was dropped between the change and its log entry leaves this behind.
     #[tokio::test]
-    async fn a_change_of_the_server_that_nobody_brought_is_brought_and_cuts_the_stream() {
+    async fn an_unlogged_change_is_polled_and_disconnects_the_session() {
         let fixture = Fixture::new().await;
         let running = tokio::spawn(Arc::clone(&fixture.audit).run());
         // The first poll may race with the first change, but the second change must be noticed by
@@ -210,7 +210,7 @@ mod tests {
             let stream = fixture.sessions.register(&fixture.node, Some(generation));
             fixture.store.revoke(&fixture.node, Timestamp::now()).unwrap();
             let cut = tokio::time::timeout(PATIENCE, stream.disconnect).await;
-            assert_eq!(cut.expect("the stream is cut"), Ok(DisconnectReason::Revoked));
+            assert_eq!(cut.expect("the session is disconnected"), Ok(DisconnectReason::Revoked));
         }
         // Waits for a poll that is under way.
         fixture.audit.log_pending().await.unwrap();

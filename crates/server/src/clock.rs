@@ -194,7 +194,7 @@ mod tests {
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
     #[test]
-    fn it_follows_a_wall_clock_that_is_slewed_and_sees_one_that_is_stepped() {
+    fn the_log_clock_follows_a_slew_and_detects_a_step() {
         let start: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let expected = start + SECOND;
         let judged = |wall| check_clock(start, expected, (start, SECOND), wall);
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_creeps_is_stepped_and_one_that_is_slewed_is_not() {
+    fn drift_is_a_step_and_a_slew_is_not() {
         for slew_ms in [0, 1, -1, 84, -84, 100, -100] {
-            assert_eq!(creep(slew_ms), None, "{slew_ms} ms a second");
+            assert_eq!(creep(slew_ms), None, "{slew_ms} ms per second");
         }
         for (gains_ms, within_s) in [(1800, 2), (500, 6), (-500, 6), (200, 30), (-200, 30)] {
             let (second, step) = creep(gains_ms).unwrap();
-            assert!(second <= within_s, "{gains_ms} ms a second: {second} s");
+            assert!(second <= within_s, "{gains_ms} ms per second: {second} s");
             // The step includes everything gained since the window started, not only the last
             // second.
             let by_ms = step.to.duration_since(step.from).as_millis();
@@ -244,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_ahead_of_the_wall_clock_shows_a_step_once() {
+    fn a_log_ahead_of_the_wall_clock_is_one_step() {
         let ahead = Timestamp::now() + HOUR;
         let clock = LogClock::after(ahead, WallClock::default());
         let (first, then) = (clock.now(), clock.now());
-        assert!(ahead <= first && first <= then, "it goes on until the step is logged");
+        assert!(ahead <= first && first <= then, "it continues until the step is logged");
         let step = clock.take_step().unwrap();
         assert!(step.from >= ahead && step.to < ahead, "{step:?}");
         assert_eq!(clock.take_step(), None);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_down_for_long_sees_no_step() {
+    fn a_long_downtime_is_no_step() {
         let clock = LogClock::after(Timestamp::now() - HOUR * 1000, WallClock::default());
         assert_eq!(clock.take_step(), None);
         assert!(Timestamp::now().duration_since(clock.now()) < HOUR);

@@ -61,15 +61,15 @@ pub struct Decided {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    #[error("`{0}` is not a node of the fleet: it was retired, or never enrolled")]
+    #[error("`{0}` is not a node of the fleet: it was retired or never enrolled")]
     UnknownNode(NodeId),
     /// The node has more open findings than one report can hold.
     #[error("`{0}` has too many open findings")]
     TooManyFindings(NodeId),
-    #[error("disk space is low: only reports that affect whether a node is in service are logged")]
+    #[error("disk space is low: only reports that affect service are logged")]
     LowSpace,
     /// The log accepts nothing any more. Whether it has the input is unknown.
-    #[error("the server is ending")]
+    #[error("the server is stopping")]
     Stopped,
 }
 
@@ -339,7 +339,7 @@ impl Thread {
     fn follow_clock(&mut self) -> Result<(), LogError> {
         let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
+        tracing::warn!(%from, %to, "the wall clock was stepped; timers keep their remaining time");
         (self.on_clock_step)();
         self.last_deadline_check = Timestamp::MIN;
         self.write(Event::ClockStepped { from, to })?;
@@ -438,12 +438,12 @@ impl Thread {
         self.last_snapshot_seq = snapshot.state.seq;
         let write = move || {
             if let Err(err) = writer.write(&snapshot) {
-                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "the state was not last_snapshot_seq");
+                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "failed to write a snapshot");
             }
         };
         match std::thread::Builder::new().name("snapshot".to_owned()).spawn(write) {
             Ok(snapshot_thread) => self.snapshot_thread = Some(snapshot_thread),
-            Err(err) => tracing::error!(%err, "the state was not last_snapshot_seq"),
+            Err(err) => tracing::error!(%err, "failed to write a snapshot"),
         }
     }
 
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_counts_with_the_bytes_that_the_log_has() {
+    fn decisions_are_charged_by_their_logged_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let mut thread = thread(&folder, Timestamp::now(), Duration::ZERO);
         let node: NodeId = "c".parse().unwrap();
@@ -555,12 +555,12 @@ mod tests {
         let decisions = || done.entries.iter().filter(|it| it.event.is_decision());
         let bytes = decisions().map(|it| it.encode().unwrap().len()).sum();
         let entries = u32::try_from(decisions().count()).unwrap();
-        assert!(entries > 0, "it is verified");
+        assert!(entries > 0, "verification is ordered");
         assert_eq!(decided(&done), HashMap::from([(node, Decided { entries, bytes })]));
     }
 
     #[test]
-    fn a_paused_controller_has_missed_no_heartbeat() {
+    fn a_pause_of_the_controller_is_no_missed_heartbeat() {
         let (folder, pause) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let ago = SignedDuration::try_from(pause).unwrap();
         let mut thread = thread(&folder, Timestamp::now() - ago, pause);
@@ -577,7 +577,7 @@ mod tests {
     /// A controller that starts with one dead node, a log without recent entries, and a record of
     /// when it last ran.
     #[test]
-    fn a_start_leaves_out_only_time_in_which_the_controller_did_not_run() {
+    fn a_start_excludes_only_time_in_which_the_controller_did_not_run() {
         let folder = tempfile::tempdir().unwrap();
         let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
         let mut thread = thread(&folder, ago(1000), Duration::ZERO);
@@ -592,11 +592,11 @@ mod tests {
         let counted = node.liveness.heartbeat_loss().unwrap().uncounted_s;
         assert!((60..600).contains(&counted), "{counted} s and not 900");
         let recorded = LastRan::at(folder.path()).read().unwrap();
-        assert!(recorded > ago(60), "the end is recorded");
+        assert!(recorded > ago(60), "the stop is recorded");
     }
 
     #[test]
-    fn a_node_that_comes_back_while_its_silence_is_written_is_known_to_be_back() {
+    fn a_node_that_reconnects_while_its_lost_heartbeat_is_logged_is_restored() {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         let node: NodeId = "a".parse().unwrap();
@@ -605,13 +605,13 @@ mod tests {
         thread.tick().unwrap();
         assert!(
             thread.sessions.mark_accepted(&node, &registered.last_seen),
-            "the log says that it is silent"
+            "the log has a lost heartbeat"
         );
-        assert!(!thread.sessions.mark_accepted(&node, &registered.last_seen), "it is told once");
+        assert!(!thread.sessions.mark_accepted(&node, &registered.last_seen), "returned once");
     }
 
     #[test]
-    fn nodes_that_are_silent_while_the_controller_runs_are_found() {
+    fn lost_heartbeats_are_detected_while_the_controller_runs() {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         thread.last_tick = Some(Instant::now());
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_whose_ticks_are_late_still_counts_most_of_the_time() {
+    fn late_ticks_still_count_most_of_the_time() {
         let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(104));
         let mut thread = thread(&folder, Timestamp::now(), quiet);
         thread.last_tick = Instant::now().checked_sub(Duration::from_secs(6));
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_of_the_clock_needs_is_done_before_sessions_are_cut() {
+    fn the_clock_step_callback_runs_before_sessions_are_disconnected() {
         let folder = tempfile::tempdir().unwrap();
         let ahead = Timestamp::now() + SignedDuration::from_hours(24);
         let mut thread = thread(&folder, ahead, Duration::ZERO);
@@ -638,7 +638,10 @@ mod tests {
         let (seen, order) = (Arc::clone(&cut), Arc::new(AtomicU64::new(0)));
         let counted = Arc::clone(&order);
         thread.on_clock_step = Box::new(move || {
-            assert!(seen.lock().unwrap().try_recv().is_err(), "the session was cut before");
+            assert!(
+                seen.lock().unwrap().try_recv().is_err(),
+                "the session was disconnected before"
+            );
             counted.fetch_add(1, Ordering::Relaxed);
         });
         thread.tick().unwrap();
@@ -647,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_ahead_of_the_wall_clock_is_brought_back_by_an_entry() {
+    fn a_log_ahead_of_the_wall_clock_is_corrected_by_an_entry() {
         let folder = tempfile::tempdir().unwrap();
         let ten_days = SignedDuration::from_hours(240);
         let mut thread = thread(&folder, Timestamp::now() + ten_days, Duration::ZERO);
@@ -656,7 +659,7 @@ mod tests {
         let at = thread.state_machine.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
         let behind = thread.state_machine.state().nodes.values().all(|it| it.phase.since() <= at);
-        assert!(behind, "nothing that has happened lies in the future");
+        assert!(behind, "nothing logged lies in the future");
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
     }

@@ -185,13 +185,13 @@ impl Counters {
     }
 
     /// A node reported an order generation that was never issued.
-    pub(crate) fn order_number_refused(&self, node: &NodeId, why: &impl fmt::Display) {
+    pub(crate) fn order_generation_refused(&self, node: &NodeId, why: &impl fmt::Display) {
         self.orders_ahead.fetch_add(1, Ordering::Relaxed);
         self.recent_orders_ahead.add((node.clone(), why.to_string()));
     }
 
     /// Sessions refused because of an order generation that was never issued.
-    pub(crate) fn order_numbers_refused(&self) -> u64 {
+    pub(crate) fn order_generations_refused(&self) -> u64 {
         self.orders_ahead.load(Ordering::Relaxed)
     }
 
@@ -243,7 +243,7 @@ impl Counters {
 
     fn log_summary(&self) {
         if let Some((count, (last_from, last_why))) = self.recent_handshakes.take() {
-            tracing::info!(count, %last_from, %last_why, "TLS handshakes have failed in the last minute");
+            tracing::info!(count, %last_from, %last_why, "TLS handshakes failed in the last minute");
         }
         if let Some((count, last_why)) = self.recent_requests.take() {
             tracing::info!(count, %last_why, "requests without a certificate were not read in the last minute");
@@ -253,19 +253,19 @@ impl Counters {
             tracing::warn!(count, last_node, %last_why, "enrolments were refused in the last minute");
         }
         if let Some((count, (last_node, last_why))) = self.recent_orders_ahead.take() {
-            tracing::warn!(count, %last_node, %last_why, "sessions with a too high order number were refused in the last minute");
+            tracing::warn!(count, %last_node, %last_why, "sessions with an unknown order generation were refused in the last minute");
         }
         if let Some((count, (last_node, last_why))) = self.recent_sessions_ended.take() {
-            tracing::info!(count, %last_node, %last_why, "sessions were ended by the server in the last minute");
+            tracing::info!(count, %last_node, %last_why, "the server ended sessions in the last minute");
         }
         if let Some((count, (last_node, last_named))) = self.recent_names_refused.take() {
-            tracing::warn!(count, %last_node, %last_named, "sessions of nodes that named another node were refused in the last minute");
+            tracing::warn!(count, %last_node, %last_named, "sessions under another node's name were refused in the last minute");
         }
         if let Some((count, last_node)) = self.recent_renewals.take() {
             tracing::info!(count, %last_node, "certificates were renewed in the last minute");
         }
         if let Some((count, last_node)) = self.recent_throttled.take() {
-            tracing::warn!(count, %last_node, "renewals were refused in the last minute: they came too soon after another");
+            tracing::warn!(count, %last_node, "renewals were refused in the last minute because they came too soon");
         }
     }
 }
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_failures_are_one_summary_and_all_are_counted() {
+    fn failures_are_summarised_and_counted() {
         let counters = Counters::default();
         assert_eq!(counters.recent_handshakes.take(), None);
         let from = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -285,13 +285,13 @@ mod tests {
         counters.handshake_failed(from(7), HandshakeFailure::Slow);
         let last = (from(7), HandshakeFailure::Slow);
         assert_eq!(counters.recent_handshakes.take(), Some((901, last)));
-        assert_eq!(counters.recent_handshakes.take(), None, "they are told once");
+        assert_eq!(counters.recent_handshakes.take(), None, "returned once");
         let counts = HandshakeFailure::ALL.map(|why| counters.handshakes(why));
-        assert_eq!(counts, [1, 0, 0, 900], "and counted on");
+        assert_eq!(counts, [1, 0, 0, 900], "the total stays");
     }
 
     #[test]
-    fn requests_that_were_not_read_are_counted_by_reason() {
+    fn unread_requests_are_counted_by_reason() {
         let counters = Counters::default();
         for (why, times) in RequestFailure::ALL.into_iter().zip(1..) {
             (0..times).for_each(|_| counters.request_failed(why));
@@ -301,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_order_number_is_counted_and_summed_up() {
+    fn refused_order_generations_are_counted_and_summarised() {
         let (counters, node) = (Counters::default(), "a".parse::<NodeId>().unwrap());
         for _ in 0..3 {
-            counters.order_number_refused(&node, &"too high");
+            counters.order_generation_refused(&node, &"too high");
         }
-        assert_eq!(counters.order_numbers_refused(), 3);
+        assert_eq!(counters.order_generations_refused(), 3);
         assert_eq!(counters.recent_orders_ahead.take(), Some((3, (node, "too high".to_owned()))));
     }
 

@@ -49,7 +49,7 @@ impl LastRan {
             Ok(()) => self.is_failing = false,
             Err(err) if !self.is_failing => {
                 self.is_failing = true;
-                tracing::warn!(%err, path = %self.path.display(), "failed to note when the controller ran; after a restart heartbeat timeouts may take longer");
+                tracing::warn!(%err, path = %self.path.display(), "failed to record when the controller ran; heartbeat timeouts may take longer after a restart");
             }
             Err(_) => {}
         }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_noted_every_five_seconds_and_when_the_clock_is_set_back() {
+    fn it_is_written_every_five_seconds_and_when_the_clock_is_set_back() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = LastRan::at(folder.path());
         let at = |second: i64| Timestamp::from_second(second).unwrap();

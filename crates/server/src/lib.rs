@@ -1,14 +1,19 @@
-//! The fleet's server.
+//! The fleet server: the control plane.
 //!
 //! ```text
-//! agents ─ TLS ─> serve ─> agents (gRPC) ─> ingest::session ─ only news ─> controller ─> core::Core::commit ─┬─ apply, decide (farrier-fleet, pure)
-//!                            │ enrolment        ^ order, acknowledgement     │  bounded channel,          └─ log::Log::append ─> on disk
-//!                         access (tokens,       └──────── ingest::SessionRegistry <───┘  group commit
-//!                         certificates)
+//! agents ─ TLS ─> serve ─> agents (gRPC) ─> ingest::session ─ new events ─> controller
+//!                  │          │ enrolment       ^ orders, acks               │ bounded queue,
+//!                  │          v                 │                            │ group commit
+//!                  │       access (tokens,      └─ ingest::SessionRegistry <─┤
+//!                  │       certificates)                                     v
+//!                  └─> rest <─ log_tail <─ log on disk <─ append ─ state_machine::commit
+//!                                                             (apply, decide: farrier-fleet)
 //! ```
 //!
-//! People and programs come by the same port: [`rest`]. Whoever wants to hear of what happens reads the log as it grows ([`follow::LogTail`]). Entry point: [`run::run`]. One thread owns the [`core::Core`]. What it answers for is on disk before anybody hears of it.
-//! Everything else runs on tokio, and a node's stream is served where it is accepted, beside all others.
+//! Entry point: [`run::run`]. One thread, the [`controller`], owns the
+//! [`state_machine::StateMachine`]. Its answers are durable before they are sent. Everything else
+//! runs on tokio, one task per connection. Users and programs use the same port ([`rest`]),
+//! and read the growing log through [`log_tail::LogTail`].
 
 pub mod access;
 pub mod advertised_url;

@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_that_panics_is_an_error_and_not_an_empty_page() {
+    async fn a_panicking_read_is_an_error_and_not_an_empty_page() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         drop(SqliteLog::open(&path).unwrap());
         let tail = LogTail::new(path, watch::channel(1).1, Damage::default());
         assert!(tail.read(0, 1).await.unwrap().is_empty());
-        let panicked = tail.page(|_| panic!("as a test wants it")).await;
+        let panicked = tail.page(|_| panic!("on purpose")).await;
         assert!(matches!(panicked, Err(LogError::ReadUnfinished)), "{panicked:?}");
-        assert!(tail.read(0, 1).await.is_ok(), "its turn is free");
+        assert!(tail.read(0, 1).await.is_ok(), "its permit is free");
     }
 }

@@ -62,22 +62,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_renews_once_a_minute_and_others_beside_it() {
+    fn renewals_are_limited_per_node() {
         let limit = RenewalLimit::new(SignedDuration::from_hours(24));
         let [a, b]: [NodeId; 2] = ["a", "b"].map(|it| it.parse().unwrap());
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(limit.claim(&a, start));
         assert!(!limit.admits(&a, at(59)) && !limit.claim(&a, at(59)));
-        assert!(limit.claim(&b, at(1)), "others are not held up");
+        assert!(limit.claim(&b, at(1)), "other nodes are not delayed");
         assert!(limit.admits(&a, at(60)) && limit.claim(&a, at(60)));
         assert!(!limit.claim(&a, at(61)));
         assert!(limit.claim(&b, at(500)));
-        assert_eq!(limit.last.lock().unwrap().renewed.len(), 1, "what is over is forgotten");
+        assert_eq!(limit.last.lock().unwrap().renewed.len(), 1, "old entries are removed");
     }
 
     #[test]
-    fn short_certificates_are_renewed_in_time() {
+    fn short_lived_certificates_may_be_renewed_in_time() {
         let limit = RenewalLimit::new(SignedDuration::from_secs(10));
         let node: NodeId = "a".parse().unwrap();
         let start = Instant::now();

@@ -69,12 +69,12 @@ pub enum ServerError {
         #[source]
         err: io::Error,
     },
-    #[error("{0} is not an address of loopback: without TLS the server listens there only")]
+    #[error("{0} is not a loopback address, which a server without TLS requires")]
     PlaintextAddress(SocketAddr),
     /// The system provides no threads or signal handlers.
     #[error("failed to start")]
     Start(#[source] io::Error),
-    #[error("the server's controller has ended")]
+    #[error("the controller stopped unexpectedly")]
     ControllerStopped,
 }
 
@@ -262,9 +262,9 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tasks.spawn(renew(tls));
     }
     if let Err(err) = url_recorded {
-        tracing::warn!(%err, "where the server is found is not noted");
+        tracing::warn!(%err, "failed to record the server's URL");
     }
-    tracing::info!(%address, %fingerprint, "agents are served");
+    tracing::info!(%address, %fingerprint, "listening for agents");
     Ok(Running {
         address,
         fingerprint,
@@ -341,7 +341,7 @@ async fn open_state_machine(
             let Head { seq, hash, .. } = state_machine.head();
             store.free_names(|node| state_machine.state().nodes.contains_key(node))?;
             let nodes = state_machine.state().nodes.len();
-            tracing::info!(entries = seq, nodes, "the log was read");
+            tracing::info!(entries = seq, nodes, "log opened");
             store.record_start(&LastStart { log: Some((seq, hash)), authority })?;
             Ok(state_machine)
         });
@@ -358,7 +358,7 @@ async fn renew(tls: Arc<Tls>) {
 
 fn renew_now(tls: &Tls) {
     if let Err(err) = tls.renew() {
-        tracing::error!(%err, "the server's certificate is not renewed");
+        tracing::error!(%err, "failed to renew the server's certificate");
     }
 }
 

@@ -70,9 +70,9 @@ impl DiskSpace {
             (false, true) => tracing::error!(
                 free_bytes,
                 log_bytes,
-                "disk space is low: only reports that affect whether a node is in service are logged; free some, or move the folder to a larger disk"
+                "disk space is low: only reports that affect service are logged; free some space, or move the folder to a larger disk"
             ),
-            (true, false) => tracing::warn!(free_bytes, "there is disk space again"),
+            (true, false) => tracing::warn!(free_bytes, "disk space is sufficient again"),
             _ => (),
         }
     }
@@ -87,7 +87,7 @@ impl DiskSpace {
             let found = tokio::task::spawn_blocking(move || disk_use(&path)).await;
             let found = found.map_err(io::Error::other).flatten();
             if let Some(err) = found.as_ref().err().filter(|_| self.bytes().is_some()) {
-                tracing::error!(%err, "disk space cannot be read");
+                tracing::error!(%err, "failed to read the free disk space");
             }
             self.update(found.ok());
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_low_below_the_reserve_and_until_there_is_clearly_more() {
+    fn space_is_low_below_the_reserve_with_hysteresis() {
         let (mib, gib) = (1 << 20, 1_u64 << 30);
         assert!(!disk(100 * mib, 5 * mib).is_low(None, false));
         assert!(disk(100 * mib, 5 * mib - 1).is_low(None, false));
@@ -144,14 +144,14 @@ mod tests {
         assert!(!disk(100 * mib, 7 * mib).is_low(None, true));
         assert!(
             !disk(100 * 1024 * gib, 2 * gib).is_low(None, false),
-            "2 GiB do on the largest disk"
+            "2 GiB are enough on the largest disk"
         );
         assert!(disk(100 * 1024 * gib, 2 * gib - 1).is_low(None, false));
-        assert!(disk(100 * gib, 50 * gib).is_low(Some(60 * gib), false), "as the operator says");
+        assert!(disk(100 * gib, 50 * gib).is_low(Some(60 * gib), false), "set by the operator");
     }
 
     #[test]
-    fn a_look_that_fails_is_unknown_and_changes_nothing_else() {
+    fn a_failed_measurement_is_unknown_and_changes_nothing_else() {
         let space = DiskSpace::default();
         assert_eq!(space.bytes(), None);
         space.update(Some(disk(100 << 20, 1 << 20)));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_disk_is_read() {
+    fn a_real_disk_is_measured() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         std::fs::write(&log, [0; 100]).unwrap();

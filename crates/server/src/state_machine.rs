@@ -109,9 +109,7 @@ impl CheckedLog {
     /// replaced.
     pub fn new(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
         if log.check_integrity()? == Integrity::Partial {
-            tracing::warn!(
-                "the log is so large that only the first part of its database was checked for damage"
-            );
+            tracing::warn!("the log is large: the integrity check covered only its first part");
         }
         check_acknowledged(&*log)?;
         let state = fold(&*log)?;

@@ -141,7 +141,7 @@ impl Server {
 /// The address that the server's log names once it serves.
 fn served_at(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
-    let line = text.lines().find(|line| line.contains("agents are served"))?;
+    let line = text.lines().find(|line| line.contains("listening for agents"))?;
     line.split("address=").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 

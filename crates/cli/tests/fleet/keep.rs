@@ -267,7 +267,7 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
     drop(connection);
     let found = verify(&dir, &["--replay", "--archive", &file]);
     assert_eq!(found.code, 1, "{}", found.stdout);
-    assert!(found.stdout.contains("is not of this log"), "{}", found.stdout);
+    assert!(found.stdout.contains("does not belong to this log"), "{}", found.stdout);
 }
 
 #[test]

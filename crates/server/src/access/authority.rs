@@ -50,7 +50,7 @@ pub enum AuthorityError {
         #[source]
         err: io::Error,
     },
-    #[error("`{}` is no {what}", path.display())]
+    #[error("`{}` is not a {what}", path.display())]
     InvalidFile {
         path: PathBuf,
         /// The expected content.
@@ -60,16 +60,16 @@ pub enum AuthorityError {
     #[error("`{}` is not the key of `{}`", key.display(), certificate.display())]
     KeyMismatch { key: PathBuf, certificate: PathBuf },
     /// With a new authority, no node or user would trust the server.
-    #[error("`{}` has the log of a fleet, and `ca.key` and `ca.pem` are not both there", .0.display())]
+    #[error("`{}` has the log of a fleet, but lacks `ca.key` or `ca.pem`", .0.display())]
     Missing(PathBuf),
     /// With another authority, no node or user would trust the server.
-    #[error("`ca.pem` has the fingerprint {found}, and the authority of this server has {had}")]
+    #[error("`ca.pem` has the fingerprint {found}, but the authority of this server has {had}")]
     Replaced { had: String, found: String },
-    #[error("failed to make a certificate")]
+    #[error("failed to issue a certificate")]
     Certificate(#[from] rcgen::Error),
-    #[error("`{0}` is no name or address that a certificate can have")]
+    #[error("`{0}` is not a valid host name or address for a certificate")]
     Name(String),
-    #[error("the system gives no random numbers")]
+    #[error("the system provides no random numbers")]
     Random,
 }
 
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_holds_for_a_clock_that_is_off_and_one_that_was_off_when_it_was_made() {
+    fn a_certificate_is_valid_with_clock_skew_at_issue_and_at_use() {
         let now: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
         for (hours, is_good) in
             [(-24 * 300, true), (-1, true), (0, true), (1, true), (24 * 31, false)]
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_counts_whatever_the_clock_showed_when_it_was_made() {
+    fn an_authority_is_valid_whatever_the_clock_showed_at_its_creation() {
         for (made, until) in [
             ("2026-11-15T00:00:00Z", &b"361112000000Z"[..]),
             ("2027-11-15T00:00:00Z", b"371112000000Z"),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_stays_what_it_is_and_its_key_is_nobodys_business() {
+    fn an_authority_persists_and_its_key_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
         let first = Authority::open(folder.path(), now).unwrap();
@@ -382,7 +382,7 @@ mod tests {
         assert!(matches!(Authority::open(folder.path(), now), Err(AuthorityError::File { .. })));
     }
     #[test]
-    fn whoever_comes_first_makes_it_and_the_others_find_it() {
+    fn concurrent_opens_create_one_authority() {
         for _ in 0..20 {
             let folder = tempfile::tempdir().unwrap();
             let start = std::sync::Barrier::new(8);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_of_a_fleet_is_not_replaced_unasked() {
+    fn a_lost_authority_is_replaced_only_on_request() {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
         let first = Authority::open(folder.path(), now).unwrap().fingerprint();

@@ -108,7 +108,7 @@ impl Store {
             })?;
             rows.collect()
         };
-        read().map_err(failed("read what was changed"))
+        read().map_err(failed("read the changes of the access store"))
     }
 
     pub fn last_change(&self) -> Result<u64, AccessError> {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_written_down_once_and_counted_on() {
+    fn each_change_is_recorded_once_with_increasing_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let expires = now() + SignedDuration::from_hours(1);

@@ -14,9 +14,9 @@ use super::token::TokenDigest;
 /// about existing tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("the token is not valid: it is wrong, used up, expired, revoked or for another node")]
+    #[error("the token is invalid: it is wrong, used up, expired, revoked or for another node")]
     Token,
-    #[error("`{0}` has enrolled already")]
+    #[error("`{0}` is already enrolled")]
     Taken(NodeId),
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -60,7 +60,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<Joined, JoinError> {
         let mut connection = self.connection();
-        let what = failed("use the token");
+        let what = failed("redeem the token");
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
         let joined = redeem(&transaction, token, (node, key), member_of, now)
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_used_as_often_as_it_may_and_a_lost_answer_is_given_again() {
+    fn a_token_is_redeemed_up_to_its_uses_and_a_lost_answer_is_repeated() {
         let (folder, store) = store();
         let token = store.create(&request(2), now()).unwrap().digest();
         let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_expired_and_revoked_tokens_and_those_of_others_are_refused_alike() {
+    fn invalid_tokens_are_refused_alike() {
         let (_folder, store) = store();
         let join = |token: &TokenDigest, at| store.join(token, &node("a"), b"key", None, at);
         let wrong = join(&TokenDigest::from_secret("fjoin_wrong"), now());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_given_again_only_on_purpose() {
+    fn the_name_of_an_enrolled_node_is_reassigned_only_by_a_token_for_it() {
         let (_folder, store) = store();
         let pool = store.create(&request(9), now()).unwrap().digest();
         let old = store.join(&pool, &node("a"), b"one", None, now()).unwrap().identity;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_another_pool_is_given_only_by_whoever_has_the_fleet_and_for_that_node() {
+    fn a_node_moves_between_pools_only_with_a_fleet_wide_token_for_it() {
         let (_folder, store) = store();
         let serve: Pool = "serve".parse().unwrap();
         let of_serve = NewJoinToken { location: Location::in_pool(serve.clone()), ..request(1) };
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_held_from_the_enrolment_on_and_until_the_node_is_retired() {
+    fn a_name_is_reserved_from_enrolment_until_retirement() {
         let (folder, store) = store();
         let serve =
             NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_token_tells_of_a_place_is_told_once() {
+    fn a_tokens_location_applies_once() {
         let (_folder, store) = store();
         let location = Location { rack: "r1".parse().ok(), ..Location::in_pool(train()) };
         let racked =
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_an_older_file_hold_and_move_nothing() {
+    fn tokens_of_an_older_format_are_valid_but_move_no_node() {
         let (folder, store) = store();
         let old =
             store.create(&NewJoinToken { node: Some(node("a")), ..request(3) }, now()).unwrap();

@@ -23,7 +23,7 @@ impl Store {
             let (seq, hash) = (row.get::<_, Option<u64>>(0)?, row.get::<_, Option<[u8; 32]>>(1)?);
             Ok(LastStart { log: seq.zip(hash.map(Hash)), authority: row.get(2)? })
         });
-        read.optional().map_err(failed("read what the server last started with"))
+        read.optional().map_err(failed("read the last start"))
     }
 
     pub fn record_start(&self, start: &LastStart) -> Result<(), AccessError> {
@@ -31,12 +31,12 @@ impl Store {
             "INSERT OR REPLACE INTO last_start (id, seq, hash, authority) VALUES (1, ?1, ?2, ?3)";
         let (seq, hash) = start.log.map(|(seq, hash)| (seq, hash.0)).unzip();
         let noted = self.connection().execute(insert, params![seq, hash, start.authority]);
-        noted.map(drop).map_err(failed("note what the server starts with"))
+        noted.map(drop).map_err(failed("record the start"))
     }
 
     /// Clears the recorded log, because another one is accepted.
     pub fn clear_log(&self) -> Result<(), AccessError> {
-        clear_log(&self.connection()).map_err(failed("forget which log the server had"))
+        clear_log(&self.connection()).map_err(failed("clear the recorded log"))
     }
 }
 

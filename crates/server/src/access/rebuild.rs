@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_revoked_is_revoked_again_and_what_only_the_store_knew_admits_nobody() {
+    fn a_rebuild_repeats_revocations_and_invalidates_lost_tokens() {
         let World { _folders, store, other } = world();
         let ann = Actor::User("ann".to_owned());
         let day = now() + SignedDuration::from_hours(24);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_without_a_known_generation_refuses_all_that_were_given() {
+    fn a_revocation_without_a_known_generation_refuses_all_generations() {
         let World { _folders, other, .. } = world();
         let what = AccessChange::CertificateRevoked { node: "a".parse().unwrap() };
         let change = Change { number: 4, by: Actor::Server, at: now(), change: what };
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_of_another_log_is_not_gone_on_with() {
+    fn the_store_of_another_log_is_refused() {
         let World { _folders, store, other } = world();
         let ann = Actor::User("ann".to_owned());
         for (store, pool) in [(&store, "train"), (&other, "serve")] {

@@ -58,22 +58,20 @@ pub enum AccessError {
     },
     /// Revoked certificates and tokens would become valid again.
     #[error(
-        "the access store ends at change {found}, and the log has change {logged}: it was lost, or is an older copy, and what was revoked since would count again"
+        "the access store ends at change {found}, but the log has change {logged}: the store was lost or is an older copy, and revoked certificates and tokens would become valid again"
     )]
     Behind { found: u64, logged: u64 },
-    #[error(
-        "change {0} of the access store is not the one that the log has: it is the store of another log"
-    )]
+    #[error("change {0} of the access store differs from the log: it is the store of another log")]
     Diverged(u64),
     #[error(
-        "the server last started with another log and this access store: entry {0} of the log is not the one that it had"
+        "the server last started with another log and this access store: entry {0} of the log differs"
     )]
     OtherLog(u64),
-    #[error("the file `access` is of something else, or of a later version")]
+    #[error("the file `access` is not an access store, or was written by a later version")]
     UnknownFormat,
-    #[error("the system gives no random numbers")]
+    #[error("the system provides no random numbers")]
     Random,
-    #[error("`{0}` has never enrolled")]
+    #[error("`{0}` was never enrolled")]
     NoSuchNode(NodeId),
     #[error("there is no token {0}")]
     NoSuchToken(i64),
@@ -145,7 +143,7 @@ impl Store {
     /// Opens the store in the server's folder, or creates it.
     pub fn open(dir: &Path) -> Result<Self, AccessError> {
         let path = dir.join("access");
-        let what = failed("open the list of who may speak");
+        let what = failed("open the access store");
         let mut connection = open_private(&path).map_err(&what)?;
         let found = prepare(&mut connection).map_err(&what)?;
         if found != (APPLICATION_ID, FORMAT) {
@@ -186,7 +184,7 @@ impl Store {
             String::from(request.scope.clone()),
             location.and_then(|it| serde_json::to_string(it).ok())
         ];
-        let id = self.change("keep the token", by, now, |transaction| {
+        let id = self.change("store the token", by, now, |transaction| {
             transaction.execute(insert, row)?;
             let token = transaction.last_insert_rowid();
             let what = AccessChange::JoinTokenCreated {
@@ -274,7 +272,7 @@ impl Store {
                 .query_row([node.as_str()], |row| row.get(0))
                 .optional()
         };
-        read().map_err(failed("look a node up"))
+        read().map_err(failed("look up the node"))
     }
 
     /// Revokes a node's certificates as the local user.
@@ -299,7 +297,7 @@ impl Store {
         let query = "SELECT pool FROM identities WHERE node = ?1";
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Option<String>>(0);
         let held = self.connection().query_row(query, [node.as_str()], row).optional();
-        let held = held.map_err(failed("look a node's name up"))?;
+        let held = held.map_err(failed("look up the node's name"))?;
         Ok(held.flatten().and_then(|it| it.parse().ok()))
     }
 
@@ -380,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_changes_counts_and_another_file_is_refused() {
+    fn changes_of_other_processes_apply_and_other_files_are_refused() {
         let (folder, store) = store();
         let token = store.create(&request(1), now()).unwrap().digest();
         let identity = store.join(&token, &node("a"), b"key", None, now()).unwrap().identity;
@@ -393,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_not_made_through_a_dangling_symlink() {
+    fn a_store_is_not_created_through_a_dangling_symlink() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let target = elsewhere.path().join("target");
         std::os::unix::fs::symlink(&target, folder.path().join("access")).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_and_does_not_print() {
+    fn a_token_has_256_bits_and_is_not_printed() {
         let token = Secret::generate(TokenKind::Join).unwrap();
         assert_eq!(token.reveal().len(), "fjoin_".len() + 43);
         assert_eq!(format!("{token:?} {:?}", token.digest()), "Secret TokenDigest");

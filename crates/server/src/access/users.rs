@@ -31,9 +31,9 @@ pub struct NewUser {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
-    #[error("`{0}` is no name of a person: 1 to 63 letters, digits, `.`, `_`, `-`, `+` and `@`")]
+    #[error("`{0}` is not a valid user name: 1 to 63 letters, digits, `.`, `_`, `-`, `+` and `@`")]
     Name(String),
-    #[error("a role holds in the fleet, in a pool or for a tenant, and not in {0}")]
+    #[error("the scope of a role is the fleet, a pool or a tenant, not {0}")]
     Scope(Domain),
 }
 
@@ -122,7 +122,7 @@ impl Store {
         let insert = "INSERT INTO tokens (digest, kind, name, role, scope, made_s, expires_s)
             VALUES (?1, 'person', ?2, ?3, ?4, ?5, ?6)";
         let NewUser { name, role, scope, expires } = new.clone();
-        let id = self.change("keep the token", by, now, |transaction| {
+        let id = self.change("store the token", by, now, |transaction| {
             let row = params![
                 secret.digest().0,
                 name,
@@ -144,7 +144,7 @@ impl Store {
         let query = format!("SELECT {COLUMNS} FROM tokens WHERE digest = ?1 AND kind = 'person'");
         let connection = self.connection();
         let read = || connection.prepare_cached(&query)?.query_row([token.0], user_row).optional();
-        let found = read().map_err(failed("look a token up"))?.flatten();
+        let found = read().map_err(failed("look up the token"))?.flatten();
         // Compares the whole digest in constant time, after the index lookup.
         let held =
             found.filter(|(it, digest)| *digest == *token && it.state(now) == TokenState::Open);
@@ -160,7 +160,7 @@ impl Store {
             let rows = select.query_map([], user_row)?;
             rows.filter_map(Result::transpose).map(|row| row.map(|(it, _)| it)).collect()
         };
-        read().map_err(failed("read the tokens of people"))
+        read().map_err(failed("read the user tokens"))
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_known_by_their_token_until_it_expires_or_is_taken_back() {
+    fn a_user_token_is_valid_until_it_expires_or_is_revoked() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let root = Actor::User("local:root".to_owned());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_does_not_pass_for_another_and_a_role_holds_where_it_can() {
+    fn user_names_and_scopes_are_checked() {
         let new = |name: &str, scope: &str| {
             NewUser::new(name, Role::Viewer, scope.parse().unwrap(), now())
         };

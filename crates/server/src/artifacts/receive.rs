@@ -39,21 +39,21 @@ enum Refusal {
     Busy,
     #[error("disk space is low; try again later")]
     LowSpace,
-    #[error("a part took longer than {} s, or the whole than {} s", PART_TIMEOUT.as_secs(), TOTAL_TIMEOUT.as_secs())]
+    #[error("a part took longer than {} s, or the artifact longer than {} s", PART_TIMEOUT.as_secs(), TOTAL_TIMEOUT.as_secs())]
     Slow,
-    #[error("the first part must be a header, and only the first")]
+    #[error("the first part, and only the first, must be a header")]
     Header,
     #[error(
         "an artifact has 1 to {ARTIFACT_BYTES_MAX} bytes and a SHA-256, and a chunk at most {ARTIFACT_CHUNK_BYTES} bytes"
     )]
     Bounds,
-    #[error("no order of this node asks for artifact {0}")]
+    #[error("no order of this node requests artifact {0}")]
     NoOrder(u64),
     #[error("the certificate was revoked")]
     Revoked,
-    #[error("the artifact of this order was received {PER_ORDER_MAX} times")]
+    #[error("the artifact of this order was already received {PER_ORDER_MAX} times")]
     TooOften,
-    #[error("the content is not what its header says")]
+    #[error("the content does not match its header")]
     Mismatch,
     #[error("failed to store the artifact")]
     Store(#[source] io::Error),

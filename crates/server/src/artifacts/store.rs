@@ -89,7 +89,7 @@ impl ArtifactStore {
         for folder in node_folders(&dir)? {
             // A folder that cannot be cleaned up must not prevent a start.
             if let Err(err) = delete_orphans(&folder) {
-                tracing::warn!(%err, folder = %folder.display(), "cannot delete old artifacts");
+                tracing::warn!(%err, folder = %folder.display(), "failed to delete old artifacts");
             }
         }
         Ok(Self { dir, changes: Mutex::default() })
@@ -126,7 +126,7 @@ impl ArtifactStore {
         write_record(&folder, record)?;
         // The artifact is stored. A failed clean-up is repeated with the next one.
         if let Err(err) = self.prune(&folder, record.at) {
-            tracing::warn!(%err, "cannot delete old artifacts");
+            tracing::warn!(%err, "failed to delete old artifacts");
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
         if path.extension().is_some_and(|it| it == "json") {
             match fs::read(&path).map(|bytes| serde_json::from_slice::<ArtifactRecord>(&bytes)) {
                 Ok(Ok(record)) if record.v == VERSION => records.push(record),
-                _ => tracing::warn!(path = %path.display(), "cannot read an artifact's record"),
+                _ => tracing::warn!(path = %path.display(), "failed to read an artifact's record"),
             }
         }
     }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_few_of_a_node_are_kept_and_only_since_it_enrolled() {
+    fn the_last_artifacts_since_enrolment_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let store = ArtifactStore::open(dir.path()).unwrap();
         for generation in 1..=6 {
@@ -312,7 +312,7 @@ mod tests {
             listed.iter().map(|it| it.generation).collect::<Vec<_>>()
         };
         assert_eq!(numbers(10), [6, 5, 4, 3]);
-        assert!(numbers(11).is_empty(), "another node had that name");
+        assert!(numbers(11).is_empty(), "it belongs to an earlier node of that name");
         assert!(store.read(&node, 11, 6).unwrap().is_none());
         assert!(store.read(&node, 10, 2).unwrap().is_none(), "deleted");
         let (record, mut file) = store.read(&node, 10, 6).unwrap().unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_goes_with_the_next_one() {
+    fn old_artifacts_are_deleted_with_the_next_upload() {
         let dir = tempfile::tempdir().unwrap();
         let store = ArtifactStore::open(dir.path()).unwrap();
         put(&store, "a", 1, 10);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_leaves_nothing() {
+    fn an_unfinished_upload_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let store = ArtifactStore::open(dir.path()).unwrap();
         let mut incoming = store.begin(1).unwrap();

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_has_no_news_but_that_it_joins() {
+    fn an_unknown_node_can_only_enrol() {
         let empty = FleetState::default();
         assert_eq!(classify_as_ann(&empty, &found("j", 1)), Admission::UnknownNode(node()));
         assert_eq!(classify_as_ann(&empty, &enrolled()), Admission::New);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_no_news() {
+    fn repeated_reports_are_duplicates() {
         let seen =
             || Event::InventoryReported { node: node(), inventory: NodeInventory::default() };
         let heard = || Event::HeartbeatRestored { node: node() };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn another_text_of_a_known_finding_is_of_low_value() {
+    fn a_new_text_of_a_known_finding_is_of_low_value() {
         let finding = |id: u64, text: &str, action: &str| -> Finding {
             serde_json::from_value(serde_json::json!({
                 "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn records_count_up_in_each_journal() {
+    fn record_numbers_increase_per_journal() {
         let state = after(vec![enrolled(), found("j", 3)]);
         for (event, expected) in [
             (found("j", 2), Admission::Duplicate),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_order_that_waits_is_answered() {
+    fn only_the_pending_order_gets_a_status() {
         let state = after(vec![enrolled()]);
         let answer = Event::OrderStatusReported {
             node: node(),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_twice_is_heard_once() {
+    fn a_repeated_request_is_a_duplicate() {
         let domain: Domain = "rack:r1".parse().unwrap();
         let until = Timestamp::UNIX_EPOCH;
         let reason = || "a look".to_owned();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_in_force_and_a_change_that_is_logged_are_known() {
+    fn the_current_policy_and_a_logged_change_are_duplicates() {
         let policy = || Event::PolicySet { policy: Box::default() };
         assert_eq!(classify_as_ann(&FleetState::default(), &policy()), Admission::Duplicate);
         let what = AccessChange::CertificateRevoked { node: node() };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_no_more_open_findings_than_one_message_can_tell() {
+    fn open_findings_are_limited_to_one_message() {
         let opened = |ids: std::ops::Range<u64>| {
             let finding = |id| {
                 serde_json::from_value(serde_json::json!({
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_one_report_is_not_asked_for_again_with_the_next_change() {
+    fn a_full_snapshot_leaves_room_for_the_next_change() {
         let finding = |id: u64, evidence: usize| -> Finding {
             let check =
                 serde_json::json!({ "check": { "text": "", "at": "2026-11-15T00:00:00Z" } });
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_a_decision_is_logged_when_disk_space_is_low() {
+    fn reports_that_change_a_decision_are_logged_when_disk_space_is_low() {
         let finding = |id: u64, severity: &str, action: &str, cleared: bool| {
             let mut finding = serde_json::json!({
                 "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
@@ -489,7 +489,7 @@ mod tests {
             open: findings.iter().map(|it| (*it).clone()).collect(),
         };
         assert!(low(&open(&[&suspect, &fatal, &finding(3, "warning", "ignore", false)])));
-        assert!(!low(&open(&[&fatal])), "a doubt that is over");
-        assert!(!low(&open(&[&suspect])), "a fault that is over");
+        assert!(!low(&open(&[&fatal])), "a suspect finding that cleared");
+        assert!(!low(&open(&[&suspect])), "a fault that cleared");
     }
 }

@@ -1,9 +1,10 @@
-//! From what nodes say to what the log needs to hear.
+//! Ingest: turns messages of nodes into log events.
 //!
 //! ```text
-//! Up ─ bounded, decoded ─> session ─ compared with what the node said last ─> controller ─ admission::judge ─> log
-//!                             │ heartbeats, repetitions: no further             └─> Ack
-//!                             └─ SessionRegistry: who is connected, when each was last heard
+//! AgentMessage ─ limits, decode ─> session ─ changes only ─> controller ─ admission ─> log
+//!                                     │                        └─> Ack
+//!                                     ├─ heartbeats and repetitions stop here
+//!                                     └─ SessionRegistry: open sessions, and when nodes were seen
 //! ```
 
 pub(crate) mod admission;

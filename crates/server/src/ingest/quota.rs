@@ -51,7 +51,7 @@ impl Bucket {
     }
 
     fn charge(&mut self, entries: u32, bytes: usize, now: Instant) {
-        #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
+        #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
         let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
         let entries = f64::from(entries) / self.quota.entries_per_s;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_burst_and_then_its_rate() {
+    fn a_node_has_a_burst_and_then_its_rate() {
         let start = Instant::now();
         let mut quota = quota(start);
         let mut sent = 0;
@@ -151,7 +151,7 @@ mod tests {
             quota.charge(100, start);
             sent += 1;
         }
-        assert!((1000..=1001).contains(&sent), "fifty seconds' worth of entries, not {sent}");
+        assert!((1000..=1001).contains(&sent), "50 s of entries, not {sent}");
         let wait = quota.wait(start).unwrap();
         assert!(wait <= SECOND * 2, "{wait:?}");
         let then = start + wait;
@@ -160,26 +160,29 @@ mod tests {
             quota.charge(100, then);
             sent += 1;
         }
-        assert!((19..=21).contains(&sent), "a second's worth, not {sent}");
+        assert!((19..=21).contains(&sent), "1 s of entries, not {sent}");
     }
 
     #[test]
-    fn the_largest_message_passes_and_is_paid_for() {
+    fn the_largest_message_passes_and_is_charged() {
         let start = Instant::now();
         let mut quota = quota(start);
         for _ in 0..9 {
             quota.charge(MESSAGE_BYTES_MAX, start);
         }
         let wait = quota.wait(start).unwrap();
-        assert!((16.0..18.0).contains(&wait.as_secs_f64()), "one MiB is owed, not nine: {wait:?}");
-        assert!(quota.wait(start + wait.mul_f64(0.95)).is_some(), "no second's worth yet");
+        assert!(
+            (16.0..18.0).contains(&wait.as_secs_f64()),
+            "the debt is one MiB, not nine: {wait:?}"
+        );
+        assert!(quota.wait(start + wait.mul_f64(0.95)).is_some(), "less than 1 s of quota");
         assert_eq!(quota.wait(start + wait), None);
         assert!(!quota.is_kept(start + wait));
         assert!(quota.is_kept(start + wait + KEPT_AFTER));
     }
 
     #[test]
-    fn what_a_node_calls_urgent_is_bounded_too() {
+    fn urgent_reports_are_limited() {
         let start = Instant::now();
         let mut quota = quota(start);
         let hurried = (0..100).filter(|_| quota.may_hurry(1000, start)).count();

@@ -119,18 +119,20 @@ pub(crate) async fn serve(
     };
     let Some(end) = end else { return };
     match &end {
-        End::OrdersAhead { .. } => context.counters.order_number_refused(&node, &end),
+        End::OrdersAhead { .. } => context.counters.order_generation_refused(&node, &end),
         End::ClosedByNode | End::Lost(_) => {}
         _ => context.counters.session_ended(&node, chain(&end)),
     }
-    tracing::debug!(%node, why = %chain(&end), "a stream has ended");
+    tracing::debug!(%node, why = %chain(&end), "a session ended");
     if let Some(status) = end.status() {
         let _ = tokio::time::timeout(SEND_TIMEOUT, out.send(Box::new(Err(status)))).await;
     }
 }
 
 pub(crate) fn unknown_node() -> Status {
-    Status::failed_precondition("the node is not of the fleet: it was retired, or never enrolled")
+    Status::failed_precondition(
+        "the node is not part of the fleet: it was retired or never enrolled",
+    )
 }
 
 pub(crate) fn expired() -> Status {
@@ -284,7 +286,7 @@ impl Session<'_> {
         }
         // First, because the following events may lead to an order.
         if last_order > known.generation {
-            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and what was decided, revoked and allowed since is lost");
+            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and later decisions, revocations and approvals are lost");
             let node = self.node.clone();
             self.submit(Event::OrderGenerationObserved { node, generation: last_order }).await?;
         }
@@ -403,12 +405,12 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_waits_is_small() {
+    fn an_idle_session_is_small() {
         type Parts =
             (Arc<SessionContext>, NodeId, Option<NodePeer>, Streaming<AgentMessage>, Outbound);
         let served =
             |(context, node, peer, inbound, out): Parts| serve(context, node, peer, inbound, out);
         let bytes = size_of_future(served);
-        assert!(bytes < 3072, "{bytes} bytes for each connected node");
+        assert!(bytes < 3072, "{bytes} bytes per connected node");
     }
 }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_write_leaves_the_one_before() {
+    fn a_torn_write_leaves_the_previous_slot() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         assert_eq!(recorded_head(&log).unwrap(), None);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_does_not_read_is_not_taken_for_none_and_can_be_replaced() {
+    fn an_unreadable_file_is_an_error_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         std::fs::write(head_path(&log), [b'x'; 9000]).unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_whole_slot_does_not_read() {
+    fn a_file_without_an_intact_slot_is_unreadable() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         drop(HeadFile::open(&log, &head(1)).unwrap());

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sound_is_told_from_what_is_not() {
+    fn corruption_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let connection = Connection::open(&path).unwrap();

@@ -134,46 +134,46 @@ pub trait SnapshotWriter {
 /// Why a file is not a log that this version reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatMismatch {
-    #[error("its format is {0}, this one's {FORMAT}")]
+    #[error("its format is {0}, this version's is {FORMAT}")]
     Format(i64),
-    #[error("the state that it begins with is of a later version")]
+    #[error("its base snapshot was written by a later version")]
     State,
-    #[error("it is empty: its WAL is gone, or it was never written")]
+    #[error("it is empty: its WAL is missing, or it was never written")]
     Empty,
-    #[error("it is a database of something else")]
+    #[error("it is another program's database")]
     Database,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    #[error("the log ends at entry {found} and not at {expected}: somebody else writes to it")]
+    #[error("the log ends at entry {found}, not at {expected}: another process writes to it")]
     ConcurrentWrite { expected: u64, found: u64 },
-    #[error("epoch {epoch} is over: another server writes in epoch {current}")]
+    #[error("epoch {epoch} is fenced: another server writes in epoch {current}")]
     Fenced { epoch: u64, current: u64 },
-    #[error("entry {seq} does not follow on {after}")]
+    #[error("entry {seq} does not follow entry {after}")]
     Gap { seq: u64, after: u64 },
-    #[error("failed to read entry {seq} of the log")]
+    #[error("failed to decode entry {seq} of the log")]
     DecodeEntry {
         seq: u64,
         #[source]
         err: DecodeError,
     },
-    #[error("failed to write entry {seq} of the log")]
+    #[error("failed to encode entry {seq} of the log")]
     EncodeEntry {
         seq: u64,
         #[source]
         err: EncodeError,
     },
     /// Its first entries are archived, and its base snapshot is missing or damaged.
-    #[error("the log begins after entry {0}, and the state there does not read")]
+    #[error("the log begins after entry {0}, and its base snapshot is missing or damaged")]
     MissingBaseSnapshot(u64),
-    #[error("a state at entry {0} is not of this log")]
+    #[error("the snapshot at entry {0} does not belong to this log")]
     WrongLog(u64),
-    #[error("failed to write a state as bytes")]
+    #[error("failed to encode a snapshot")]
     EncodeSnapshot(#[source] serde_json::Error),
-    #[error("`{}` is no log that this version reads: {what}", path.display())]
+    #[error("`{}` is not a log that this version can read: {what}", path.display())]
     UnknownFormat { path: PathBuf, what: FormatMismatch },
-    #[error("failed to bring `{}` to disk", path.display())]
+    #[error("failed to sync `{}`", path.display())]
     Sync {
         path: PathBuf,
         #[source]
@@ -189,17 +189,17 @@ pub enum LogError {
     #[error("the log's database is damaged, and nothing is appended to it: {0}")]
     Corrupt(String),
     #[error(
-        "the log ends at entry {found}, and entry {recorded} was acknowledged: the end of it is gone"
+        "the log ends at entry {found}, but entry {recorded} was acknowledged: its end is missing"
     )]
     Truncated { recorded: u64, found: u64 },
-    #[error("entry {0} of the log is not the one that was acknowledged: this is another log")]
+    #[error("entry {0} of the log is not the acknowledged one: this is another log")]
     Replaced(u64),
     #[error(
-        "the state that was kept at entry {kept} is not of this log, which ends at entry {found}"
+        "the snapshot at entry {snapshot} does not belong to this log, which ends at entry {found}"
     )]
     OlderThanSnapshot { snapshot: u64, found: u64 },
     /// It panicked, or the server is stopping.
-    #[error("a read of the log was not finished")]
+    #[error("a read of the log did not complete")]
     ReadUnfinished,
     #[error("failed to use `{}`", path.display())]
     Head {
@@ -207,12 +207,12 @@ pub enum LogError {
         #[source]
         err: std::io::Error,
     },
-    #[error("`{}` does not read: which entry was acknowledged last is not known", .0.display())]
+    #[error("`{}` is unreadable: the last acknowledged entry is unknown", .0.display())]
     HeadUnreadable(PathBuf),
     /// A test stops the server between the append and its acknowledgement.
-    #[error("the server ends here because a test asked for it")]
+    #[error("a test stopped the server here")]
     Failpoint,
-    #[error("failed to keep the state in `{}`, or to read it", path.display())]
+    #[error("failed to write or read the snapshot `{}`", path.display())]
     SnapshotFile {
         path: PathBuf,
         #[source]

@@ -120,7 +120,7 @@ impl SqliteLog {
     pub(super) fn create_archive(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
         let begin = BaseSnapshot::encode(begin)?;
-        let what = "begin the archive";
+        let what = "create the archive";
         // A single self-contained file, which is never appended to again.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
         begin.put(&log.connection).map_err(failed(what))?;
@@ -230,7 +230,7 @@ impl Log for SqliteLog {
     }
 
     fn anchor(&self) -> Result<Anchor, LogError> {
-        read_anchor(&self.connection).map_err(failed("read the beginning of the log"))
+        read_anchor(&self.connection).map_err(failed("read the log's base snapshot"))
     }
 
     fn base_state(&self) -> Result<FleetState, LogError> {
@@ -243,7 +243,7 @@ impl Log for SqliteLog {
                 .then(|| look.query_row("SELECT state, digest FROM anchor", [], pair));
             Ok((anchor, kept.transpose()?))
         };
-        let (anchor, kept) = read().map_err(failed("read the beginning of the log"))?;
+        let (anchor, kept) = read().map_err(failed("read the log's base snapshot"))?;
         let Some((bytes, digest)) = kept else { return Ok(FleetState::default()) };
         decode_state(&bytes, digest).map_err(|unread| match unread {
             SnapshotReadError::Damaged => LogError::MissingBaseSnapshot(anchor.seq),
@@ -254,7 +254,7 @@ impl Log for SqliteLog {
     }
 
     fn truncate(&mut self, begin: &Snapshot) -> Result<(), LogError> {
-        let what = "forget what is in an archive";
+        let what = "truncate the log";
         let beginning = BaseSnapshot::encode(begin)?;
         let immediate = TransactionBehavior::Immediate;
         let transaction =
@@ -272,7 +272,7 @@ impl Log for SqliteLog {
     }
 
     fn delete_truncated(&mut self) -> Result<(), LogError> {
-        let what = "delete what is in an archive";
+        let what = "delete archived entries";
         let through = self.anchor()?.seq;
         let first = "SELECT min(seq) FROM entries WHERE seq <= ?1";
         let delete = "DELETE FROM entries WHERE seq < ?1 AND seq <= ?2";
@@ -291,7 +291,9 @@ impl Log for SqliteLog {
 
     fn take_over(&mut self) -> Result<u64, LogError> {
         let query = "UPDATE writer SET epoch = epoch + 1 RETURNING epoch";
-        self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("take the log over"))
+        self.connection
+            .query_row(query, [], |row| row.get(0))
+            .map_err(failed("become the log's writer"))
     }
 
     fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError> {
@@ -316,7 +318,7 @@ impl Log for SqliteLog {
                 insert.execute(params![entry.seq, bytes, end.hash.0]).map_err(failed("append"))?;
             }
         }
-        transaction.commit().map_err(failed("bring what was appended to disk"))?;
+        transaction.commit().map_err(failed("commit appended entries"))?;
         Ok(Appended { head: end, entry_bytes })
     }
 

@@ -59,7 +59,7 @@ impl StateFile {
                 Ok(bytes) => match parsed(&bytes) {
                     Some(snapshot) => return Ok(Some(snapshot)),
                     None => {
-                        tracing::warn!(path = %path.display(), "a state that was kept is not whole");
+                        tracing::warn!(path = %path.display(), "ignoring a damaged snapshot");
                     }
                 },
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {}

@@ -10,18 +10,18 @@ const PAGE_ENTRIES: usize = 4096;
 pub enum IntegrityError {
     #[error("entry {0} is missing")]
     Missing(u64),
-    #[error("entry {0} was changed after it was written, or its hash was")]
+    #[error("entry {0}, or its hash, was changed after it was written")]
     Changed(u64),
-    #[error("entry {0} is in two of the files")]
+    #[error("entry {0} is in two files")]
     Duplicate(u64),
-    #[error("entry {seq} does not read: {why}")]
+    #[error("entry {seq} is unreadable: {why}")]
     Unreadable { seq: u64, why: String },
     /// Acknowledged entries are missing at the end.
-    #[error("it ends at entry {found}, and entry {recorded} was acknowledged")]
+    #[error("it ends at entry {found}, but entry {recorded} was acknowledged")]
     Truncated { recorded: u64, found: u64 },
-    #[error("entry {0} is not the one that was acknowledged")]
+    #[error("entry {0} is not the acknowledged one")]
     Replaced(u64),
-    #[error("the state that was kept at entry {0} is not of this log")]
+    #[error("the snapshot at entry {0} does not belong to this log")]
     Snapshot(u64),
 }
 
@@ -112,7 +112,7 @@ fn check_entry(stored: &Stored, after: u64, hash: Hash) -> Option<IntegrityError
     match stored.entry() {
         Ok(entry) if entry.seq == seq => None,
         Ok(entry) => {
-            let why = format!("it says that it is entry {}", entry.seq);
+            let why = format!("its number is {}", entry.seq);
             Some(IntegrityError::Unreadable { seq, why })
         }
         Err(err) => Some(IntegrityError::Unreadable { seq, why: err.to_string() }),

@@ -49,7 +49,7 @@ impl Hold {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("nothing of the answer was taken for {} s", READ_TIMEOUT.as_secs())]
+#[error("the client read nothing for {} s", READ_TIMEOUT.as_secs())]
 pub(super) struct ClientNotReading;
 
 #[derive(Debug)]
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_its_place_until_it_is_dropped_or_nothing_is_taken_for_long() {
+    async fn an_answer_holds_its_slot_until_it_is_dropped_or_stalled() {
         let slots = Arc::new(Semaphore::new(1));
         let content = text(PIECE_BYTES * 2 + 1);
         let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&slots)));
@@ -227,7 +227,7 @@ mod tests {
             sent.extend(piece);
         }
         assert_eq!(sent, content);
-        assert_eq!(slots.available_permits(), 0, "the last piece may not be on its way yet");
+        assert_eq!(slots.available_permits(), 0, "the last chunk may not be sent yet");
         drop(body);
         assert_eq!(slots.available_permits(), 1);
         assert!(content.is_unique());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_waits_for_its_writer_for_ever_and_for_its_reader_for_so_long() {
+    async fn a_stream_waits_for_its_writer_and_times_out_for_its_reader() {
         let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
         let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));
@@ -254,12 +254,12 @@ mod tests {
         assert_eq!(slots.available_permits(), 0);
         tokio::time::sleep(READ_TIMEOUT * 2).await;
         assert_eq!(slots.available_permits(), 1);
-        assert!(out.is_closed(), "the writer hears of it");
+        assert!(out.is_closed(), "the writer notices");
         assert!(body.frame().await.unwrap().is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_writer_left_behind_keeps_its_place_while_it_is_read() {
+    async fn a_finished_writers_data_holds_its_slot_until_it_is_read() {
         let slots = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
         let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&slots)));

@@ -37,7 +37,7 @@ pub(super) async fn download(mut call: Call) -> Result<Reply, Failure> {
     let found = with_store(&call, move |store| store.read(&node, first_seq, generation)).await?;
     let caller = call.caller()?.clone();
     let Some((record, file)) = found.filter(|(record, _)| caller.sees(&record.location)) else {
-        let text = "there is no such artifact, or it is from before the node came into your scope";
+        let text = "there is no such artifact, or it is from before the node entered your scope";
         return Err(Failure::not_found(text, HintCode::ListArtifacts));
     };
     let slot = Arc::new(call.stream_slot()?);

@@ -36,7 +36,7 @@ pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Resul
     let read: T = T::deserialize(&given).map_err(wrong)?;
     let meant = serde_json::to_value(&read).map_err(wrong)?;
     if !has_fields(&given, &meant) {
-        return Err(Failure::bad_request("the body: a list stands where fields have names"));
+        return Err(Failure::bad_request("the body: expected an object, found a list"));
     }
     Ok(read)
 }

@@ -50,7 +50,7 @@ impl Caller {
             Role::ALL.into_iter().filter(|it| it.may(permission)).map(Role::as_str).collect();
         let needed = needed.join(" or ");
         Err(Failure::forbidden(format!(
-            "a role of {needed} is needed; yours is {}",
+            "the role {needed} is required; yours is {}",
             self.user.role
         )))
     }
@@ -61,7 +61,7 @@ impl Caller {
             return Ok(());
         }
         Err(Failure::forbidden(format!(
-            "it concerns the whole fleet, and your scope is {}",
+            "this requires the whole fleet as scope; yours is {}",
             self.scope()
         )))
     }

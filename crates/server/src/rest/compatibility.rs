@@ -129,11 +129,11 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]
-    fn a_combination_is_judged_once_a_day() {
+    fn a_combination_is_evaluated_once_a_day() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let mut judge = |on| {
             let asked = ("NVIDIA H200", "580.95.05");
-            verdicts.get(facts, on, asked, None).expect("the facts know both")
+            verdicts.get(facts, on, asked, None).expect("the facts include both")
         };
         let day = jiff::civil::date(2026, 11, 15);
         let first = judge(day);
@@ -143,7 +143,7 @@ mod tests {
 
     /// On a single-threaded runtime, which must stay free while the work waits for it.
     #[tokio::test]
-    async fn work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
+    async fn blocking_work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
         let shared = Arc::new(Mutex::new(Vec::new()));
         let (go_on, released) = mpsc::channel::<()>();
         let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();

@@ -76,7 +76,7 @@ fn row(entry: &Entry) -> Result<EventRow, Failure> {
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (after, before) = (call.query.number("after"), call.query.number("before"));
     if after.is_some() && before.is_some() {
-        return Err(Failure::bad_request("`after` and `before` go two ways"));
+        return Err(Failure::bad_request("`after` and `before` exclude each other"));
     }
     let (begin, end) = (call.app.tail.begin().await, call.app.tail.end());
     let begin = begin.map_err(|err| internal_error(&err))?;

@@ -60,21 +60,21 @@ impl Failure {
         Self::new(
             401,
             "unauthenticated",
-            "nobody is known by that token",
+            "authentication failed",
             "the token is missing, wrong, expired or revoked",
-            "send `Authorization: Bearer TOKEN`; `farrier server user add` makes a token",
+            "send `Authorization: Bearer TOKEN`; `farrier server user add` creates a token",
         )
         .with(WWW_AUTHENTICATE, "Bearer")
     }
 
     pub(super) fn forbidden(detail: impl Into<String>) -> Self {
-        let hint = "somebody with that role, and with the part of the fleet in their scope, may";
-        Self::new(403, "forbidden", "the token is not for that", detail, hint)
+        let hint = "ask someone whose role and scope allow it";
+        Self::new(403, "forbidden", "the token does not allow this", detail, hint)
     }
 
     /// Missing, or not visible to the caller.
     pub(super) fn not_found(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
-        Self::new(404, "not-found", "there is no such thing", detail, hint)
+        Self::new(404, "not-found", "not found", detail, hint)
     }
 
     pub(super) fn node_not_found(node: &str) -> Self {
@@ -83,68 +83,56 @@ impl Failure {
     }
 
     pub(super) fn method_not_allowed(allowed: &str) -> Self {
-        let detail = format!("this path takes {allowed}");
-        Self::new(405, "method-not-allowed", "the method is not taken here", detail, OPENAPI)
+        let detail = format!("allowed here: {allowed}");
+        Self::new(405, "method-not-allowed", "method not allowed", detail, OPENAPI)
             .with(ALLOW, allowed)
     }
 
     pub(super) fn request_timeout() -> Self {
-        let detail = "the body did not come in time";
-        Self::new(408, "request-timeout", "the request took too long", detail, "send it again")
+        let detail = "the body did not arrive in time";
+        Self::new(408, "request-timeout", "the request timed out", detail, "send it again")
     }
 
     pub(super) fn conflict(detail: impl Into<String>, hint: impl Into<Hint>) -> Self {
-        Self::new(409, "conflict", "that cannot be done now", detail, hint)
+        Self::new(409, "conflict", "conflict with the current state", detail, hint)
     }
 
     pub(super) fn too_large(most: usize) -> Self {
-        let detail = format!("the body has more than {most} bytes");
+        let detail = format!("the body exceeds {most} bytes");
         Self::new(413, "too-large", "the body is too large", detail, OPENAPI)
     }
 
     pub(super) fn unsupported_media_type() -> Self {
         let detail = "the body must be `application/json`";
         let hint = "send `Content-Type: application/json`";
-        Self::new(415, "unsupported-media-type", "the body is of another kind", detail, hint)
+        Self::new(415, "unsupported-media-type", "unsupported media type", detail, hint)
     }
 
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
-        Self::new(400, "bad-request", "the request does not read", detail, OPENAPI)
+        Self::new(400, "bad-request", "the request is invalid", detail, OPENAPI)
     }
 
     pub(super) fn too_many_requests(detail: &str, wait_s: u64) -> Self {
-        let hint = "wait for as long as `Retry-After` says";
-        Self::new(429, "too-many-requests", "that is too much at once", detail, hint)
+        let hint = "wait as long as `Retry-After` says";
+        Self::new(429, "too-many-requests", "too many requests", detail, hint)
             .with(RETRY_AFTER, wait_s.to_string())
     }
 
     pub(super) fn internal_error() -> Self {
-        let detail = "the server could not look that up";
-        Self::new(
-            500,
-            "internal-error",
-            "the server is not well",
-            detail,
-            "the server's log says more",
-        )
+        let detail = "the server failed to process the request";
+        Self::new(500, "internal-error", "internal error", detail, "see the server's log")
     }
 
     pub(super) fn stopping() -> Self {
-        let hint = "try again in a moment; nobody knows whether it was done, and to ask twice does no harm";
-        Self::new(503, "stopping", "the server ends", "the server is ending", hint)
+        let hint = "try again in a moment; the change may have been made, and repeating the request is safe";
+        Self::new(503, "stopping", "the server is stopping", "the server is stopping", hint)
             .with(RETRY_AFTER, "2")
     }
 
     pub(super) fn overloaded() -> Self {
-        let detail = "the answer did not come about in time";
-        Self::new(
-            503,
-            "overloaded",
-            "the server has too much to do",
-            detail,
-            "try again in a moment",
-        )
-        .with(RETRY_AFTER, "5")
+        let detail = "the answer was not ready in time";
+        Self::new(503, "overloaded", "the server is overloaded", detail, "try again in a moment")
+            .with(RETRY_AFTER, "5")
     }
 }
 
@@ -171,21 +159,21 @@ impl From<AuditError> for Failure {
 
 /// Logs the cause, which the caller does not see.
 pub(super) fn internal_error(err: &dyn std::error::Error) -> Failure {
-    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
+    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "failed to answer a request");
     Failure::internal_error()
 }
 
 /// Every status that a failure can have, for the OpenAPI document.
 pub(super) const STATUSES: [(u16, &str); 11] = [
-    (400, "The request does not read."),
-    (401, "Nobody is known by that token."),
-    (403, "The token is not for that."),
-    (404, "There is no such thing, or it is not yours to see."),
-    (405, "The method is not taken here."),
-    (408, "The request took too long."),
-    (409, "That cannot be done now."),
+    (400, "The request is invalid."),
+    (401, "Authentication failed."),
+    (403, "The token does not allow this."),
+    (404, "It does not exist, or is not visible to you."),
+    (405, "The method is not allowed here."),
+    (408, "The request timed out."),
+    (409, "It conflicts with the current state."),
     (413, "The body is too large."),
     (415, "The body is not JSON."),
-    (429, "That is too much at once."),
-    (503, "The server ends or has too much to do."),
+    (429, "Too many requests."),
+    (503, "The server is stopping or overloaded."),
 ];

@@ -85,15 +85,14 @@ impl Limits {
         account.at = now;
         if account.left < 1.0 {
             let per_s = self.rate.per_s;
-            let text = format!("your token asks too often: the limit is {per_s} requests a second");
+            let text = format!("your token exceeds the rate limit of {per_s} requests per second");
             return Err(Failure::too_many_requests(&text, 1));
         }
         account.left -= 1.0;
         let slot = Arc::clone(&account.slots).try_acquire_owned();
         slot.map_err(|_| {
-            let text = format!(
-                "{CONCURRENT_MAX} requests of your token are being answered, which is the limit of requests at a time"
-            );
+            let text =
+                format!("your token reached the limit of {CONCURRENT_MAX} concurrent requests");
             Failure::too_many_requests(&text, 1)
         })
     }
@@ -105,13 +104,13 @@ impl Limits {
         let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
             let text = format!(
-                "{STREAMS_PER_TOKEN_MAX} streams and exports of your token are open, which is the limit of streams at a time"
+                "your token reached the limit of {STREAMS_PER_TOKEN_MAX} concurrent streams and exports"
             );
             Failure::too_many_requests(&text, 10)
         })?;
         let of_all = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             let text = format!(
-                "{STREAMS_MAX} streams and exports are open, which is the limit of the whole server"
+                "the server reached the limit of {STREAMS_MAX} concurrent streams and exports"
             );
             Failure::too_many_requests(&text, 10)
         })?;
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_a_burst_then_its_rate_and_others_are_not_held_up() {
+    fn a_token_has_a_burst_and_then_its_rate_and_others_are_not_affected() {
         let limits = Limits::new(Rate { per_s: 2.0, burst: 3.0 });
         let start = Instant::now();
         let admitted = |token, ms| {
@@ -143,11 +142,11 @@ mod tests {
         assert_eq!(admitted(2, 0), 3);
         assert_eq!(admitted(1, 1000), 2);
         assert_eq!(admitted(1, 1001), 0);
-        assert_eq!(admitted(1, 100_000), 3, "what was not used is not saved for ever");
+        assert_eq!(admitted(1, 100_000), 3, "unused quota does not accumulate");
     }
 
     #[test]
-    fn so_many_answers_at_a_time_and_no_more() {
+    fn concurrent_answers_are_limited() {
         let limits = Limits::new(Rate { per_s: 0.0, burst: 100.0 });
         let now = Instant::now();
         let mut held: Vec<_> = (0..CONCURRENT_MAX).map(|_| limits.admit(1, now).unwrap()).collect();

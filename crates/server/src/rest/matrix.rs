@@ -1,11 +1,12 @@
-//! GPU × driver × CUDA × framework, with how long each is looked after and what it is exposed to. What nobody knows is a row too.
+//! The compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure.
+//! Unknown combinations are rows, too.
 //!
 //! ```text
-//! nodes ─ part: at most GPU_NAMES_MAX names ─> Tally ─ off the runtime ─> rows, most GPUs first ─> at most ROWS_MAX
-//!              and FRAMEWORKS_MAX frameworks        each combination judged once
+//! nodes ─ tally_node: at most GPU_NAMES_MAX names ─> Tally ─ blocking thread ─> rows by GPUs
+//!         and FRAMEWORKS_MAX frameworks              each combination once      at most ROWS_MAX
 //! ```
 //!
-//! For one request at a time, from the first node that is looked at: nodes choose how much there is to collect.
+//! One request at a time, including the collection: nodes choose how much there is to collect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -188,7 +189,7 @@ fn row(
         // An unchecked framework has not passed.
         verdict = verdict.max(Some(Verdict::Unknown));
         reasons.push(format!(
-            "{} more frameworks are not judged: a row lists {FRAMEWORKS_MAX} at most",
+            "{} more frameworks are not checked: the limit is {FRAMEWORKS_MAX} per row",
             key.more_frameworks
         ));
     }
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_combination_is_judged_once_and_the_rows_with_the_most_gpus_are_kept() {
+    fn combinations_are_evaluated_once_and_rows_with_most_gpus_come_first() {
         let facts = FactSet::embedded();
         let mut verdicts = VerdictCache::default();
         let variants = || {
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_have_in_common_is_one_row_in_whatever_pieces_they_come() {
+    fn equal_nodes_share_a_row_across_batches() {
         let part =
             |gpus| Some(NodeTally { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
         let tally = Tally::new().with(vec![part(8), None]).with(vec![part(4)]);
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_judged_in_time_is_counted_and_not_passed_over() {
+    fn rows_not_evaluated_in_time_are_counted() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let rows = || [(key("NVIDIA H200", 0), 8), (key("NVIDIA L4", 0), 2)];
         let late = tally(rows()).evaluate(facts, ON, &mut verdicts, Instant::now());
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_bounded_in_bytes_too() {
+    fn rows_are_limited_in_bytes() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
         let long = "x".repeat(256 << 10);
         // Without a driver there is nothing to check.

@@ -49,7 +49,7 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
     if is_well {
         Ok(Reply::bytes(reply::TEXT, health(&call.app.space)))
     } else {
-        Ok(Reply::unavailable("the server is ending\n"))
+        Ok(Reply::unavailable("the server is stopping\n"))
     }
 }
 
@@ -112,19 +112,15 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
     let count = |is: fn(&&NodeTally) -> bool| parts.iter().filter(is).count() as u64;
     text.gauge(
-        "farrier_fleet_nodes_silent",
-        "Nodes of which nothing is heard",
+        "farrier_fleet_nodes_heartbeat_lost",
+        "Nodes whose heartbeat is lost",
         count(|it| it.is_heartbeat_lost),
     );
     let held = count(|it| it.is_deferred);
+    text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", held);
     text.gauge(
-        "farrier_fleet_nodes_held_back",
-        "Nodes for which something should be done and is not",
-        held,
-    );
-    text.gauge(
-        "farrier_fleet_domains_blamed",
-        "Racks, switches and NVLink domains that are to blame",
+        "farrier_fleet_domain_faults",
+        "Racks, switches and NVLink domains with a domain fault",
         domain_faults as u64,
     );
     render_server(&mut text, call);
@@ -133,7 +129,7 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
 
 fn render_server(text: &mut Text, call: &Call) {
     let app = &call.app;
-    text.gauge("farrier_server_log_entries", "The log's last entry", app.tail.end());
+    text.gauge("farrier_server_log_entries", "Number of the log's last entry", app.tail.end());
     text.counter(
         "farrier_server_commits_total",
         "Batches written to the log",
@@ -145,24 +141,28 @@ fn render_server(text: &mut Text, call: &Call) {
         app.controller.clock_steps(),
     );
     text.counter(
-        "farrier_server_pauses_total",
+        "farrier_server_controller_pauses_total",
         "Times that the controller did not run for seconds",
         app.controller.pauses(),
     );
     text.gauge(
-        "farrier_server_inputs_waiting",
-        "Inputs that wait for the controller",
+        "farrier_server_inputs_queued",
+        "Inputs queued for the controller",
         app.controller.waiting() as u64,
     );
     text.counter(
         "farrier_server_reports_throttled_total",
-        "Times that a node's reports had to wait for its quota",
+        "Times that a node's reports were throttled by its quota",
         app.sessions.times_throttled(),
     );
     // An unknown value is left out.
     if let Some((log_bytes, free_bytes)) = app.space.bytes() {
         text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
-        text.gauge("farrier_server_disk_free_bytes", "Free space where the log is", free_bytes);
+        text.gauge(
+            "farrier_server_disk_free_bytes",
+            "Free disk space in the log's folder",
+            free_bytes,
+        );
     }
     text.gauge(
         "farrier_server_disk_low",
@@ -171,14 +171,14 @@ fn render_server(text: &mut Text, call: &Call) {
     );
     text.gauge(
         "farrier_server_agents_connected",
-        "Streams of agents",
+        "Open sessions of agents",
         app.sessions.connected() as u64,
     );
     let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), app.counters.handshakes(why)));
     text.labelled(
         "farrier_server_tls_handshakes_failed_total",
         "counter",
-        "TLS handshakes that came to nothing",
+        "Failed TLS handshakes",
         "reason",
         failed,
     );
@@ -186,25 +186,25 @@ fn render_server(text: &mut Text, call: &Call) {
     text.labelled(
         "farrier_server_unauthenticated_requests_failed_total",
         "counter",
-        "Requests of peers without a certificate that were not read",
+        "Requests without a certificate that were not read",
         "reason",
         unread,
     );
     refusals(text, &app.counters);
     text.counter(
-        "farrier_server_order_numbers_refused_total",
-        "Nodes that said a number of an order that was never given",
-        app.counters.order_numbers_refused(),
+        "farrier_server_order_generations_refused_total",
+        "Sessions refused because of an unknown order generation",
+        app.counters.order_generations_refused(),
     );
     let streams = call.rest.limits.streams_open() as u64;
-    text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);
+    text.gauge("farrier_server_log_streams_open", "Open streams and exports", streams);
     let classes = (2..6).map(|class: usize| {
         (format!("{class}xx"), call.rest.answered[class].load(Ordering::Relaxed))
     });
     text.labelled(
-        "farrier_server_http_answers_total",
+        "farrier_server_http_responses_total",
         "counter",
-        "Answers over HTTP",
+        "HTTP responses",
         "class",
         classes,
     );
@@ -216,7 +216,7 @@ fn refusals(text: &mut Text, counters: &Counters) {
     text.labelled(
         "farrier_server_enrolments_refused_total",
         "counter",
-        "Enrolments that were refused",
+        "Refused enrolments",
         "reason",
         refused,
     );
@@ -230,12 +230,12 @@ fn refusals(text: &mut Text, counters: &Counters) {
     );
     text.counter(
         "farrier_server_node_names_refused_total",
-        "Sessions refused because a node named another",
+        "Sessions refused because a node used another node's name",
         counters.names_refused(),
     );
     text.counter(
         "farrier_server_sessions_ended_total",
-        "Sessions of nodes that the server has ended",
+        "Sessions ended by the server",
         counters.sessions_ended(),
     );
 }

@@ -1,13 +1,15 @@
-//! What people and programs may ask for over HTTP, on the agents' port: `/api/v1`, `/metrics`, `/healthz`.
+//! The REST API on the agents' port: `/api/v1`, `/metrics`, `/healthz`.
 //!
 //! ```text
-//! request ─> routes::TABLE ─> who asks (access::Store) ─> limits ─> query, body ─> handler ─┬─ Controller::read, a few thousand nodes at a time
-//!               │                                                                           ├─ Controller::submit ─> on disk, with their name
-//!               └─> openapi                                                                 └─ follow::LogTail ─> SSE, export: at the reader's pace
+//! request ─> routes::TABLE ─> authenticate ─> limits ─> query, body ─> handler
+//!                │            (access::Store)                            ├─ Controller::read
+//!                └─> openapi                                             ├─ Controller::submit
+//!                                                                        └─ LogTail ─> SSE, export
 //! ```
 //!
-//! A handler is an entry of one table ([`routes`]), from which the OpenAPI document is made too. What a caller sees is cut to
-//! their scope in each handler ([`caller`]), also in the log ([`sight`]).
+//! Each handler is an entry of one table ([`routes`]), from which the OpenAPI document is
+//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and entries of the log are
+//! redacted ([`redact`]).
 
 mod answer_body;
 mod artifacts;
@@ -274,7 +276,7 @@ impl Rest {
             .map_err(|_| Failure::request_timeout())?;
         let read = read.map_err(|err| match err.downcast_ref::<LengthLimitError>() {
             Some(_) => Failure::too_large(BODY_BYTES_MAX),
-            None => Failure::bad_request("the body was cut off"),
+            None => Failure::bad_request("the body was truncated"),
         })?;
         let bytes = read.to_bytes();
         let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
@@ -301,9 +303,9 @@ async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failu
     }
     let ended = async {
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Failure::bad_request("the body was cut off"))?;
+            let frame = frame.map_err(|_| Failure::bad_request("the body was truncated"))?;
             if frame.data_ref().is_some_and(|it| !it.is_empty()) {
-                return Err(Failure::bad_request("this path takes no body"));
+                return Err(Failure::bad_request("this path accepts no body"));
             }
         }
         Ok(Bytes::new())

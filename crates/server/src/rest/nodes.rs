@@ -242,7 +242,7 @@ fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> Reques
 /// Other problems of a node, besides the reason for its phase.
 fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
-    let silent = lost_since.map(|since| format!("nothing was heard of it since {since:.0}"));
+    let silent = lost_since.map(|since| format!("no heartbeat since {since:.0}"));
     let silent = silent.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
     let ended = node
         .requests
@@ -251,12 +251,15 @@ fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
         .map(|it| requested_order_view(caller, it))
         .filter(|it| it.status != "done");
     let ended = ended.map(|it| {
-        format!("{}, asked for, {} at {:.0}: {}", it.text, it.status, it.at, it.evidence)
+        format!(
+            "operator-requested order {} {} at {:.0}: {}",
+            it.text, it.status, it.at, it.evidence
+        )
     });
     let owed = node
         .verification
         .required()
-        .map(|level| format!("it did not pass {level}, and has to before it comes back"));
+        .map(|level| format!("it failed {level}, which has to pass before it returns to service"));
     silent.into_iter().chain(ended).chain(owed).collect()
 }
 
@@ -314,7 +317,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
 pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
     let parts =
         text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));
-    parts.ok_or_else(|| Failure::bad_request("`cursor` is none that was given as `next`"))
+    parts.ok_or_else(|| Failure::bad_request("`cursor` is not a `next` value of an earlier page"))
 }
 
 pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {

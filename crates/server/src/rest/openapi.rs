@@ -32,7 +32,7 @@ fn build_document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Farrier", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The fleet: nodes, findings, what was decided and why, and what people ask for.",
+            "description": "The fleet: nodes, findings, decisions with their reasons, and operator requests.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "paths": paths,
@@ -90,7 +90,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     }));
     if route.name == "followEvents" {
         all.push(json!({
-            "name": "Last-Event-ID", "in": "header", "description": "the last entry that was heard",
+            "name": "Last-Event-ID", "in": "header", "description": "the last entry received",
             "schema": { "type": "integer", "minimum": 0, "maximum": i64::MAX },
         }));
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_is_there_and_every_shape_that_is_named() {
+    fn every_route_and_schema_is_in_the_document() {
         let document = build_document();
         let mut names = BTreeSet::new();
         for route in TABLE {
@@ -160,7 +160,7 @@ mod tests {
         let defined: BTreeSet<String> =
             shapes.keys().map(|name| format!("#/components/schemas/{name}")).collect();
         assert_eq!(references, defined);
-        assert!(shapes.values().all(|it| it["description"].is_string()), "each says what it is");
+        assert!(shapes.values().all(|it| it["description"].is_string()), "each has a description");
     }
 
     fn collect(value: &Value, references: &mut BTreeSet<String>) {
@@ -175,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_told_of() {
+    fn every_route_is_documented() {
         let told = include_str!("../../../../docs/api.md");
         for route in TABLE {
             let line = format!("| `{} {}` |", route.method, route.path);
-            assert!(told.contains(&line), "docs/api.md does not have {line}");
+            assert!(told.contains(&line), "docs/api.md lacks {line}");
         }
         let lines =
             told.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_asks_for_more_than_reading_and_has_a_body() {
+    fn changes_require_a_body_and_more_than_read_permission() {
         for route in TABLE {
             let reads = route.method == Method::GET;
             assert_eq!(reads, route.body.is_none(), "{}", route.name);

@@ -88,13 +88,13 @@ impl Params {
                 let names: Vec<&str> = known.iter().map(|it| it.name).collect();
                 let taken = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 return Err(Failure::bad_request(format!(
-                    "there is no parameter `{}` here; taken: {taken}",
+                    "unknown parameter `{}`; accepted: {taken}",
                     shown.escape_debug()
                 )));
             };
             parameter.check(&value)?;
             if said.0.insert(parameter.name, value).is_some() {
-                return Err(Failure::bad_request(format!("`{name}` is given twice")));
+                return Err(Failure::bad_request(format!("`{name}` is repeated")));
             }
         }
         Ok(said)
@@ -172,7 +172,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_asked_for_is_checked_and_nothing_is_passed_over() {
+    fn parameters_are_checked_and_unknown_ones_refused() {
         let said = Params::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
         assert_eq!(said.text("text"), Some("Xid 79 on"));
         assert_eq!((said.number("limit"), said.limit(3)), (Some(7), 7));

@@ -44,7 +44,7 @@ mod tests {
     proptest! {
         // The fuzz target `rest` covers the same, but this runs with every build: nothing panics.
         #[test]
-        fn no_request_is_too_strange(
+        fn no_request_panics(
             path in "(/api/v1/(nodes|findings|events|tokens|freezes|policy)?)?[ -~]{0,20}",
             query in "([a-z]{1,8}=[^&]{0,12}&?){0,4}",
             body in prop_oneof![
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_takes_is_read_and_nothing_else() {
+    fn valid_requests_are_parsed_and_others_refused() {
         let hold = br#"{"reason":"cable"}"#;
         assert_eq!(reads(b"POST", "/api/v1/nodes/gpu-1/hold", "", hold), (true, true));
         assert_eq!(reads(b"GET", "/api/v1/findings", "cursor=gpu-1%2F7", b""), (true, false));

@@ -46,7 +46,7 @@ fn always_allowed(_: &Node) -> Option<Failure> {
 fn takes_work(node: &Node) -> Option<Failure> {
     let accepts_jobs = node.phase().in_service() || node.phase() == NodePhase::Joining;
     accepts_jobs.then(|| {
-        let text = "it takes work, and is neither tested nor changed under it";
+        let text = "it accepts jobs, so it can be neither tested nor changed";
         Failure::conflict(text, HintCode::HoldAndDrain)
     })
 }
@@ -54,7 +54,7 @@ fn takes_work(node: &Node) -> Option<Failure> {
 /// An order would wait until its lease expires, because the node cannot connect.
 fn certificate_revoked(node: &Node) -> Option<Failure> {
     node.liveness.certificate_revoked_at().map(|at| {
-        let text = format!("its certificates were revoked at {at:.0}: no order reaches it");
+        let text = format!("its certificates were revoked at {at:.0}, so no order can reach it");
         Failure::conflict(text, HintCode::EnrolAgain)
     })
 }
@@ -85,7 +85,7 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     let RepairedRequest { repair } = call.body()?;
     let refuse = |node: &Node| {
         (node.phase() == NodePhase::InService).then(|| {
-            let text = "it is in service: there is nothing to be repaired";
+            let text = "it is in service, so there is nothing to repair";
             Failure::conflict(text, HintCode::HoldOrWait)
         })
     };
@@ -98,8 +98,7 @@ pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let refuse = |node: &Node| {
         let waits = node.waits_for_approval() || node.repairs.is_approved();
-        (!waits)
-            .then(|| Failure::conflict("nothing there waits for approval", HintCode::SeeApproval))
+        (!waits).then(|| Failure::conflict("nothing waits for approval", HintCode::SeeApproval))
     };
     let node = node(&call, refuse).await?;
     submit_request(&call, OperatorRequest::Approve { node }).await
@@ -143,7 +142,7 @@ async fn requested_order(call: Call, what: OrderKind) -> Result<Reply, Failure> 
             .filter(|requested_order| requested_order.order != wanted);
         let waits = other.map(|requested_order| {
             let text = format!(
-                "`{}`, asked for by {}, is not done yet",
+                "`{}`, requested by {}, is still pending",
                 requested_order.order, requested_order.by
             );
             Failure::conflict(text, HintCode::WaitForOrder)
@@ -224,7 +223,7 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
         return Ok(());
     }
     let (domain, scope) = (domain_text(domain), domain_text(scope));
-    Err(Failure::forbidden(format!("`{domain}` is not all in your scope, which is `{scope}`")))
+    Err(Failure::forbidden(format!("`{domain}` is not entirely in your scope `{scope}`")))
 }
 
 /// The domain must exist: freezing a misspelt rack would have no effect. Suggests similar domains
@@ -250,9 +249,13 @@ async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     };
     let near = similar::names(&domain_text(domain), ours.iter().map(domain_text));
     let detail = match &near[..] {
-        [] => format!("no node stands in `{}`", domain_text(domain)),
+        [] => format!("no node is in `{}`", domain_text(domain)),
         near => {
-            format!("no node stands in `{}`; there is `{}`", domain_text(domain), near.join("`, `"))
+            format!(
+                "no node is in `{}`; did you mean `{}`?",
+                domain_text(domain),
+                near.join("`, `")
+            )
         }
     };
     Err(Failure::not_found(detail, HintCode::ListDomains))
@@ -267,11 +270,11 @@ pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
             now.checked_add(time).unwrap_or(now)
         }
         (None, Some(until)) => until,
-        _ => return Err(Failure::bad_request("expected one of `for_s` and `until`")),
+        _ => return Err(Failure::bad_request("expected either `for_s` or `until`")),
     };
     let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
     if until <= now || !is_soon {
-        return Err(Failure::bad_request("`until`: expected a time to come, within a year"));
+        return Err(Failure::bad_request("`until`: expected a time in the future, within a year"));
     }
     check_owned(&call, &domain).await?;
     check_exists(&call, &domain).await?;

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_near_and_another_name_is_not() {
+    fn similar_names_are_suggested_and_others_are_not() {
         assert_eq!(
             [distance("", "abc"), distance("abc", "abd"), distance("trian", "train")],
             [3, 1, 2]

@@ -36,7 +36,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
         Some(value) => {
             let value = value.to_str().ok().map(str::trim).filter(|it| !it.is_empty());
             let read = value.map(str::parse::<u64>);
-            let wrong = |_| Failure::bad_request("`Last-Event-ID` is none that was sent");
+            let wrong = |_| Failure::bad_request("`Last-Event-ID` is not an event of this log");
             read.transpose().map_err(wrong)?
         }
         None => None,
@@ -52,7 +52,7 @@ pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
     let (out, reply) = Reply::stream(reply::EVENTS, &slot);
     tokio::spawn(async move {
         let end = write(&call, &filter, begin, &out).await;
-        tracing::debug!(?end, "a reader of the log has ended");
+        tracing::debug!(?end, "a log stream ended");
         drop(slot);
     });
     Ok(reply)

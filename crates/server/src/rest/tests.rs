@@ -242,7 +242,7 @@ fn node() -> NodeId {
 const RETIRE: (&str, &str) = ("/api/v1/nodes/a/retire", r#"{"reason":"sold"}"#);
 
 #[tokio::test]
-async fn a_retirement_frees_the_name_whenever_its_client_goes_away() {
+async fn a_retirement_frees_the_name_even_if_its_client_disconnects() {
     for polls in 1..=POLLS {
         let fixture = Fixture::new().await;
         assert!(fixture.holds_name());
@@ -255,7 +255,7 @@ async fn a_retirement_frees_the_name_whenever_its_client_goes_away() {
 }
 
 #[tokio::test]
-async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_away() {
+async fn a_revocation_disconnects_and_is_logged_even_if_its_client_disconnects() {
     // The first poll checks visibility. Nothing changes before that.
     for polls in 2..=POLLS {
         let fixture = Fixture::new().await;
@@ -270,13 +270,13 @@ async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_awa
 }
 
 #[tokio::test]
-async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
+async fn repeating_a_failed_retirement_frees_the_name() {
     let fixture = Fixture::new().await;
     let retired = Event::Retired { node: node(), reason: "sold".to_owned() };
     fixture.app().controller.submit(Actor::Server, retired).await.unwrap();
     for scope in ["pool:serve", "tenant:train"] {
         assert!(fixture.post(RETIRE.0, scope, RETIRE.1).await.is_err());
-        assert!(fixture.holds_name(), "{scope} is not where the node was");
+        assert!(fixture.holds_name(), "{scope} is not the node's pool");
     }
     assert!(fixture.post(RETIRE.0, "pool:train", RETIRE.1).await.is_ok());
     assert!(!fixture.holds_name());
@@ -290,7 +290,7 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
 
 /// Only one request at a time collects matrix data in memory.
 #[tokio::test]
-async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
+async fn a_matrix_reads_no_node_before_it_has_the_lock() {
     let fixture = Fixture::new().await;
     let turn = Arc::clone(&fixture.rest.verdicts).lock_owned().await;
     let busy = fixture.busy().await;
@@ -305,7 +305,7 @@ async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is_there() {
+async fn a_log_reader_keeps_its_place_in_the_queue_across_keep_alives() {
     let fixture = Fixture::new().await;
     let tail = fixture.app().tail.clone();
     let mut turns = tail.all_turns().await;
@@ -328,7 +328,7 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
 
 /// However many domains there are, each node is visited once, in batches.
 #[tokio::test]
-async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up() {
+async fn the_callers_domains_are_counted_in_one_batched_pass() {
     let fixture = Fixture::new().await;
     let batches = 3;
     for number in 1..batches * pagination::BATCH_NODES {
@@ -355,7 +355,7 @@ async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up(
         let (answer, looks) = fixture.looks(fixture.request(method, path, scope, body)).await;
         let found = answer.err().map_or(200, |failure| failure.problem.status);
         assert_eq!(found, status, "{method} {path}");
-        assert!(expected.contains(&looks), "{method} {path}: {looks} looks");
+        assert!(expected.contains(&looks), "{method} {path}: {looks} reads");
     }
     let entries = fixture.app().tail.read(0, 1000).await.unwrap();
     let caller = fixture.caller("pool:train");
@@ -369,7 +369,7 @@ async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up(
 }
 
 #[tokio::test]
-async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
+async fn similar_domains_are_suggested_to_callers_with_nodes_there() {
     let fixture = Fixture::new().await;
     fixture.enrol("b", "train", "r1").await;
     fixture.enrol("c", "serve", "r2").await;
@@ -390,7 +390,7 @@ async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_ends_with_its_token() {
+async fn an_export_ends_when_its_token_becomes_invalid() {
     for path in ["/api/v1/export?what=log", "/api/v1/export?what=state"] {
         let fixture = Fixture::new().await;
         let turns = fixture.app().tail.all_turns().await;
@@ -401,7 +401,7 @@ async fn an_export_ends_with_its_token() {
         let (by, now) = (Actor::Server, Timestamp::now());
         fixture.app().store.revoke_token_by(&by, TokenKind::User, 1, now).unwrap();
         let line = tokio::time::timeout(Duration::from_secs(11), body.frame()).await;
-        let Ok(Some(Ok(line))) = line else { panic!("{path} goes on: {line:?}") };
+        let Ok(Some(Ok(line))) = line else { panic!("{path} continues: {line:?}") };
         let line = String::from_utf8(line.into_data().unwrap().to_vec()).unwrap();
         assert!(line.contains(r#""status":401"#), "{line}");
         assert!(body.frame().await.is_none());

@@ -22,7 +22,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let location = Location { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
     let caller = call.caller()?;
     if !caller.has_pool(&pool) {
-        return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
+        return Err(Failure::forbidden(format!("pool {pool} is not in your scope")));
     }
     if location.has_more_than_pool() {
         caller.check_fleet_wide()?;

@@ -72,7 +72,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn a_stranger_goes_soon_and_somebody_known_when_they_are_answered() {
+    async fn a_connection_idles_out_without_authenticated_requests() {
         let activity = Arc::new(ConnectionActivity::new());
         let start = Instant::now();
         activity.idle_for(LIMIT).await;

@@ -25,9 +25,9 @@ const COMPUTE_TIMEOUT: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
-    #[error("the handshake took too long")]
+    #[error("the handshake timed out")]
     Slow,
-    #[error("too many others wait")]
+    #[error("too many connections wait for a handshake")]
     Displaced,
     #[error(transparent)]
     Tls(#[from] io::Error),

@@ -289,7 +289,7 @@ async fn connection(
         }
         Err(err) => {
             shared.counters.handshake_failed(from, err.metric());
-            tracing::debug!(%from, %err, "a TLS handshake has failed");
+            tracing::debug!(%from, %err, "TLS handshake failed");
         }
     }
 }
@@ -360,6 +360,6 @@ async fn serve(
         }
     };
     if let Err(err) = ended {
-        tracing::debug!(%err, "a connection has ended");
+        tracing::debug!(%err, "connection ended with an error");
     }
 }

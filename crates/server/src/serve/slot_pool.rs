@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_a_kind_goes_for_the_newest_and_whoever_leaves_makes_room() {
+    fn a_new_slot_evicts_the_oldest_of_its_key_and_dropping_one_frees_it() {
         let pool = SlotPool::new(2);
         let (mut first, mut second) = (pool.enter("a"), pool.enter("a"));
         let mut other = pool.enter("b");
@@ -96,6 +96,6 @@ mod tests {
         let mut fourth = pool.enter("a");
         assert_eq!([&mut third, &mut fourth].map(is_displaced), [false, false]);
         drop((first, third, fourth, other));
-        assert!(pool.state().slots.is_empty(), "nobody is counted on");
+        assert!(pool.state().slots.is_empty(), "no slot is left behind");
     }
 }

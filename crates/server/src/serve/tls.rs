@@ -24,11 +24,11 @@ use crate::access::{Authority, AuthorityError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("failed to make the server's certificate")]
+    #[error("failed to issue the server's certificate")]
     Certificate(#[from] AuthorityError),
-    #[error("failed to set TLS up")]
+    #[error("failed to configure TLS")]
     Rustls(#[from] rustls::Error),
-    #[error("the authority's certificate cannot be used")]
+    #[error("the authority's certificate is unusable")]
     Authority(#[from] rustls::server::VerifierBuilderError),
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_certificate_is_read_from_it() {
+    fn the_expiry_is_read_from_the_certificate() {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
         let authority = Authority::open(folder.path(), now).unwrap();

@@ -24,13 +24,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReadError {
-    #[error("a message without a certificate has at capacity {MESSAGE_BYTES_MAX} bytes")]
+    #[error("a message without a certificate has at most {MESSAGE_BYTES_MAX} bytes")]
     TooLarge,
-    #[error("the message did not come in time")]
+    #[error("the message did not arrive in time")]
     Slow,
-    #[error("too many requests without a certificate are on their way; try again")]
+    #[error("too many concurrent requests without a certificate; try again")]
     Displaced,
-    #[error("the message was cut off")]
+    #[error("the message was truncated")]
     CutOff,
 }
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_enrolment_is_a_small_part_of_what_is_taken() {
+    fn the_largest_enrolment_is_far_below_the_limit() {
         let node = "n".repeat(253);
         let token = format!("fjoin_{}", "t".repeat(128));
         let purpose = Purpose::Enrol { node: &node, token: &token };
@@ -128,18 +128,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_comes_whole_or_not_at_all_and_in_time() {
+    async fn a_message_is_read_completely_and_in_time() {
         let requests = Requests::new();
         let largest = PREFIX_BYTES + MESSAGE_BYTES_MAX;
         let read = requests.read(Full::new(Bytes::from(vec![0; largest]))).await;
         assert_eq!(read.map(|it| it.len()), Ok(largest));
         let large = requests.read(unfinished(largest + 1)).await;
-        assert_eq!(large, Err(ReadError::TooLarge), "without a wait for the rest");
+        assert_eq!(large, Err(ReadError::TooLarge), "without waiting for the rest");
         assert_eq!(requests.read(unfinished(largest)).await, Err(ReadError::Slow));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_too_many_the_oldest_goes_and_what_comes_whole_is_read() {
+    async fn the_oldest_request_is_evicted_and_complete_ones_are_read() {
         let requests = Arc::new(Requests::with_capacity(2));
         let begin = || {
             let requests = Arc::clone(&requests);

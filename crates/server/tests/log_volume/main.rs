@@ -112,7 +112,7 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
     let text = metrics(&server, tls).await;
     for line in [
         format!("farrier_server_enrolments_refused_total{{reason=\"token\"}} {TIMES}"),
-        format!("farrier_server_order_numbers_refused_total {TIMES}"),
+        format!("farrier_server_order_generations_refused_total {TIMES}"),
         format!("farrier_server_node_names_refused_total {TIMES}"),
         format!("farrier_server_sessions_ended_total {TIMES}"),
     ] {

@@ -98,7 +98,7 @@ impl Sender {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_stalls_is_cut_off() {
+async fn a_stalled_upload_times_out() {
     let fixture = Fixture::new();
     let silent = fixture.sender("a");
     assert_eq!(silent.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
@@ -107,11 +107,11 @@ async fn a_sender_that_stalls_is_cut_off() {
     advance(PART_TIMEOUT).await;
     assert_eq!(stalled.received.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
     fixture.until_nothing_is_incoming().await;
-    assert_eq!(fixture.send("a", "content").await, Ok(()), "its turn has ended");
+    assert_eq!(fixture.send("a", "content").await, Ok(()), "the slot is free");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_trickles_is_cut_off() {
+async fn a_trickling_upload_times_out() {
     let fixture = Fixture::new();
     let begin = Instant::now();
     let sender = fixture.sender("a");
@@ -130,7 +130,7 @@ async fn a_sender_that_trickles_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_node_has_one_turn_and_all_have_a_few_slots() {
+async fn uploads_are_limited_per_node_and_in_total() {
     let fixture = Fixture::new();
     let mut senders = Vec::new();
     for number in 0..CONCURRENT_MAX {
@@ -138,7 +138,11 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
         sender.begin("content").await;
         senders.push(sender);
     }
-    assert_eq!(fixture.send("n0", "content").await, Err(Code::ResourceExhausted), "it sends one");
+    assert_eq!(
+        fixture.send("n0", "content").await,
+        Err(Code::ResourceExhausted),
+        "one upload per node"
+    );
     assert_eq!(fixture.send("other", "content").await, Err(Code::ResourceExhausted), "no slot");
     let broken = senders.pop().unwrap();
     broken.parts.send(Err(Status::cancelled("reset"))).await.unwrap();
@@ -146,13 +150,13 @@ async fn a_node_has_one_turn_and_all_have_a_few_slots() {
     assert_eq!(fixture.send("other", "content").await, Ok(()), "the slot is free again");
     for sender in senders {
         sender.chunk("content").await;
-        assert_eq!(sender.end().await, Ok(()), "those that were taken go on");
+        assert_eq!(sender.end().await, Ok(()), "uploads in progress continue");
     }
 }
 
 /// Like a full disk: the node keeps its file and sends it later.
 #[tokio::test]
-async fn a_store_that_takes_nothing_is_tried_again() {
+async fn a_failed_write_can_be_retried() {
     let fixture = Fixture::new();
     let in_the_way = fixture.dir.path().join("artifacts/node-a");
     std::fs::write(&in_the_way, "").unwrap();
@@ -165,7 +169,7 @@ async fn a_store_that_takes_nothing_is_tried_again() {
 
 /// Cancelled, revoked or retired: an upload in progress is discarded.
 #[tokio::test(start_paused = true)]
-async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
+async fn an_upload_is_discarded_when_its_order_ends() {
     let fixture = Fixture::new();
     let sender = fixture.sender("a");
     sender.begin("content").await;
@@ -185,7 +189,7 @@ async fn one_that_is_not_asked_for_any_longer_is_not_kept() {
 }
 
 #[tokio::test]
-async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
+async fn uploads_are_limited_per_order_and_by_the_disk_reserve() {
     let fixture = Fixture::new();
     for _ in 0..PER_ORDER_MAX {
         assert_eq!(fixture.send("a", "content").await, Ok(()));
@@ -196,18 +200,18 @@ async fn an_order_has_a_few_artifacts_and_the_disk_its_reserve() {
     assert_eq!(
         full.receiver.expected_bytes.load(Ordering::Relaxed),
         0,
-        "the reservation is given back"
+        "the reservation is released"
     );
 }
 
 /// After a crash between storing it and sending the receipt.
 #[tokio::test]
-async fn one_that_is_sent_again_replaces_the_one_before() {
+async fn a_repeated_upload_replaces_the_previous_one() {
     let fixture = Fixture::new();
     for content in ["first", "first", "second"] {
         assert_eq!(fixture.send("a", content).await, Ok(()));
         assert_eq!(fixture.stored("a"), [hex(&Sha256::digest(content))]);
         let files = std::fs::read_dir(fixture.dir.path().join("artifacts/node-a")).unwrap();
-        assert_eq!(files.count(), 2, "one record, and its content");
+        assert_eq!(files.count(), 2, "one record and its content");
     }
 }

@@ -10,21 +10,21 @@ use crate::controller::SubmitError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
-    #[error("the node has ended it")]
+    #[error("the node closed the session")]
     ClosedByNode,
-    #[error("the node is gone: {0}")]
+    #[error("the connection was lost: {0}")]
     Lost(Status),
-    #[error("it was cut: {0:?}")]
+    #[error("the server ended the session: {0:?}")]
     Disconnected(DisconnectReason),
-    #[error("nothing was heard for too long")]
+    #[error("no message within the timeout")]
     Idle,
-    #[error("the node does not read what it is told")]
+    #[error("the node does not read its messages")]
     NotReading,
-    #[error("the first message must be a hello, and only the first")]
+    #[error("the first message, and only the first, must be a hello")]
     Hello,
     #[error(
-        "the node says that it reports order {reported}, and this server has issued {issued}: at most {ORDERS_AHEAD_MAX} more are believed. \
-         With another enrolment its orders are counted anew"
+        "the node reports order {reported}, but this server issued {issued}: at most {ORDERS_AHEAD_MAX} more \
+         are accepted. Enrol the node again to reset its order generations"
     )]
     OrdersAhead { reported: u64, issued: u64 },
     #[error(transparent)]
@@ -50,12 +50,12 @@ impl End {
             Self::Lost(status) => match status.code() {
                 // tonic's codes for a message that is too large, or malformed.
                 Code::OutOfRange | Code::ResourceExhausted => status.clone(),
-                Code::Internal => Status::invalid_argument("a message does not read"),
+                Code::Internal => Status::invalid_argument("malformed message"),
                 _ => return None,
             },
             Self::ClosedByNode | Self::NotReading => return None,
             Self::Disconnected(DisconnectReason::Displaced) => {
-                Status::aborted("the node has opened another stream")
+                Status::aborted("the node opened another session")
             }
             Self::Disconnected(DisconnectReason::Revoked) => {
                 Status::permission_denied("the certificate was revoked")
@@ -65,10 +65,10 @@ impl End {
             | Self::Submit(SubmitError::UnknownNode(_)) => unknown_node(),
             Self::Disconnected(DisconnectReason::Slow | DisconnectReason::Stopping)
             | Self::Submit(SubmitError::Stopped) => {
-                Status::unavailable("the server ends or has no time")
+                Status::unavailable("the server is stopping or overloaded")
             }
             Self::Disconnected(DisconnectReason::ClockStepped) => {
-                Status::unavailable("the server's clock was stepped: connect again for the time")
+                Status::unavailable("the server's clock was stepped; reconnect for the new time")
             }
             Self::Submit(SubmitError::TooManyFindings(_) | SubmitError::LowSpace) => {
                 Status::resource_exhausted(text)

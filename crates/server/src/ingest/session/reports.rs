@@ -212,7 +212,7 @@ mod tests {
     use crate::state_machine::StateMachine;
 
     #[tokio::test]
-    async fn an_old_snapshot_ends_that_changes_are_passed_over() {
+    async fn an_old_snapshot_ends_the_skipping_of_changes() {
         let folder = tempfile::tempdir().unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
         let sessions = Arc::new(SessionRegistry::new(ReportQuota::default()));

@@ -87,7 +87,7 @@ impl Session<'_> {
         self.last_seen.set_delayed(is_throttled || self.is_refused);
         // A snapshot larger than the available quota would throttle the node again at once.
         if !is_throttled {
-            #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
+            #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
             if self.open_bytes as f64 > self.quota().resync_bytes_max() {
                 return Ok(());
             }
@@ -96,7 +96,7 @@ impl Session<'_> {
         }
         self.context.sessions.count_throttled();
         if !self.logged.is_over_quota {
-            tracing::warn!(node = %self.node, "the node reports more than its quota; its reports wait");
+            tracing::warn!(node = %self.node, "the node exceeds its report quota; its reports are delayed");
             self.logged.is_over_quota = true;
             self.submit(Event::QuotaExceeded { node: self.node.clone() }).await?;
         }

@@ -83,7 +83,7 @@ mod tests {
     const LATE_MS: u64 = 30_000;
 
     #[test]
-    fn a_session_is_connected_late_or_closed_and_without_one_nothing_is_claimed() {
+    fn the_connection_state_follows_the_session() {
         let open = SessionTimes {
             is_open: true,
             opened_ms: Some(1000),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_last_sessions_state_until_it_opens_another() {
+    fn a_node_keeps_its_last_sessions_state_until_the_next() {
         let sessions = SessionRegistry::new(crate::ingest::ReportQuota::default());
         let node: NodeId = "a".parse().unwrap();
         let now = Timestamp::now();
@@ -121,11 +121,7 @@ mod tests {
         let never = connection();
         assert_eq!((never.state, never.last_heartbeat_age_s), (ConnectionState::Never, None));
         let refused = sessions.register(&node, None);
-        assert_eq!(
-            connection().state,
-            ConnectionState::Never,
-            "a hello that is not accepted is none"
-        );
+        assert_eq!(connection().state, ConnectionState::Never, "a refused hello is no session");
         sessions.deregister(&node, refused.number);
         let register = || {
             let registered = sessions.register(&node, None);

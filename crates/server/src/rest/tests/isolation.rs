@@ -226,7 +226,7 @@ fn paths(after: u64) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reason() {
+async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() {
     let fixture = Fixture::two_pools().await;
     let all = NAMES.join(" ") + &samples::FOREIGN_COUNTS.map(|it| format!(" {it}")).concat();
     let (mut codes, mut shown, mut domain_faults) = (BTreeSet::new(), BTreeSet::new(), 0);
@@ -256,13 +256,13 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_whatever_the_reas
         assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
     }
     assert!(Reason::CODES.iter().all(|it| codes.contains(*it)), "{codes:?}");
-    assert_eq!(domain_faults, cases().len(), "what is to blame is shown with the caller's node");
-    assert_eq!(shown, markers(&all), "a marker that nobody is shown tests nothing");
+    assert_eq!(domain_faults, cases().len(), "the domain fault is shown with the caller's node");
+    assert_eq!(shown, markers(&all), "a marker that is never shown tests nothing");
 }
 
 /// The whole log, and the other direction: the other pool does not see this one.
 #[tokio::test]
-async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
+async fn the_log_of_a_pool_names_only_its_own_nodes() {
     let fixture = Fixture::two_pools().await;
     let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
     fixture.tell(&why).await;
@@ -282,7 +282,7 @@ async fn what_a_pool_is_shown_of_the_log_names_its_own_nodes() {
 
 /// Artifacts that a node sent while in another pool stay with that pool.
 #[tokio::test]
-async fn files_from_before_a_node_came_into_the_pool_are_not_shown() {
+async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     use std::io::Write as _;
 
     use crate::artifacts;
