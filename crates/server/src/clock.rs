@@ -197,13 +197,13 @@ mod tests {
     fn the_log_clock_follows_a_slew_and_detects_a_step() {
         let start: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let expected = start + SECOND;
-        let judged = |wall| check_clock(start, expected, (start, SECOND), wall);
-        assert_eq!(check_clock(expected), ClockCheck::Follows(expected));
+        let check = |wall| check_clock(start, expected, (start, SECOND), wall);
+        assert_eq!(check(expected), ClockCheck::Follows(expected));
         let slewed = expected - SECOND * 2;
-        assert_eq!(check_clock(slewed), ClockCheck::Follows(start), "it does not go back");
-        assert_eq!(check_clock(expected + SECOND), ClockCheck::Follows(expected + SECOND));
+        assert_eq!(check(slewed), ClockCheck::Follows(start), "it does not go back");
+        assert_eq!(check(expected + SECOND), ClockCheck::Follows(expected + SECOND));
         for stepped in [expected - HOUR, expected + HOUR] {
-            assert_eq!(check_clock(stepped), ClockCheck::Stepped { from: expected });
+            assert_eq!(check(stepped), ClockCheck::Stepped { from: expected });
         }
     }
 

@@ -16,15 +16,15 @@ pub(crate) const LARGE_BYTES: usize = 64 << 10;
 const ORDINARY_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Debug)]
-pub(crate) struct NodeLanes {
+pub(crate) struct ReportQueue {
     ordinary: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
 /// Held while a report is on its way to the controller.
-pub(crate) type Turn = OwnedSemaphorePermit;
+pub(crate) type QueuePermit = OwnedSemaphorePermit;
 
-impl Default for NodeLanes {
+impl Default for ReportQueue {
     fn default() -> Self {
         Self {
             ordinary: Arc::new(Semaphore::new(ORDINARY_BYTES_MAX)),
@@ -33,9 +33,9 @@ impl Default for NodeLanes {
     }
 }
 
-impl NodeLanes {
+impl ReportQueue {
     /// A permit for a large report, before it is decoded. `None` if it is not large.
-    pub(crate) async fn large(&self, bytes: usize) -> Option<Turn> {
+    pub(crate) async fn large(&self, bytes: usize) -> Option<QueuePermit> {
         if bytes < LARGE_BYTES {
             return None;
         }
@@ -43,7 +43,7 @@ impl NodeLanes {
     }
 
     /// A permit for an ordinary report.
-    pub(crate) async fn ordinary(&self, bytes: usize) -> Option<Turn> {
+    pub(crate) async fn ordinary(&self, bytes: usize) -> Option<QueuePermit> {
         let bytes = u32::try_from(bytes.clamp(1, LARGE_BYTES)).unwrap_or(u32::MAX);
         Arc::clone(&self.ordinary).acquire_many_owned(bytes).await.ok()
     }

@@ -375,7 +375,7 @@ impl Session<'_> {
     async fn submit(&self, event: Event) -> Result<(), End> {
         let outcome = self.context.controller.submit(Actor::Node(self.node.clone()), event).await?;
         // Decisions caused by a node's report also count towards its quota.
-        if let CommitOutcome::Logged(Decided { entries, bytes }) = taken {
+        if let CommitOutcome::Logged(Decided { entries, bytes }) = outcome {
             self.quota().charge_entries(entries, bytes, Instant::now());
         }
         Ok(())

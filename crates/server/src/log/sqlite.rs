@@ -333,8 +333,8 @@ impl Log for SqliteLog {
                 "SELECT seq, bytes, hash FROM entries WHERE seq > max(?1, {anchor}) ORDER BY seq LIMIT ?2"
             );
             let mut select = self.connection.prepare_cached(&query)?;
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let rows = select.query_map(params![seq, most], |row| {
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let rows = select.query_map(params![seq, limit], |row| {
                 Ok(Stored {
                     seq: row.get(0)?,
                     bytes: bytes_column(row, 1)?,

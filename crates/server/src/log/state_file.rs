@@ -56,7 +56,7 @@ impl StateFile {
     pub(super) fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {
         for path in [&self.newest, &self.before] {
             match fs::read(path) {
-                Ok(bytes) => match parsed(&bytes) {
+                Ok(bytes) => match parse(&bytes) {
                     Some(snapshot) => return Ok(Some(snapshot)),
                     None => {
                         tracing::warn!(path = %path.display(), "ignoring a damaged snapshot");
@@ -83,7 +83,7 @@ impl StateFile {
     }
 
     /// Writes atomically: by rename, after a sync.
-    fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
+    fn replace(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
         let hashed = HashingWriter { to: &file, hasher: Sha256::new() };
@@ -107,13 +107,13 @@ impl StateFile {
 
 impl SnapshotWriter for StateFile {
     fn write(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
-        self.write(snapshot)
+        self.replace(snapshot)
             .map_err(|err| LogError::SnapshotFile { path: self.newest.clone(), err })
     }
 }
 
 /// `None` if it is damaged, or of another version.
-fn parsed(bytes: &[u8]) -> Option<Snapshot> {
+fn parse(bytes: &[u8]) -> Option<Snapshot> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     if format!("{}\n", Hash::digest(content)).as_bytes() != digest {
         return None;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::event::NodeInventory;
-use farrier_fleet::fleet::explain::explain;
+use farrier_fleet::fleet::explain;
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::state::{RepairAttempt, RequestedOrderResult, VerificationResult};
 use farrier_fleet::fleet::{FleetState, Node, NodeId, NodePhase, OrderStatus, Pool};
@@ -266,14 +266,15 @@ fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
 pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
     let (now, viewer) = (call.app.controller.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
-        let told = explain(state, id, viewer.scope())?;
+        let explanation = explain::explain(state, id, viewer.scope())?;
         // First the findings that caused the phase, then other open ones.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
             .filter(|it| {
-                it.kind == FindingKind::Fault || told.rationale.reason.findings().contains(&it.id)
+                it.kind == FindingKind::Fault
+                    || explanation.rationale.reason.findings().contains(&it.id)
             })
-            .partition(|it| told.rationale.reason.findings().contains(&it.id));
+            .partition(|it| explanation.rationale.reason.findings().contains(&it.id));
         let said = |it: &Cow<'_, Finding>| {
             let clears = if it.clears.is_empty() {
                 String::new()
@@ -288,7 +289,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             .filter(|(domain, freeze)| is_within(&node.location, domain) && freeze.until > now);
         Some(NodeExplanation {
             node: id.clone(),
-            phase: told.phase,
+            phase: explanation.phase,
             since: node.phase.since(),
             findings: first
                 .iter()
@@ -296,10 +297,10 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
                 .map(said)
                 .chain(other_problems(&viewer, node))
                 .collect(),
-            rationale: (&told.rationale).into(),
-            order: told.order,
-            deferred: told.deferred.as_ref().map(Into::into),
-            domain_faults: told.domain_faults.iter().map(Into::into).collect(),
+            rationale: (&explanation.rationale).into(),
+            order: explanation.order,
+            deferred: explanation.deferred.as_ref().map(Into::into),
+            domain_faults: explanation.domain_faults.iter().map(Into::into).collect(),
             frozen: frozen
                 .map(|(domain, it)| {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)

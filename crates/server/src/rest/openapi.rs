@@ -51,8 +51,8 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
     };
     let media = media.split(';').next().unwrap_or(media);
     let mut responses = Map::new();
-    let fine = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
-    responses.insert(status.to_owned(), always_allowed);
+    let success = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
+    responses.insert(status.to_owned(), success);
     for (status, about) in STATUSES.into_iter().filter(|(status, _)| can_fail_with(route, *status))
     {
         let content = json!({ Problem::MEDIA_TYPE: { "schema": problem } });

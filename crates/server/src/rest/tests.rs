@@ -137,7 +137,7 @@ impl Fixture {
     }
 
     fn caller(&self, scope: &str) -> Caller {
-        let person = User {
+        let user = User {
             token: 1,
             name: "ann".to_owned(),
             role: Role::Admin,

@@ -8,10 +8,10 @@ use super::caller::Caller;
 use super::failure::Failure;
 use super::reply::Reply;
 use super::{Call, run_to_completion};
-use crate::access::{Listed, NewJoinToken, Store, TokenKind};
+use crate::access::{JoinTokenRow, NewJoinToken, Store, TokenKind};
 
 /// A token belongs to those who have its pool in scope.
-fn is_of(caller: &Caller, token: &Listed) -> bool {
+fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
     let pool: Option<Pool> = token.pool.as_deref().and_then(|it| it.parse().ok());
     pool.is_some_and(|it| caller.has_pool(&it))
 }
@@ -63,12 +63,12 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
     let tokens = call.app.with_store(Store::list).await?;
-    let seen = tokens.into_iter().filter(|it| is_of(caller, it));
+    let seen = tokens.into_iter().filter(|it| is_in_scope(caller, it));
     let tokens = seen.map(|it| row(it, now)).collect();
     Reply::json(&TokenList { tokens })
 }
 
-fn row(token: Listed, now: Timestamp) -> TokenRow {
+fn row(token: JoinTokenRow, now: Timestamp) -> TokenRow {
     TokenRow {
         id: token.id,
         state: token.state(now).to_owned(),
@@ -85,7 +85,7 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let id = call.path.number("id").and_then(|it| i64::try_from(it).ok()).unwrap_or(i64::MAX);
     let tokens = call.app.with_store(Store::list).await?;
-    let found = tokens.into_iter().find(|it| it.id == id && is_of(caller, it));
+    let found = tokens.into_iter().find(|it| it.id == id && is_in_scope(caller, it));
     let Some(found) = found else {
         let text = format!("there is no token {id}");
         return Err(Failure::not_found(text, HintCode::ListTokens));

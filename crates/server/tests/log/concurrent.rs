@@ -1,4 +1,4 @@
-//! What a server does to its log while somebody else verifies it.
+//! A server that appends and archives while its log is verified.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +11,7 @@ use farrier_server::log::{
 
 use crate::{at, entry, written};
 
-/// A log to which something happens right after it was read for the so-manieth time.
+/// A log that changes right after its n-th read.
 struct Busy<'b> {
     log: SqliteLog,
     reads: Cell<usize>,
@@ -82,11 +82,11 @@ impl Log for Busy<'_> {
 }
 
 #[test]
-fn what_is_appended_while_a_log_is_verified_is_no_flaw() {
+fn appends_during_verification_are_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, mut head) = written(&folder, 5);
     let read = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-    // The second page is empty, and one entry comes before it is asked where the log ends; then once more.
+    // The second page is empty, and an entry is appended before the head is read; then again.
     let busy = Busy::new(read, |reads| {
         if reads == 2 || reads == 4 {
             head = log.append(&head, &[entry(head.seq + 1)]).unwrap().head;
@@ -99,9 +99,9 @@ fn what_is_appended_while_a_log_is_verified_is_no_flaw() {
 }
 
 #[test]
-fn what_is_archived_while_a_log_is_verified_is_no_flaw() {
+fn archiving_during_verification_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    // The first page ends before what is moved does.
+    // The first page ends before the archived part does.
     let (mut log, head) = written(&folder, 6000);
     let last = Entry { at: at(100), ..entry(6001) };
     let head = log.append(&head, &[last]).unwrap().head;

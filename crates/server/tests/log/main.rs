@@ -1,4 +1,4 @@
-//! What every log promises, shown on each that there is.
+//! Guarantees of the log.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod concurrent;
@@ -37,7 +37,7 @@ fn entries(from: u64, to: u64) -> Vec<Entry> {
     (from..=to).map(entry).collect()
 }
 
-/// A log with a writer and so many entries.
+/// A log with a writer and `count` entries.
 fn written(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
@@ -47,7 +47,7 @@ fn written(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
 }
 
 #[test]
-fn what_was_appended_is_there_after_it_was_opened_anew() {
+fn appended_entries_survive_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     drop(log);
@@ -59,7 +59,7 @@ fn what_was_appended_is_there_after_it_was_opened_anew() {
 }
 
 #[test]
-fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing() {
+fn gaps_and_stale_heads_are_refused_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = written(&folder, 3);
     let gap = [entry(4), entry(6)];
@@ -73,7 +73,7 @@ fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing()
 }
 
 #[test]
-fn a_writer_of_an_epoch_that_is_over_is_refused() {
+fn a_fenced_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = written(&folder, 3);
     let mut other = SqliteLog::open(&folder.path().join("log")).unwrap();
@@ -82,7 +82,7 @@ fn a_writer_of_an_epoch_that_is_over_is_refused() {
     assert!(matches!(refused, Err(LogError::Fenced { epoch: 1, current: 2 })), "{refused:?}");
 }
 
-/// Entries in batches of two, of which each is a minute younger than the one before.
+/// Entries in batches of two, each a minute younger than the one before.
 fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
@@ -96,18 +96,18 @@ fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
 }
 
 #[test]
-fn what_is_old_is_moved_and_the_chain_goes_on() {
+fn old_entries_are_archived_and_the_chain_continues() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = aged(&folder, 20);
     let file = |name: &str| folder.path().join(name);
     let moved = archive(&mut log, at(60 * 6), &file("first")).unwrap().unwrap();
     let Archived::Moved { from: 1, through: first } = moved else { panic!("{moved:?}") };
-    assert_eq!((first.seq, log.anchor().unwrap()), (6, first), "a batch is not torn");
+    assert_eq!((first.seq, log.anchor().unwrap()), (6, first), "a batch is not split");
     assert_eq!(archive(&mut log, at(60 * 6), &file("none")).unwrap(), Ok(Archived::Nothing));
     let moved = archive(&mut log, at(60 * 12), &file("second")).unwrap().unwrap();
     let Archived::Moved { from: 7, through: second } = moved else { panic!("{moved:?}") };
     assert_eq!((second.seq, log.anchor().unwrap()), (12, second));
-    assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is whole");
+    assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is intact");
     let parts = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
     assert!(parts.iter().all(|it| verify(it).unwrap().is_ok()));
     let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|it| it.seq);
@@ -116,7 +116,7 @@ fn what_is_old_is_moved_and_the_chain_goes_on() {
     assert_eq!(check_joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
     assert_eq!(check_joined(&[&parts[0], &log]).unwrap(), Err(IntegrityError::Missing(7)));
     assert_eq!(check_joined(&[&parts[0], &parts[0]]).unwrap(), Err(IntegrityError::Duplicate(1)));
-    // Each begins with what those before it lead to, and the rest is folded on that.
+    // Each part starts with the state of the parts before it.
     let numbers = |log: &dyn Log| log.base_state().unwrap().nodes.len();
     assert_eq!([numbers(&parts[0]), numbers(&parts[1]), numbers(&log)], [0, 6, 12]);
     let state_machine = StateMachine::open(Box::new(log)).unwrap();
@@ -124,7 +124,7 @@ fn what_is_old_is_moved_and_the_chain_goes_on() {
 }
 
 #[test]
-fn all_of_a_log_may_be_old_and_it_is_written_on() {
+fn a_fully_archived_log_can_be_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = aged(&folder, 4);
     archive(&mut log, at(100_000), &folder.path().join("all")).unwrap().unwrap();
@@ -136,12 +136,12 @@ fn all_of_a_log_may_be_old_and_it_is_written_on() {
     assert_eq!(
         (state_machine.state().seq, state_machine.state().nodes.len()),
         (5, 5),
-        "a backup has its beginning"
+        "a backup has the base snapshot"
     );
 }
 
 #[test]
-fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
+fn a_crash_during_truncation_leaves_a_log_with_the_right_base() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = written(&folder, 10_000);
     let path = folder.path().join("log");
@@ -154,8 +154,8 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
     let mut count = edited.prepare("SELECT count(*) FROM entries").unwrap();
     let mut left = || count.query_row([], |row| row.get::<_, u64>(0)).unwrap();
     let after = left();
-    assert!((4001..10_000).contains(&after), "piece by piece: {after}");
-    // Nothing of what is left is seen.
+    assert!((4001..10_000).contains(&after), "in parts: {after}");
+    // Leftovers are invisible.
     let anchor = Anchor { seq: 10_000, hash: log.head().unwrap().hash };
     assert_eq!(log.anchor().unwrap(), anchor);
     assert_eq!(log.read(0, 100).unwrap(), []);
@@ -166,7 +166,7 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
     state_machine.commit(vec![(Actor::Server, event)], at(2)).unwrap();
     assert_eq!(log.read(0, 1).unwrap()[0].seq, 10_001);
     assert!(verify(&log).unwrap().is_ok());
-    // Whoever comes next cleans up, whether there is something to move or not.
+    // The next writer cleans up, whether or not there is something to move.
     edited.execute_batch("DROP TRIGGER die").unwrap();
     let none = folder.path().join("none");
     assert_eq!(archive(&mut log, all, &none).unwrap(), Ok(Archived::Nothing));
@@ -174,7 +174,7 @@ fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
 }
 
 #[test]
-fn half_a_log_is_not_folded() {
+fn a_log_without_its_base_snapshot_is_not_folded() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, head) = aged(&folder, 20);
     let state = FleetState { seq: 12, ..FleetState::default() };
@@ -187,7 +187,7 @@ fn half_a_log_is_not_folded() {
 }
 
 #[test]
-fn a_log_from_before_there_were_archives_reads_and_is_written_on() {
+fn a_log_of_format_1_is_read_and_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     drop(log);
@@ -207,7 +207,7 @@ fn edit(folder: &TempDir, statement: &str) {
 }
 
 #[test]
-fn an_edited_row_is_found() {
+fn an_edited_row_is_detected() {
     for (statement, error) in [
         (
             "UPDATE entries SET bytes = replace(bytes, 'train', 'drain') WHERE seq = 3",
@@ -224,7 +224,7 @@ fn an_edited_row_is_found() {
 }
 
 #[test]
-fn a_kept_state_that_does_not_read_is_passed_over() {
+fn a_damaged_snapshot_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     for seq in [2, 4] {
@@ -232,7 +232,7 @@ fn a_kept_state_that_does_not_read_is_passed_over() {
         log.write_snapshot(&Snapshot { state, hash: head.hash }).unwrap();
     }
     assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 4);
-    // Cut off, as by a disk that is full, and then changed.
+    // Truncated, as by a full disk, and then changed.
     let path = folder.path().join("log.state");
     let mut bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
@@ -244,29 +244,29 @@ fn a_kept_state_that_does_not_read_is_passed_over() {
 }
 
 #[test]
-fn a_file_of_something_else_is_refused() {
+fn another_programs_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute_batch("CREATE TABLE mine (a)").unwrap();
     let error = SqliteLog::open(&path).unwrap_err().to_string();
-    assert!(error.contains("a database of something else"), "{error}");
+    assert!(error.contains("another program's database"), "{error}");
     assert!(SqliteLog::open_to_read(Path::new("/nonexistent/log")).is_err());
 }
 
 #[test]
-fn a_backup_is_whole() {
+fn a_backup_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     let to = folder.path().join("copy");
     log.back_up(&to).unwrap();
     let copy = SqliteLog::open_to_read(&to).unwrap();
     assert_eq!(verify(&copy).unwrap(), Ok(head));
-    assert!(log.back_up(&to).is_err(), "a copy is not written over");
+    assert!(log.back_up(&to).is_err(), "an existing file is not overwritten");
 }
 
 #[test]
-fn a_core_that_is_opened_anew_knows_what_it_knew() {
+fn a_reopened_state_machine_has_the_same_state() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
         StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap()
@@ -282,7 +282,7 @@ fn a_core_that_is_opened_anew_knows_what_it_knew() {
         let event = entry(number).event;
         let done =
             state_machine.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
-        assert!(done.entries.len() >= 2, "it is verified: {:?}", done.entries);
+        assert!(done.entries.len() >= 2, "verification is ordered: {:?}", done.entries);
         let sizes: Vec<usize> = done.entries.iter().map(|it| it.encode().unwrap().len()).collect();
         assert_eq!(done.entry_bytes, sizes);
         if number == 10 {
@@ -299,7 +299,7 @@ fn a_core_that_is_opened_anew_knows_what_it_knew() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_take_the_log_back() {
+fn a_clock_set_back_does_not_set_the_log_time_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut state_machine =
         StateMachine::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap())).unwrap();
@@ -309,7 +309,7 @@ fn a_clock_that_is_set_back_does_not_take_the_log_back() {
 }
 
 #[test]
-fn a_state_of_another_log_is_not_folded_on() {
+fn a_snapshot_of_another_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     for seq in [4, 9] {
@@ -323,12 +323,12 @@ fn a_state_of_another_log_is_not_folded_on() {
         let is_told = matches!(refused, Some(LogError::OlderThanSnapshot { snapshot, found: 5 }) if snapshot == seq);
         assert!(is_told, "{refused:?}");
         let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
-        assert_eq!(log.head().unwrap(), head, "no writer took it over");
+        assert_eq!(log.head().unwrap(), head, "no writer took over");
     }
 }
 
 #[test]
-fn what_was_acknowledged_must_be_there_and_more_may_be() {
+fn acknowledged_entries_must_exist_and_more_may() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let open = || StateMachine::open(Box::new(SqliteLog::open(&path).unwrap()));
@@ -357,7 +357,7 @@ fn what_was_acknowledged_must_be_there_and_more_may_be() {
     let log = SqliteLog::open(&path).unwrap();
     let before = log.read(1, 1).unwrap()[0].clone();
     check(RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
-    // What is in an archive is not looked for in the log.
+    // An archived entry is not expected in the log.
     drop(log);
     replace_head(&path, &RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
     let mut log = SqliteLog::open(&path).unwrap();

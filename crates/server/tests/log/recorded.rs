@@ -1,7 +1,8 @@
-//! Every state that a log was ever begun with still reads: `testdata/states_v1.jsonl` to
-//! `states_v3.jsonl` hold states with every field, as they were written then.
+//! Every base snapshot ever written still reads: `testdata/states_v1.jsonl` to `states_v3.jsonl`
+//! hold states with every field, as they were written then.
 //!
-//! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`) and never changed or taken away.
+//! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`), and never
+//! changed or removed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,7 +28,7 @@ const RECORDED_V1: &str = include_str!("testdata/states_v1.jsonl");
 const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
 const RECORDED: &str = include_str!("testdata/states_v3.jsonl");
 
-/// As the file of a log has it.
+/// As stored in a log.
 const FORM_V1: &str = "farrier state 1\n";
 const FORM_V2: &str = "farrier state 2\n";
 const HEADER: &str = "farrier state 3\n";
@@ -125,7 +126,6 @@ fn policy() -> Policy {
     policy
 }
 
-/// Folds events, one entry each.
 #[derive(Default)]
 struct Folded {
     state: FleetState,
@@ -247,7 +247,7 @@ impl Folded {
     }
 }
 
-/// A state with every field told.
+/// A state with every field set.
 fn sample() -> FleetState {
     let mut log = Folded::default();
     log.fold(0, Event::PolicySet { policy: Box::new(policy()) });
@@ -272,7 +272,6 @@ fn sample() -> FleetState {
     log.state
 }
 
-/// The sample has every field at least once.
 #[test]
 fn every_field_of_a_node_is_recorded() {
     let state = serde_json::to_value(sample()).unwrap();
@@ -321,11 +320,11 @@ fn every_field_of_a_node_is_recorded() {
         "wake",
     ];
     for name in expected {
-        assert!(fields.contains(name), "{name} is in no node");
+        assert!(fields.contains(name), "no node has {name}");
     }
 }
 
-/// What a log that begins with these bytes begins with.
+/// The base state of a log with this base snapshot.
 fn begun_with(bytes: &[u8]) -> Result<FleetState, LogError> {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
@@ -338,7 +337,7 @@ fn begun_with(bytes: &[u8]) -> Result<FleetState, LogError> {
     SqliteLog::open(&path).unwrap().base_state()
 }
 
-/// Whether all that was written is there still; more may be.
+/// Whether everything recorded is still there. There may be more.
 fn holds(now: &Value, then: &Value) -> bool {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => {
@@ -352,14 +351,14 @@ fn holds(now: &Value, then: &Value) -> bool {
 }
 
 #[test]
-fn a_state_that_is_written_today_is_recorded() {
+fn the_current_state_format_is_recorded() {
     let line = serde_json::to_string(&sample()).unwrap();
     if RECORDED.lines().any(|it| it == line) {
         return;
     }
     assert!(
         std::env::var_os("FARRIER_BLESS").is_some(),
-        "states have another form than what is recorded"
+        "states differ in form from what is recorded"
     );
     let mut recorded = RECORDED.to_owned();
     writeln!(recorded, "{line}").unwrap();
@@ -368,7 +367,7 @@ fn a_state_that_is_written_today_is_recorded() {
 }
 
 #[test]
-fn a_state_that_was_written_ever_still_reads() {
+fn every_recorded_state_still_reads() {
     for recorded in [RECORDED, RECORDED_V2, RECORDED_V1] {
         assert!(!recorded.is_empty());
     }
@@ -378,7 +377,7 @@ fn a_state_that_was_written_ever_still_reads() {
         let now = serde_json::to_value(&state).unwrap();
         assert!(holds(&now, &then), "something is lost: {now}");
     }
-    // Before it had a version it was the state and nothing else.
+    // Before format 1 there was no header.
     let old = [(RECORDED_V2, FORM_V2), (RECORDED_V1, FORM_V1), (RECORDED_V1, "")];
     for (recorded, form) in old {
         for line in recorded.lines() {
@@ -388,8 +387,8 @@ fn a_state_that_was_written_ever_still_reads() {
                 holds_what_it_was(node, &then["nodes"][id.as_str()]);
             }
             let now = serde_json::to_value(&state).unwrap();
-            // Nodes are compared above, domains counted again, and blame has a reason in words in
-            // format 1.
+            // Nodes are compared above, domains are counted again, and in format 1 domain faults
+            // have a sentence as reason.
             for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "wakes"] {
                 assert!(holds(&now[name], &then[name]), "{name} is lost: {now}");
             }
@@ -397,7 +396,7 @@ fn a_state_that_was_written_ever_still_reads() {
     }
 }
 
-/// A node of a state of format 1 or 2, as it is now: all that can be so together is kept.
+/// A node of format 1 or 2 after conversion: everything consistent is kept.
 fn holds_what_it_was(node: &Node, then: &Value) {
     let is = |name: &str, now: Value| assert_eq!(now, then[name], "{name}");
     let time = |it: Option<jiff::Timestamp>| serde_json::to_value(it).unwrap();
@@ -425,8 +424,8 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     let pending = node.orders.pending().unwrap();
     assert_eq!(pending.accepted, then["order"]["accepted"].as_bool().unwrap());
     assert_eq!((&pending.faults, &then["order"]["order"]["generation"]), (&None, &Value::from(4)));
-    // What cannot be so together: drained without a cordon, a request of a node that is out, a
-    // level that passed and is required.
+    // Inconsistent: drained without a cordon, a request of a retired node, a level that both passed
+    // and is required.
     let drained = node.scheduling.is_cordoned() && then["drained"] == true;
     assert_eq!(node.scheduling.is_drained(), drained);
     let requested = node.phase.requested_verification().is_some();
@@ -442,8 +441,8 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     assert_eq!(required, owed.map(|(_, level)| level).collect::<Vec<_>>());
 }
 
-/// For which faults a node was repaired is not read from texts: what was done then is not done
-/// again for any.
+/// The faults that a repair was for are not parsed from sentences, so a recorded repair is not
+/// repeated for any fault.
 #[test]
 fn a_repair_of_an_earlier_format_is_not_repeated() {
     let mut line: Value = serde_json::from_str(RECORDED_V2.lines().last().unwrap()).unwrap();
@@ -472,7 +471,7 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
     let decided = decide(&state, &dirty, at(100)).events;
     let [Event::Deferred { rationale, .. }] = decided.as_slice() else { panic!("{decided:?}") };
     assert_eq!(rationale.unblocked_by, UnblockedBy::OperatorRepair, "{rationale:?}");
-    // The same node without the repair is rebooted.
+    // Without that repair the node is rebooted.
     line["nodes"][id.as_str()]["repairs"] = serde_json::json!([]);
     let mut state = begun_with(format!("{FORM_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
@@ -482,7 +481,7 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
 }
 
 #[test]
-fn sentences_of_a_state_of_format_1_are_kept_and_what_they_were_bound_to() {
+fn sentences_of_format_1_and_their_deadlines_are_kept() {
     let line = RECORDED_V1.lines().last().unwrap();
     let state = begun_with(format!("{FORM_V1}{line}").as_bytes()).unwrap();
     let node = &state.nodes[&node(1)];
@@ -496,9 +495,10 @@ fn sentences_of_a_state_of_format_1_are_kept_and_what_they_were_bound_to() {
     assert_eq!(node.orders.failures().unwrap().reason.to_string(), "job 5 runs on");
 }
 
-/// A state of format 1 does not say which nodes were in service. A node that was held then must leave the count of its domains again.
+/// Format 1 does not say which nodes were in service. A node held at that time must leave its
+/// domains' count again.
 #[test]
-fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
+fn nodes_of_format_1_are_counted_by_current_rules() {
     let entry = |seq, at, event| {
         let logic = LOGIC_VERSION;
         Entry { seq, batch: seq, at, by: Actor::Server, logic, event }
@@ -509,7 +509,7 @@ fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
         let event = Event::PhaseChanged { node: node(number), to, rationale: why() };
         state.apply(&entry(5, at(2), event));
     };
-    // As the version before wrote it, and counted: every node that is not in service.
+    // As the earlier version wrote and counted it: every node that is not in service.
     let mut written: Value = serde_json::from_str(RECORDED_V1.lines().next().unwrap()).unwrap();
     let one = written["nodes"]["n1"].clone();
     let mut nodes = serde_json::Map::new();
@@ -536,7 +536,7 @@ fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
 }
 
 #[test]
-fn a_log_begins_with_the_version_of_its_state() {
+fn a_base_snapshot_starts_with_its_version() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = written(&folder, 5);
     let old = folder.path().join("old");

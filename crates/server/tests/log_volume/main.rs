@@ -1,5 +1,5 @@
-//! What one peer can do again and again is counted, and has no line of the log each time. One test in a process of its own:
-//! it counts all lines.
+//! Events that one peer can repeat are counted, without a log line each. A single test in its own
+//! process, because it counts all lines.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod metrics;
@@ -25,7 +25,7 @@ use test_server::{TestNode, TestServer};
 
 const TIMES: usize = 50;
 
-/// Counts lines of the server at the level that a server logs at by default.
+/// Counts the server's log lines at the default level.
 struct Lines(Arc<AtomicUsize>);
 
 impl Subscriber for Lines {
@@ -77,7 +77,7 @@ async fn renewal(agents: &mut Agents) -> Code {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() {
+async fn repeated_refusals_are_counted_without_a_log_line_each() {
     let lines = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
     let server = TestServer::with_tls().await;
@@ -103,7 +103,7 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
     for _ in 1..TIMES {
         later.push(renewal(&mut agents).await);
     }
-    // The summary of a minute on a slow machine, and what the server has to say of itself.
+    // The minute's summary on a slow machine, and the server's own lines.
     let written = lines.load(Ordering::Relaxed) - before;
     assert!(written < TIMES / 2, "{written} lines for {} refusals", 5 * TIMES);
     assert_eq!(first, Code::Ok);

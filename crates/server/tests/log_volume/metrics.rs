@@ -1,4 +1,4 @@
-//! What `/metrics` says to somebody who sees the fleet.
+//! `/metrics`, read with the whole fleet as scope.
 
 use std::sync::Arc;
 

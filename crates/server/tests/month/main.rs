@@ -1,4 +1,5 @@
-//! A month of a simulated fleet, in seconds: faults arrive by a seed, nodes carry orders out, a person mends what no order can.
+//! A month of a simulated fleet, in seconds: faults arrive by a seed, nodes execute orders, and a
+//! person repairs the rest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,27 +14,27 @@ use farrier_server::state_machine::StateMachine;
 use farrier_sim::fleet::{Fleet, Plan};
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a person takes to come with a spare part.
+/// How long a person takes to bring a spare part.
 const PERSON: SignedDuration = SignedDuration::from_hours(4);
 
-/// How soon a node that is gone is missed.
+/// After this, a missing node's heartbeat is lost.
 const MISSED: SignedDuration = SignedDuration::from_secs(30);
 
 struct SimulatedFleet {
     state_machine: StateMachine,
     fleet: Fleet,
     now: Timestamp,
-    /// Orders that were given; each once.
+    /// Orders issued, each once.
     ordered: BTreeSet<(NodeId, u64)>,
-    /// Nodes that are gone, since when, and whether the server knows.
+    /// Disconnected nodes: since when, and whether the server knows.
     gone: BTreeMap<NodeId, (Timestamp, bool)>,
-    /// When a person comes to a node.
+    /// When a person arrives at a node.
     called: BTreeMap<NodeId, Timestamp>,
-    /// Ill nodes, since when.
+    /// Faulty nodes, since when.
     ill: BTreeMap<NodeId, Timestamp>,
-    /// The longest that an ill node stayed in service, and where.
+    /// The longest time that a faulty node stayed in service.
     longest: Option<(SignedDuration, NodeId)>,
-    /// Seconds of all nodes in service, and of all.
+    /// Node-seconds in service, and in total.
     served_s: (i64, i64),
 }
 
@@ -75,12 +76,12 @@ impl SimulatedFleet {
             .collect();
         for order in orders {
             let name = (order.node.clone(), order.generation);
-            assert!(self.ordered.insert(name), "an order is given twice: {order:?}");
+            assert!(self.ordered.insert(name), "an order is issued twice: {order:?}");
             self.fleet.order(&order, self.now);
         }
     }
 
-    /// One step: to the next moment at which anything happens.
+    /// Advances to the next event.
     fn step(&mut self, end: Timestamp) {
         let wake = self.state_machine.state().deadlines.first().map(|(at, _)| *at);
         let missed =
@@ -103,7 +104,7 @@ impl SimulatedFleet {
         self.hold_to_promises();
     }
 
-    /// What the server notices by itself: who is not heard, and who is again.
+    /// Events that the server detects itself: lost and restored heartbeats.
     fn silence(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
         for (id, _) in self.fleet.locations() {
@@ -131,7 +132,7 @@ impl SimulatedFleet {
         events
     }
 
-    /// A person is called to what no order mends, comes after a while, and says so.
+    /// A person is called for what no order repairs, arrives later, and records the repair.
     fn people(&mut self) -> Vec<(Actor, Event)> {
         for (id, node) in &self.state_machine.state().nodes {
             let waits = node.phase.deferred().is_some_and(|why| why.unblocked_by.needs_operator());
@@ -206,7 +207,7 @@ fn run(plan: &Plan, days: i64, folder: &std::path::Path) -> SimulatedFleet {
 }
 
 #[test]
-fn a_month_of_faults_is_found_mended_and_proven() {
+fn a_month_of_faults_is_detected_repaired_and_verified() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan {
         seed: 7,
@@ -224,7 +225,7 @@ fn a_month_of_faults_is_found_mended_and_proven() {
         .map(|(id, it)| format!("{id}: {} because {}", it.phase(), it.phase.rationale().reason))
         .collect();
     assert!(out.len() <= 3, "at the end of the month: {out:#?}");
-    assert!(fleet.longest.is_none(), "an ill node stayed in service for {:?}", fleet.longest);
+    assert!(fleet.longest.is_none(), "a faulty node stayed in service for {:?}", fleet.longest);
     let (served, all) = fleet.served_s;
     assert!(1000 * served > 970 * all, "nodes were in service {served} s of {all} s");
     let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
@@ -232,7 +233,8 @@ fn a_month_of_faults_is_found_mended_and_proven() {
     assert!(repaired > 50, "only {repaired} nodes came back from repair");
 }
 
-/// The log on disk is whole, and leads to the same decisions and the same state. How often a node came back from repair.
+/// The log on disk is intact, and replays to the same decisions and state. Returns how often a node
+/// came back from repair.
 fn replayed(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
     verify(log).unwrap().unwrap();
     let mut replay = Replay::default();
@@ -256,7 +258,7 @@ fn replayed(log: &SqliteLog, fleet: &SimulatedFleet) -> usize {
 }
 
 #[test]
-fn a_seed_decides_everything() {
+fn a_run_is_deterministic_by_seed() {
     let plan = Plan { seed: 3, nodes: 24, trouble_every_s: 5 * 86_400, ..Plan::default() };
     let head = |_: u32| {
         let folder = tempfile::tempdir().unwrap();

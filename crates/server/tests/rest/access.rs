@@ -1,4 +1,4 @@
-//! Tokens that hold no more, that are another's, and what is written down of it.
+//! Invalid and foreign tokens, and the log of access changes.
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
@@ -20,7 +20,7 @@ fn changes(fleet: &TestFleet) -> Vec<(Actor, AccessChange)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_revoked_and_other_kinds_of_tokens_open_nothing_and_are_told_alike() {
+async fn invalid_tokens_are_refused_alike() {
     let fleet = TestFleet::open().await;
     let good = fleet.token("ann", Role::Viewer, "fleet");
     assert_eq!(fleet.get("/api/v1/me", &good).await["name"], "ann");
@@ -35,8 +35,8 @@ async fn expired_revoked_and_other_kinds_of_tokens_open_nothing_and_are_told_ali
         told.push(answer.body);
     }
     told.dedup();
-    assert_eq!(told.len(), 1, "nobody learns which exist: {told:?}");
-    // Another scheme, two tokens, none.
+    assert_eq!(told.len(), 1, "the problems differ: {told:?}");
+    // Another scheme, two tokens, no token.
     let head = "GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
     for lines in [
         format!("Authorization: Basic {good}\r\n"),
@@ -54,12 +54,12 @@ async fn expired_revoked_and_other_kinds_of_tokens_open_nothing_and_are_told_ali
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_speak_is_in_the_log_whoever_changed_it_and_once() {
+async fn access_changes_are_logged_once_whoever_made_them() {
     let mut fleet = TestFleet::open().await;
-    // By the command line beside a server that runs.
+    // By the command line, beside a running server.
     let admin = fleet.token("ann", Role::Admin, "fleet");
     until("it is in the log", || !changes(&fleet).is_empty()).await;
-    // By the interface: in the log before it is answered.
+    // Over REST: logged before it is answered.
     let made = fleet.post("/api/v1/tokens", &admin, r#"{"pool":"train","uses":4}"#).await;
     assert_eq!(made.status, 201, "{made:?}");
     let id = made.json()["id"].as_i64().unwrap();
@@ -80,12 +80,12 @@ async fn who_may_speak_is_in_the_log_whoever_changed_it_and_once() {
         matches!(&seen[2], (by, AccessChange::TokenRevoked { token, .. }) if *by == ann && *token == id)
     );
     assert_eq!(seen.len(), 3);
-    // A server that is started anew does not write it down again; nor is a change lost that was made while none ran.
+    // A restart does not log it again, and changes made while no server ran are not lost.
     fleet.server.running.take().unwrap().stop().await.unwrap();
     fleet.token("bob", Role::Viewer, "fleet");
     fleet.server.start(None).await;
     until("the change made meanwhile is in the log", || changes(&fleet).len() == 4).await;
-    // No secret is anywhere.
+    // No secret is logged.
     for name in ["log", "log-wal", "access", "access-wal"] {
         let bytes = std::fs::read(fleet.server.dir().join(name)).unwrap_or_default();
         for secret in [&secret, &admin] {
@@ -96,20 +96,20 @@ async fn who_may_speak_is_in_the_log_whoever_changed_it_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_those_who_administer_the_fleet_see_who_may_speak() {
+async fn only_fleet_wide_admins_see_access_changes() {
     let fleet = TestFleet::open().await;
     let admin = fleet.token("ann", Role::Admin, "fleet");
     let viewer = fleet.token("bob", Role::Viewer, "fleet");
     let scoped = fleet.token("eve", Role::Admin, "pool:train");
     until("they are in the log", || changes(&fleet).len() == 3).await;
-    // Readers are told of an entry a moment after it is on disk.
+    // Readers see an entry shortly after it is durable.
     let end = fleet.server.entries().last().unwrap().seq;
-    until("readers are told of them", || fleet.server.running().tail().end() >= end).await;
+    until("readers see them", || fleet.server.running().tail().end() >= end).await;
     for (token, count) in [(&admin, 3), (&viewer, 0), (&scoped, 0)] {
         let page = fleet.get("/api/v1/events?kind=access", token).await;
         assert_eq!(page["events"].as_array().unwrap().len(), count);
     }
-    // Tokens of another pool are not there for whoever has one pool.
+    // Tokens of other pools are invisible.
     fleet.post("/api/v1/tokens", &admin, r#"{"pool":"serve"}"#).await;
     let own = fleet.post("/api/v1/tokens", &scoped, r#"{"pool":"train"}"#).await;
     assert_eq!(own.status, 201, "{own:?}");
@@ -123,13 +123,13 @@ async fn only_those_who_administer_the_fleet_see_who_may_speak() {
     assert_eq!(pools, ["train"]);
     let others = listed["tokens"][0]["id"].as_i64().unwrap() - 1;
     fleet.post(&format!("/api/v1/tokens/{others}/revoke"), &scoped, "{}").await.assert_problem(404);
-    // Nor does a token for one node give the name of another's node away.
+    // A token for one node cannot take over another pool's node.
     let stolen = fleet.post("/api/v1/tokens", &scoped, r#"{"pool":"train","node":"c"}"#).await;
     stolen.assert_problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_tls_with_the_fingerprint_and_no_other() {
+async fn tls_requires_the_right_fingerprint() {
     let fleet = TestFleet::with(TestServer::with_tls().await).await;
     let token = fleet.token("ann", Role::Viewer, "fleet");
     let url = fleet.server.url().parse().unwrap();

@@ -1,4 +1,4 @@
-//! What people and programs ask of the server over its real port: who may what, what is seen, what is refused, and how.
+//! The REST API over a real port: permissions, visibility and refusals.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! What is malformed, too large, too often or too slow is refused with a reason, and holds nobody up.
+//! Malformed, oversized, excessive and slow requests are refused with a reason, and block nobody.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::test_fleet::{TestFleet, exchange, request};
 use crate::test_server::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_read_is_a_problem_and_not_a_failure() {
+async fn malformed_requests_get_a_problem() {
     let fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     let cases = [
@@ -64,13 +64,13 @@ async fn what_does_not_read_is_a_problem_and_not_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
+async fn an_oversized_body_is_refused_with_the_limit() {
     let fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     let large = format!(r#"{{"reason":"{}"}}"#, "a".repeat(3 << 20));
     let address = fleet.server.address;
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some(&large));
-    // Read what comes before all is sent: whoever is refused may be cut off.
+    // Read early: a refused client may be disconnected before everything is sent.
     let status = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -85,11 +85,11 @@ async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
         String::from_utf8(head.to_vec()).unwrap()
     });
     assert_eq!(status.await.unwrap(), "HTTP/1.1 413");
-    assert_eq!(fleet.get("/api/v1/me", &token).await["name"], "ann", "others are served on");
+    assert_eq!(fleet.get("/api/v1/me", &token).await["name"], "ann", "others are still served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_asks_too_often_waits_and_others_do_not() {
+async fn the_rate_limit_applies_per_token() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
         plain_pool: Some("train".parse().unwrap()),
@@ -125,7 +125,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
+async fn a_body_that_does_not_arrive_times_out() {
     let fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("{}"))

@@ -1,4 +1,4 @@
-//! The matrix of a fleet with a node whose inventory has as many names as a message can have.
+//! The matrix with a node whose inventory has as many names as a message can hold.
 
 use farrier_fleet::fleet::Role;
 use farrier_fleet::fleet::event::{Event, GpuInventory, NodeInventory};
@@ -26,10 +26,10 @@ fn inventory(gpu_names: usize, frameworks: usize) -> NodeInventory {
     }
 }
 
-/// The server and all that is asked of it share one thread of the runtime. That judging leaves it free, however long it takes,
-/// is in the tests of `judgements`.
+/// The server and its clients share one thread. The tests of `compatibility` check that evaluation
+/// leaves it free.
 #[tokio::test]
-async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
+async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
     let fleet = TestFleet::open().await;
     fleet.report_inventory("a", Some("NVIDIA H200"), Some("580.95.05")).await;
     let inventory = inventory(GPUS_MAX, FRAMEWORKS_MAX);
@@ -46,14 +46,14 @@ async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
     assert_eq!((&rows[0]["verdict"], &rows[0]["reasons"]), (&json!("ok"), &json!([])));
     let cut = &rows[1];
     assert_eq!(cut["frameworks"].as_array().unwrap().len(), 32, "{cut}");
-    assert_eq!(cut["verdict"], "unknown", "what was not judged did not pass: {cut}");
+    assert_eq!(cut["verdict"], "unknown", "an unchecked framework has not passed: {cut}");
     let reasons = cut["reasons"].as_array().unwrap();
     let more = "224 more frameworks are not checked: the limit is 32 per row";
     assert!(reasons.iter().any(|it| it == more), "{cut}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ordinary_fleet_is_whole() {
+async fn an_ordinary_fleet_is_complete() {
     let fleet = TestFleet::open().await;
     fleet.submit(Event::InventoryReported { node: node("a"), inventory: inventory(16, 32) }).await;
     let token = fleet.token("vic", Role::Viewer, "fleet");

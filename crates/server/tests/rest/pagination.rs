@@ -1,4 +1,4 @@
-//! Pages of the log are bounded in bytes too, and page by page each entry comes once.
+//! Pages of the log are limited in bytes, and together contain each entry once.
 
 use farrier_fleet::fleet::event::{Event, Record};
 use farrier_fleet::fleet::{Entry, Role};
@@ -8,15 +8,15 @@ use serde_json::Value;
 use crate::test_fleet::TestFleet;
 use crate::test_server::{finding, node};
 
-/// Entries in the log that are large, and their size.
+/// Large entries in the log, and their size.
 const LARGE: u64 = 40;
 const LARGE_BYTES: usize = 200 << 10;
-/// What a page has at most, where it has more than one entry.
+/// Maximum bytes of a page with more than one entry.
 const PAGE_BYTES: usize = 2 << 20;
-/// What stands around the events of a page.
+/// The page's JSON around its events.
 const ENVELOPE_BYTES: usize = 1 << 10;
 
-/// An fleet whose log has large entries between small ones.
+/// A fleet whose log has large entries between small ones.
 async fn fleet() -> TestFleet {
     let fleet = TestFleet::open().await;
     for number in 1..=LARGE {
@@ -33,7 +33,7 @@ fn seqs(page: &Value) -> Vec<u64> {
     page["events"].as_array().unwrap().iter().map(|it| it["seq"].as_u64().unwrap()).collect()
 }
 
-/// All entries of the log, page by page, one way or the other.
+/// All entries, page by page, in one direction.
 async fn walked(fleet: &TestFleet, token: &str, way: &str, from: u64) -> Vec<u64> {
     let mut all = Vec::new();
     let mut at = from;
@@ -43,7 +43,7 @@ async fn walked(fleet: &TestFleet, token: &str, way: &str, from: u64) -> Vec<u64
         assert!(answer.body.len() <= PAGE_BYTES + ENVELOPE_BYTES, "{} bytes", answer.body.len());
         let page = answer.json();
         let found = seqs(&page);
-        assert!(!found.is_empty(), "a page brings its reader further");
+        assert!(!found.is_empty(), "each page advances");
         all.extend(found);
         match page["next"].as_u64() {
             Some(next) => at = next,
@@ -53,7 +53,7 @@ async fn walked(fleet: &TestFleet, token: &str, way: &str, from: u64) -> Vec<u64
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_large_entries_are_short_and_none_is_left_out() {
+async fn pages_of_large_entries_are_short_and_complete() {
     let fleet = fleet().await;
     let token = fleet.token("vic", Role::Admin, "fleet");
     let end = fleet.server.running().tail().end();
@@ -65,7 +65,7 @@ async fn pages_of_large_entries_are_short_and_none_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_followers_and_exports_read_at_once_is_bounded_in_bytes() {
+async fn stream_and_export_reads_are_limited_in_bytes() {
     let fleet = fleet().await;
     let tail = fleet.server.running().tail();
     let end = tail.end();
@@ -78,7 +78,7 @@ async fn what_followers_and_exports_read_at_once_is_bounded_in_bytes() {
         assert!(read.iter().map(|it| it.seq).eq(at + 1..=at + read.len() as u64));
         at += read.len() as u64;
     }
-    // Newest first, and as many.
+    // Newest first, and the same number.
     let back = tail.read_back(end + 1, 500).await.unwrap();
     assert!(back.iter().map(|it| it.seq).eq((end + 1 - back.len() as u64..=end).rev()));
     assert!(back.len() < 10, "{} entries", back.len());

@@ -1,4 +1,4 @@
-//! What is seen: filters, pages, and the part of the fleet that is a caller's.
+//! Reads: filters, pages and scopes.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
@@ -11,7 +11,7 @@ use crate::test_fleet::TestFleet;
 use crate::test_server::{TestNode, TestServer, node};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn filters_cut_and_a_scope_cuts_what_is_left() {
+async fn filters_apply_within_the_scope() {
     let fleet = TestFleet::open().await;
     fleet.report_finding("a", 1).await;
     fleet.report_inventory("b", Some("NVIDIA H200"), Some("580.95.05")).await;
@@ -39,7 +39,7 @@ async fn filters_cut_and_a_scope_cuts_what_is_left() {
         let token = fleet.token("eve", Role::Viewer, scope);
         let page = fleet.get("/api/v1/nodes", &token).await;
         assert_eq!(TestFleet::names(&page), names, "{scope}");
-        // A filter does not reach further than a scope.
+        // A filter does not extend a scope.
         let page = fleet.get("/api/v1/nodes?rack=r1", &token).await;
         assert!(TestFleet::names(&page).iter().all(|it| names.contains(&it.as_str())), "{scope}");
         let found = fleet.get("/api/v1/findings", &token).await;
@@ -54,16 +54,16 @@ async fn filters_cut_and_a_scope_cuts_what_is_left() {
     }
 }
 
-/// No name of a node or pool that is not theirs is in anything that they get.
+/// No answer contains the name of a node or pool outside the caller's scope.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
+async fn a_scoped_reader_sees_nothing_of_others() {
     let fleet = TestFleet::open().await;
     let mut policy = Policy::default();
     for pool in ["train", "serve"] {
         policy.pools.insert(pool.parse().unwrap(), policy.pools_default.clone());
     }
     fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
-    // Both nodes of the rack are silent, with one more: the rack is to blame.
+    // Both nodes of the rack lost their heartbeat, and one more: a domain fault of the rack.
     fleet.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
     let since = Timestamp::now();
     for name in ["a", "c", "secret-d"] {
@@ -121,9 +121,10 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
     assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
 }
 
-/// How many nodes others have, and how many of these are out of service, is in no reason that a scoped reader gets.
+/// No reason shown to a scoped reader tells how many nodes others have, or how many are out of
+/// service.
 #[tokio::test(flavor = "multi_thread")]
-async fn reasons_do_not_count_the_nodes_of_others() {
+async fn reasons_do_not_count_other_pools_nodes() {
     let fleet = TestFleet::open().await;
     let mut policy = Policy::default();
     policy.pools_default.autonomy = Autonomy::Quarantine;
@@ -131,7 +132,8 @@ async fn reasons_do_not_count_the_nodes_of_others() {
         .disruption_budgets
         .insert(DomainKind::Fleet, DisruptionBudget { share: 0.0, nodes: Some(0) });
     fleet.submit(Event::PolicySet { policy: Box::new(policy) }).await;
-    // One should be taken out of service, and no more of the fleet may be; three of a rack are silent, and the rack is to blame.
+    // One node should be quarantined, but the budget of the fleet is used up. Three nodes of a rack
+    // lost their heartbeat: a domain fault.
     let why = Rationale::new(Reason::Verified { joining: true }, UnblockedBy::Finding);
     fleet
         .submit(Event::PhaseChanged { node: node("b"), to: NodePhase::InService, rationale: why })
@@ -185,7 +187,7 @@ async fn reasons_do_not_count_the_nodes_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
+async fn pages_are_complete_while_nodes_come_and_go() {
     let fleet = TestFleet::open().await;
     for number in 0..57 {
         fleet.enrol(&format!("n{number:03}"), "train", None, None).await;
@@ -199,7 +201,7 @@ async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
         seen.extend(TestFleet::names(&page));
         pages += 1;
         if pages == 3 {
-            // One that was passed goes, one that is to come goes, one comes on each side.
+            // A node before the cursor goes, one after it goes, and one is added on each side.
             for name in ["n001", "n050"] {
                 fleet.submit(Event::Retired { node: node(name), reason: "x".to_owned() }).await;
             }
@@ -217,7 +219,7 @@ async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
     assert_eq!(seen, sorted, "each once, in order");
     assert_eq!(seen.len(), 60 - 1 + 1);
     assert!(seen.contains(&"n051a".to_owned()) && !seen.contains(&"n050".to_owned()));
-    // Findings, too: several of one node on two pages.
+    // Findings, too: several of one node across two pages.
     for number in 1..=9 {
         fleet.report_finding("a", number).await;
         fleet.report_finding("b", number).await;
@@ -245,7 +247,7 @@ async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_whole_both_ways_and_with_filters() {
+async fn the_log_is_complete_in_both_directions_and_with_filters() {
     let fleet = TestFleet::open().await;
     for number in 1..=40 {
         fleet.report_finding("a", number).await;
@@ -279,7 +281,7 @@ async fn the_log_is_whole_both_ways_and_with_filters() {
             }
             ways.push(seqs);
         }
-        // Time may pass in between, and be in the log.
+        // A tick may be logged in between.
         let least = ways[0].len().min(ways[1].len());
         assert_eq!(ways[0][..least], ways[1][..least], "{filter}");
         if filter.is_empty() {
@@ -296,7 +298,7 @@ async fn the_log_is_whole_both_ways_and_with_filters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_matrix_says_what_is_known_and_what_is_not() {
+async fn the_matrix_shows_known_and_unknown_combinations() {
     let fleet = TestFleet::open().await;
     fleet.report_inventory("a", Some("NVIDIA H200"), Some("580.95.05")).await;
     fleet.report_inventory("b", Some("NVIDIA H100 80GB HBM3"), Some("550.54.15")).await;
@@ -326,14 +328,14 @@ async fn the_matrix_says_what_is_known_and_what_is_not() {
         (&"supported".into(), &"ok".into()),
         "{new}"
     );
-    // What is not in the facts is not fine.
+    // A combination without facts is not `ok`.
     let weird = of("NVIDIA Weird 9000");
     assert_eq!((&weird["verdict"], &weird["exposure"]), (&"unknown".into(), &Value::Null));
     assert_eq!(weird["support"]["branch"], "R580");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_count_and_health_is_open_to_all() {
+async fn metrics_are_counted_and_health_needs_no_token() {
     let fleet = TestFleet::open().await;
     fleet.report_finding("a", 1).await;
     let token = fleet.token("prometheus", Role::Viewer, "fleet");
@@ -345,7 +347,7 @@ async fn metrics_count_and_health_is_open_to_all() {
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
-        // Whether the machine stalls or its clock is stepped while the test runs is not for the test to say.
+        // The machine may stall, and its clock may be stepped.
         "\nfarrier_server_clock_steps_total ",
         "\nfarrier_server_pauses_total ",
         "farrier_server_reports_throttled_total 0",
@@ -360,10 +362,10 @@ async fn metrics_count_and_health_is_open_to_all() {
     assert_eq!(told, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
 }
 
-/// The state of a node's session is shown as the server knows it: never opened, open, ended, and unknown after a restart.
+/// The connection state: never opened, open, ended, and unknown after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
-    // No heartbeat is late, however slow the machine is.
+async fn a_nodes_connection_is_shown_and_unknown_after_a_restart() {
+    // So that no heartbeat is late on a slow machine.
     let server = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) };
     let mut fleet = TestFleet::with(server.started().await).await;
     let ann = fleet.token("ann", Role::Viewer, "fleet");
@@ -377,7 +379,7 @@ async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
     assert_eq!(page["nodes"][1]["connection"]["last_heartbeat_age_s"], Value::Null);
     assert!(page["nodes"][0]["connection"]["last_heartbeat_age_s"].is_u64(), "{page}");
     agent.disconnect();
-    // Its socket is closed: the server sees that at once, however long the heartbeat timeout is.
+    // Its socket is closed, which the server sees at once, whatever the heartbeat timeout.
     fleet
         .wait_for("/api/v1/nodes/a", &ann, |node, _| node["connection"]["state"] == "disconnected")
         .await;
@@ -407,7 +409,8 @@ async fn heartbeats_of_an_idle_node_are_counted() {
     let ann = fleet.token("ann", Role::Viewer, "fleet");
     let mut agent = TestNode::new("a");
     agent.connect(&fleet.server);
-    // So long after the session was opened it sends nothing else. Without heartbeats the age would be that of the session.
+    // By then the session only sends heartbeats. Without them, the age would be that of the
+    // session.
     fleet
         .wait_for("/api/v1/nodes/a", &ann, |node, asked| {
             let connection = &node["connection"];
@@ -418,9 +421,9 @@ async fn heartbeats_of_an_idle_node_are_counted() {
         .await;
 }
 
-/// A name that was retired may be another owner's by now: what the log has of it from before is not shown to them.
+/// A retired name may belong to another owner now, who does not see its earlier entries.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scoped_reader_sees_nothing_of_a_retired_node_of_that_name() {
+async fn a_scoped_reader_sees_nothing_of_an_earlier_node_of_that_name() {
     let fleet = TestFleet::open().await;
     fleet.report_finding("a", 1).await;
     let hold = OperatorRequest::Hold { node: node("a"), reason: "hidden".to_owned() };
@@ -435,8 +438,8 @@ async fn a_scoped_reader_sees_nothing_of_a_retired_node_of_that_name() {
     }
     assert!(!everything.contains("hidden") && !everything.contains("sold"), "{everything}");
     assert!(!everything.contains("train"), "{everything}");
-    assert!(everything.contains("found"), "what was found since is theirs: {everything}");
+    assert!(everything.contains("found"), "later findings are theirs: {everything}");
     let all = fleet.token("ann", Role::Viewer, "fleet");
     let events = fleet.send("GET", "/api/v1/events?node=a&limit=500", Some(&all), None).await;
-    assert!(events.body.contains("hidden"), "who sees the fleet sees all of it");
+    assert!(events.body.contains("hidden"), "a fleet-wide reader sees all of it");
 }

@@ -1,4 +1,5 @@
-//! What people ask for is in the log with their name before it is answered; asked twice it is done once.
+//! Operator requests are logged with the user's name before they are answered. Repeating one has no
+//! effect.
 
 use farrier_fleet::fleet::event::{Event, OperatorRequest};
 use farrier_fleet::fleet::identity::Actor;
@@ -21,7 +22,7 @@ fn asked(fleet: &TestFleet) -> Vec<(Actor, OperatorRequest)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_is_decided_on_at_once_and_released_by_another() {
+async fn a_hold_applies_at_once_and_another_user_may_release_it() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Operator, "pool:train");
     let bob = fleet.token("bob", Role::Operator, "fleet");
@@ -48,7 +49,7 @@ async fn a_hold_is_decided_on_at_once_and_released_by_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_freeze_holds_where_it_is_all_the_callers() {
+async fn a_freeze_requires_the_whole_domain_in_scope() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Operator, "pool:train");
     let until = Timestamp::now() + SignedDuration::from_hours(1);
@@ -58,7 +59,7 @@ async fn a_freeze_holds_where_it_is_all_the_callers() {
     for (domain, status) in [
         ("pool:train", 200),
         ("rack:r2", 200),
-        // One node of it is another's; one has no nodes; one is everybody's.
+        // One domain has another's node, one has no nodes, one is shared.
         ("rack:r1", 403),
         ("rack:r9", 403),
         ("fleet", 403),
@@ -83,7 +84,7 @@ async fn a_freeze_holds_where_it_is_all_the_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
+async fn a_node_is_tested_and_tuned_only_while_held() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Operator, "pool:train");
     let (diag, tune) = (r#"{"level":3,"minutes":10}"#, r#"{"profile":"training"}"#);
@@ -105,12 +106,12 @@ async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_approves_what_does_not_wait() {
+async fn only_waiting_repairs_are_approved() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Approver, "fleet");
     fleet.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
     assert!(!fleet.read_node("a", |it| it.repairs.is_approved()).await);
-    // A reboot that waits.
+    // A reboot that waits for approval.
     let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
     let why = Rationale::new(reason, UnblockedBy::Approval);
     fleet.submit(Event::Deferred { node: node("a"), rationale: why }).await;
@@ -123,7 +124,7 @@ async fn nobody_approves_what_does_not_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
+async fn a_policy_is_replaced_as_a_whole_if_valid() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Admin, "fleet");
     let put = |body: String| {
@@ -155,11 +156,11 @@ async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
     let sets = fleet.server.entries().into_iter();
     let sets = sets.filter(|it| matches!(it.event, Event::PolicySet { .. })).map(|it| it.by);
     let by = [Actor::Server, Actor::User("ann".to_owned())];
-    assert_eq!(sets.collect::<Vec<_>>(), by, "a log begins with the policy of its fleet");
+    assert_eq!(sets.collect::<Vec<_>>(), by, "a log starts with the fleet's policy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_retired_is_gone_and_asked_for_again_not_found() {
+async fn a_retired_node_is_not_found() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Admin, "pool:train");
     let body = r#"{"reason":"sold"}"#;
@@ -187,7 +188,7 @@ async fn the_name_of_a_retired_node_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_the_fleet_says_where_a_node_stands() {
+async fn a_fleet_wide_admin_sets_locations() {
     let fleet = TestFleet::open().await;
     let root = fleet.token("root", Role::Admin, "fleet");
     let lab = fleet.token("lea", Role::Viewer, "tenant:lab");
@@ -202,7 +203,7 @@ async fn whoever_has_the_fleet_says_where_a_node_stands() {
     for changed in [true, false] {
         assert_eq!(location(whole).await.json(), json!({ "changed": changed }));
     }
-    // It holds at once: for who sees it, where it is looked for, and what is decided.
+    // It applies at once: to visibility, filters and decisions.
     assert_eq!(TestFleet::names(&fleet.get("/api/v1/nodes?rack=r1", &lab).await), ["a", "b"]);
     let domains = fleet.get("/api/v1/domains", &root).await;
     let agents = |domain: &str| {
@@ -225,7 +226,7 @@ async fn whoever_has_the_fleet_says_where_a_node_stands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_with_a_place_is_for_those_who_have_the_fleet() {
+async fn a_token_with_a_location_requires_the_whole_fleet_as_scope() {
     let fleet = TestFleet::open().await;
     let root = fleet.token("root", Role::Admin, "fleet");
     let eve = fleet.token("eve", Role::Admin, "pool:train");

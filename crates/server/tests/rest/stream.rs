@@ -1,4 +1,5 @@
-//! Who follows the log hears each entry once and in order: slowly, after a break, and until their token is taken back.
+//! Log streams: each entry once and in order, for slow readers, after a reconnect, and until the
+//! token is revoked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ use serde_json::Value;
 use crate::test_fleet::TestFleet;
 use crate::test_server::{PATIENCE, node};
 
-/// A stream as a browser reads it.
+/// A server-sent event stream.
 struct Reader {
     lines: BufReader<TcpStream>,
 }
@@ -22,7 +23,7 @@ impl Reader {
     fn open(address: SocketAddr, token: &str, query: &str, head: &str) -> Self {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Without chunks, whose ends would be in the middle of lines.
+        // HTTP/1.0, to avoid chunks that split lines.
         let text = format!(
             "GET /api/v1/events/stream{query} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{head}\r\n"
         );
@@ -36,7 +37,7 @@ impl Reader {
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The next event; its id is that of the entry.
+    /// The next event. Its id is the entry's number.
     fn next(&mut self) -> Option<Value> {
         let mut id = None;
         loop {
@@ -46,7 +47,7 @@ impl Reader {
             }
             if let Some(data) = line.strip_prefix("data: ") {
                 let event: Value = serde_json::from_str(data).unwrap();
-                assert_eq!(event["seq"].as_u64(), id, "the id is the entry's place");
+                assert_eq!(event["seq"].as_u64(), id, "the id is the entry's number");
                 return Some(event);
             }
         }
@@ -62,7 +63,7 @@ impl Reader {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
+async fn a_slow_reader_loses_nothing_and_blocks_nobody() {
     let fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     let address = fleet.server.address;
@@ -72,7 +73,7 @@ async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
         Reader::open(address, &opened, &format!("?after={begin}"), "")
     });
     let mut slow = slow.await.unwrap();
-    // Nothing of it is read until a thousand findings are in the log.
+    // Nothing is read until a thousand findings are logged.
     for number in 1..=1000 {
         fleet.report_finding("a", number).await;
     }
@@ -83,7 +84,7 @@ async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_comes_back_goes_on_where_they_were() {
+async fn a_reader_resumes_where_it_stopped() {
     let mut fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Admin, "fleet");
     for number in 1..=10 {
@@ -95,7 +96,7 @@ async fn whoever_comes_back_goes_on_where_they_were() {
         (0..5).map(|_| reader.next().unwrap()["seq"].as_u64().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(some.await.unwrap(), [1, 2, 3, 4, 5]);
-    // Over a server that was started anew: what browsers send counts more than where they began.
+    // After a server restart: `Last-Event-ID` takes precedence over `after`.
     fleet.server.running.take().unwrap().stop().await.unwrap();
     fleet.server.start(None).await;
     fleet.report_finding("b", 1).await;
@@ -109,7 +110,7 @@ async fn whoever_comes_back_goes_on_where_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_cut_to_the_scope_and_the_filter() {
+async fn a_stream_is_limited_by_scope_and_filter() {
     let fleet = TestFleet::open().await;
     let token = fleet.token("ann", Role::Viewer, "pool:train");
     let address = fleet.server.address;
@@ -152,7 +153,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
         ann.lines.read_to_end(&mut rest).unwrap();
     });
     ended.await.unwrap();
-    // The server does not wait for its readers: this one is still there.
+    // The server does not wait for its readers at shutdown.
     let running = fleet.server.running.take().unwrap();
     running.stop().await.unwrap();
     let ended = tokio::task::spawn_blocking(move || while bob.line().is_some() {});
@@ -160,7 +161,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_of_the_log_is_whole() {
+async fn an_export_of_the_log_is_complete() {
     let fleet = TestFleet::open().await;
     for number in 1..=600 {
         fleet.report_finding("a", number).await;

@@ -1,4 +1,4 @@
-//! A server with nodes of two pools and two tenants, people with tokens, and HTTP as anybody writes it.
+//! A server with nodes of two pools and two tenants, users with tokens, and a raw HTTP client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -16,7 +16,6 @@ use serde_json::Value;
 
 use crate::test_server::{PATIENCE, TestServer, finding, node};
 
-/// An answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -29,7 +28,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
     }
 
-    /// A problem is whole and of its kind.
+    /// Checks that the answer is a complete problem.
     pub(crate) fn assert_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
@@ -41,7 +40,6 @@ impl Answer {
     }
 }
 
-/// A request as it goes over the wire.
 pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Option<&str>) -> String {
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: fleet\r\nConnection: close\r\n");
     if let Some(token) = token {
@@ -56,11 +54,11 @@ pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Optio
     text
 }
 
-/// Sends bytes and reads until the other end closes.
+/// Sends bytes, and reads until the server closes.
 pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Who is refused early need not read the rest.
+    // A refused client may fail to send the rest.
     let _ = socket.write_all(request);
     let mut bytes = Vec::new();
     let _ = socket.read_to_end(&mut bytes);
@@ -79,7 +77,6 @@ pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     Answer { status, headers, body }
 }
 
-/// A body without the lengths of its chunks.
 fn decode_chunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {
@@ -94,7 +91,7 @@ pub(crate) struct TestFleet {
     pub(crate) server: TestServer,
 }
 
-/// Where each node stands: two of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
+/// Two nodes of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
 const NODES: [(&str, &str, &str, &str); 3] =
     [("a", "train", "lab", "r1"), ("b", "train", "shop", "r2"), ("c", "serve", "shop", "r1")];
 
@@ -195,7 +192,8 @@ impl TestFleet {
         answer.json()
     }
 
-    /// Asks until the answer is as expected. What decides is given the time before the request, too. Rarely enough for the rate limit.
+    /// Polls until the answer matches. The predicate also gets the time before the request. Slow
+    /// enough for the rate limit.
     pub(crate) async fn wait_for(
         &self,
         path: &str,
@@ -209,7 +207,7 @@ impl TestFleet {
             if is(&answer, asked) {
                 return answer;
             }
-            assert!(Instant::now() < end, "{path} did not become as expected: {answer}");
+            assert!(Instant::now() < end, "{path} did not match: {answer}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

@@ -1,5 +1,6 @@
-//! Peers without a certificate and without a token: what they send and do not finish takes little of the server's memory, and keeps
-//! nobody from enrolling. In a process of its own, one test at a time: they measure the memory of all of it.
+//! Peers without certificate and token: their unfinished requests take little memory, and do not
+//! block enrolments. In its own process, one test at a time, because it measures the memory of the
+//! process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../log_volume/metrics.rs"]
@@ -24,25 +25,25 @@ use tokio_stream::StreamExt;
 use metrics::metrics;
 use test_server::{TestNode, TestServer, trusting, until};
 
-/// Held by the test that measures.
+/// Held by the measuring test.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 64;
-/// One chunk less than a message of a node may have.
+/// One chunk less than a node's message may have.
 const CHUNKS: usize = 63;
 const CHUNK: &[u8] = &[0; 16 << 10];
-/// Far less than what is sent, 378 MiB, and far more than what else happens meanwhile.
+/// Far below the 378 MiB that are sent, and far above other activity.
 const GROWTH_BYTES_MAX: usize = 100 << 20;
 
-/// What the process has in memory, in bytes.
+/// Resident memory of the process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// A message that says that it has a mebibyte, and never ends. Counted when all that comes of it was taken.
+/// A message that announces a mebibyte and never ends. Counted once the server has read all of it.
 fn unfinished(taken: Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = Infallible> + Send {
     let prefix = Bytes::from_static(&[0, 0, 0x10, 0, 0]);
     let chunks = std::iter::repeat_n(Bytes::from_static(CHUNK), CHUNKS);
@@ -53,7 +54,7 @@ fn unfinished(taken: Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = Infall
     StreamBody::new(tokio_stream::iter(data).chain(tokio_stream::pending()))
 }
 
-/// Begins many requests on many connections and ends none; the answers so far, as text.
+/// Starts many requests on many connections, and finishes none. Returns the answers.
 async fn attack(
     server: &TestServer,
     agent: &TestNode,
@@ -80,14 +81,14 @@ async fn attack(
                 .unwrap();
             let (mut sender, given) = (sender.clone(), Arc::clone(&answers.given));
             tasks.spawn(async move {
-                // Those beyond the limit of streams are reset.
+                // Streams beyond the limit are reset.
                 let answer = sender
                     .send_request(request)
                     .await
                     .ok()
                     .map(|it| (it.status().as_u16(), it.headers().get("grpc-status").cloned()));
                 given.lock().unwrap().push(answer);
-                // The connection stays as it is.
+                // The connection stays open.
                 std::future::pending::<()>().await;
             });
         }
@@ -95,28 +96,28 @@ async fn attack(
     (tasks, answers)
 }
 
-/// The status of HTTP and of gRPC.
+/// HTTP status and gRPC status.
 type Answer = (u16, Option<HeaderValue>);
 
 #[derive(Default)]
 struct Answers {
-    /// `None`: the request was cut off.
+    /// `None` if the request was reset.
     given: Arc<Mutex<Vec<Option<Answer>>>>,
-    /// Requests of which the server has taken all that there is.
+    /// Requests that the server has read completely.
     taken: Arc<AtomicUsize>,
 }
 
 impl Answers {
-    /// Waits until each request was answered, or the server has taken all that there is of it.
+    /// Waits until each request is answered or read completely.
     async fn settled(&self) {
-        until("the server has done with each request", || {
+        until("the server has handled each request", || {
             let answered = self.given.lock().unwrap().len();
             answered.max(self.taken.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
         })
         .await;
     }
 
-    /// All that were answered were answered so, and some were.
+    /// All answers are as expected, and there is at least one.
     fn assert_all(&self, expected: &Answer) {
         let given = self.given.lock().unwrap();
         assert!(given.iter().any(Option::is_some), "none was answered");
@@ -125,7 +126,7 @@ impl Answers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
+async fn unfinished_enrolments_take_no_memory_and_block_nobody() {
     let _alone = ALONE.lock().await;
     let server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
@@ -134,21 +135,21 @@ async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
     let (_tasks, answers) = attack(&server, &agent, "POST", "/farrier.v1.Agents/Enrol").await;
     answers.settled().await;
     let growth = resident_bytes().saturating_sub(before);
-    assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");
+    assert!(growth < GROWTH_BYTES_MAX, "memory grew by {growth} bytes");
     let out_of_range = HeaderValue::from_static("11");
     answers.assert_all(&(200, Some(out_of_range)));
     let refused = answers.given.lock().unwrap().iter().flatten().count();
     let text = metrics(&server, trusting(&agent)).await;
     let name = "farrier_server_unauthenticated_requests_failed_total{reason=\"too-large\"} ";
     let counted = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<usize>().ok());
-    // An answer to a request that was reset does not reach its client.
+    // An answer to a reset request does not reach its client.
     assert!(counted >= Some(refused), "{counted:?} of {refused} are counted: {text}");
     let other = TestNode::new("b");
     assert_eq!(server.enrol("b", &other.identity(), &server.token(None, 1)).await.unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_requests_that_anybody_may_make_are_not_kept_in_memory() {
+async fn unauthenticated_request_bodies_take_no_memory() {
     let _alone = ALONE.lock().await;
     let server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
@@ -157,6 +158,6 @@ async fn bodies_of_requests_that_anybody_may_make_are_not_kept_in_memory() {
     let (_tasks, answers) = attack(&server, &agent, "GET", "/healthz").await;
     answers.settled().await;
     let growth = resident_bytes().saturating_sub(before);
-    assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");
+    assert!(growth < GROWTH_BYTES_MAX, "memory grew by {growth} bytes");
     answers.assert_all(&(200, None));
 }

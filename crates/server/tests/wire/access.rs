@@ -1,4 +1,4 @@
-//! Who is let in, and who is not any more.
+//! Enrolment, revocation and expiry.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn code(refused: Result<u64, EnrolError>) -> Code {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_enrolled_talks_over_tls() {
+async fn an_enrolled_node_opens_a_session_over_tls() {
     let server = TestServer::with_tls().await;
     let mut agent = TestNode::new("a");
     let token = server.token(None, 1);
@@ -36,11 +36,11 @@ async fn a_node_that_enrolled_talks_over_tls() {
     assert_eq!(server.found("a"), [2]);
     let text = std::fs::read(server.dir().join("access")).unwrap();
     let secret = token.as_bytes();
-    assert!(!text.windows(secret.len()).any(|it| it == secret), "the token itself is not kept");
+    assert!(!text.windows(secret.len()).any(|it| it == secret), "the token itself is not stored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
+async fn invalid_tokens_and_other_authorities_are_refused() {
     let server = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let dir = |name: &str| folder.path().join(name);
@@ -55,7 +55,7 @@ async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
     let wanted = NewJoinToken::new("train".parse().unwrap(), past);
     let expired = server.store().create(&wanted, Timestamp::now()).unwrap();
     assert_eq!(code(server.enrol("d", &dir("d"), expired.reveal()).await), Code::PermissionDenied);
-    // Whoever answers with another authority hears no token.
+    // A server with another authority does not get the token.
     let other = Enrolment { fingerprint: "00".repeat(32), ..server.enrolment("e", &dir("e")) };
     assert!(matches!(enrol(other, &pool).await, Err(EnrolError::Connect(_))));
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
@@ -64,11 +64,11 @@ async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_enrolment_whose_answer_was_lost_is_finished_by_asking_again() {
+async fn an_enrolment_with_a_lost_answer_is_completed_by_a_retry() {
     let mut server = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let token = server.token(None, 1);
-    // The server dies when the token is used up and the node is in the log, before it answers.
+    // The server dies after the token is redeemed and the enrolment logged, before it answers.
     drop(server.running.take());
     server.start(Some(1)).await;
     let lost = server.enrol("a", folder.path(), &token).await;
@@ -79,8 +79,8 @@ async fn an_enrolment_whose_answer_was_lost_is_finished_by_asking_again() {
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
 
-/// Enrols one name at the same moment with each of these tokens, every time with another key; the
-/// generation or the refusal of each.
+/// Enrols one name concurrently with each of these tokens, each with another key. Returns each
+/// generation or refusal.
 async fn enrol_at_once(server: &TestServer, name: &str, tokens: &[&str]) -> Vec<Result<u64, Code>> {
     let folders: Vec<_> = tokens.iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let mut attempts = tokio::task::JoinSet::new();
@@ -93,7 +93,7 @@ async fn enrol_at_once(server: &TestServer, name: &str, tokens: &[&str]) -> Vec<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_keys_that_enrol_one_name_at_once_one_wins() {
+async fn of_concurrent_enrolments_of_one_name_one_wins() {
     let server = TestServer::with_tls().await;
     let token = server.token(None, 12);
     let results = enrol_at_once(&server, "a", &[token.as_str(); 12]).await;
@@ -107,7 +107,7 @@ async fn of_several_keys_that_enrol_one_name_at_once_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_certificate() {
+async fn concurrent_enrolments_with_tokens_of_two_pools_agree_with_the_certificate() {
     let server = TestServer::with_tls().await;
     let token = |pool: &str| {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
@@ -136,7 +136,7 @@ async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_cer
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
+async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
     let server = TestServer::with_tls().await;
     let mut agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -149,27 +149,27 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     assert_eq!(renewed.code(), Code::PermissionDenied);
     let refused = hello(&mut agents, None).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
-    until("the stream is cut", || agent.must_enrol()).await;
+    until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
-    assert_eq!(server.found("a"), Vec::<u64>::new(), "the stream was cut");
+    assert_eq!(server.found("a"), Vec::<u64>::new(), "the session was disconnected");
     let stands = async || {
         let controller = server.running().controller();
         controller.read(|state| state.nodes[&node("a")].phase()).await.unwrap()
     };
-    // It is held for its certificate, and not when its silence counts.
+    // It is out of service because of its certificate, before its heartbeat timeout.
     let moved = |it: &Event| matches!(it, Event::PhaseChanged { to: NodePhase::Held, .. });
     until("it is held", || server.count(moved) == 1).await;
     assert_eq!(stands().await, NodePhase::Held);
     server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
     agent.acked(1).await;
-    assert_eq!(server.found("a"), [1], "it goes on where it was");
-    assert_ne!(stands().await, NodePhase::Held, "it is let in again");
+    assert_eq!(server.found("a"), [1], "it resumes");
+    assert_ne!(stands().await, NodePhase::Held, "it is admitted again");
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
+async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
     let server = TestServer::with_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let dir = |name: &str| folder.path().join(name);
@@ -194,12 +194,12 @@ async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
     let by = Actor::User("ann".to_owned());
     let event = Event::LocationChanged { node: node("a"), location: location(moved) };
     server.running().controller().submit(by, event).await.unwrap();
-    // A token of a pool that it is not in any more does not take it back, revoked or not.
+    // A token of a former pool does not move it back, revoked or not.
     assert_eq!(code(server.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     assert_eq!(code(server.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
     stands(moved).await;
-    // One that says nothing of a rack takes none away; what one says, counts.
+    // A token without a rack clears none, and a token with one sets it.
     let of_serve = token(r#"{"pool":"serve"}"#, None);
     server.enrol("a", &dir("3"), &of_serve).await.unwrap();
     stands(moved).await;
@@ -209,7 +209,7 @@ async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
+async fn a_node_acts_only_for_itself_and_needs_a_certificate() {
     let server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -226,14 +226,14 @@ async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
     assert_eq!(hello(&mut nobody, Some("a")).await.unwrap_err().code(), Code::Unauthenticated);
     let renewed = nobody.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(renewed.code(), Code::Unauthenticated);
-    // A certificate of another fleet's authority is no certificate.
+    // A certificate of another fleet's authority.
     let elsewhere = TestServer::with_tls().await;
     let stranger = TestNode::new("a");
     elsewhere.enrol("a", &stranger.identity(), &elsewhere.token(None, 1)).await.unwrap();
     std::fs::copy(agent.identity().join("ca.pem"), stranger.identity().join("ca.pem")).unwrap();
     let tls = Keep::new(&stranger.identity(), None).tls().unwrap();
     let refused = match client::connect(&server.url().parse().unwrap(), tls).await {
-        // In TLS 1.3 the client is done before the server has judged.
+        // In TLS 1.3 the client finishes before the server has verified it.
         Ok(mut agents) => hello(&mut agents, None).await.is_err(),
         Err(_) => true,
     };
@@ -241,13 +241,13 @@ async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_renewed_before_it_ends() {
+async fn a_certificate_is_renewed_before_it_expires() {
     let server = TestServer::with_tls().await;
     let mut agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let path = agent.identity().join("node.pem");
     let old = std::fs::read_to_string(&path).unwrap();
-    // As if it were made long ago and ended tomorrow.
+    // As if issued long ago, and expiring tomorrow.
     let soon = Timestamp::now().as_second() + 86_400;
     let lines = old.lines().map(|line| match line.split_once(": ") {
         Some((name @ ("issued" | "not-before"), _)) => format!("{name}: {}", soon - 30 * 86_400),
@@ -264,18 +264,18 @@ async fn a_certificate_is_renewed_before_it_ends() {
     let key = |text: &str| text.split("BEGIN PRIVATE KEY").nth(1).unwrap()[..100].to_owned();
     assert_ne!(block(&new), block(&old));
     assert_ne!(key(&new), key(&old), "with a new key");
-    // The one before counts on until it ends or is revoked, which ends both.
+    // The previous certificate stays valid until it expires or is revoked, which applies to both.
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     for text in [&old, &new] {
         std::fs::write(&path, text).unwrap();
         let mut agents = raw(&server, &agent).await;
         assert_eq!(hello(&mut agents, None).await.unwrap_err().code(), Code::PermissionDenied);
     }
-    until("the uplink has its say", || agent.acked_now() == Some(1)).await;
+    until("the uplink has reported", || agent.acked_now() == Some(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_left_of_it() {
+async fn a_session_ends_with_its_certificate() {
     let mut server = TestServer::with_tls().await;
     server.certificate_life = SignedDuration::from_secs(10);
     drop(server.running.take());
@@ -290,7 +290,7 @@ async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_le
         loop {
             match down.message().await {
                 Ok(Some(_)) => (),
-                Ok(None) => panic!("it has ended without a word"),
+                Ok(None) => panic!("it ended without a status"),
                 Err(status) => break status,
             }
         }
@@ -300,7 +300,7 @@ async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_le
     assert_eq!((end.code(), end.message()), (Code::Unauthenticated, "the certificate has expired"));
     let lived = enrolled.elapsed();
     assert!(lived.as_secs() >= 5, "{lived:?}");
-    // The connection is there, and good for nothing.
+    // The connection is open, but unusable.
     for refused in [
         agents.renew(proto::RenewRequest::default()).await.map(drop).unwrap_err(),
         open(&mut agents, None).await.map(drop).unwrap_err(),
@@ -315,8 +315,9 @@ async fn is_trusted(server: &TestServer, agent: &TestNode) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right() {
-    // Ahead by a day, behind by three months, and each by more than the server's certificate spans.
+async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
+    // Ahead by a day, behind by three months, and each by more than the server's certificate
+    // covers.
     for (wrong_days, is_trusted_meanwhile) in [(1, true), (-90, true), (400, false), (-400, false)]
     {
         let mut server = TestServer::with_tls().await;
@@ -333,8 +334,8 @@ async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right
             }
             _ => false,
         };
-        // A clock behind the log is a step back as soon as the controller runs. One that is right
-        // again before that never was wrong for it.
+        // A clock behind the log is a step back once the controller runs. If it is corrected before
+        // that, it was never wrong.
         if wrong_days < 0 {
             let is_wrong = |it: &Entry| stepped_to(it, 24 * wrong_days);
             server.wait_for("the step back", |all| all.iter().any(is_wrong)).await;
@@ -356,13 +357,12 @@ pub(crate) async fn raw(server: &TestServer, agent: &TestNode) -> client::Agents
 
 pub(crate) type ServerMessage = tonic::Streaming<proto::ServerMessage>;
 
-/// Opens a stream, under a name that is said aside, and is made welcome.
+/// Opens a session, under another name if given, until the welcome.
 async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), tonic::Status> {
     open(agents, name).await.map(drop)
 }
 
-/// Says again and again that the node lives, for as long as its stream is open: a stream is otherwise cut
-/// after some seconds.
+/// Sends heartbeats while the session is open, which would time out otherwise.
 pub(crate) fn heartbeats(
     out: tokio::sync::mpsc::Sender<AgentMessage>,
 ) -> tokio::task::JoinHandle<()> {
@@ -376,7 +376,7 @@ pub(crate) fn heartbeats(
     })
 }
 
-/// The same, and keeps it.
+/// The same, but keeps the session.
 pub(crate) async fn open(
     agents: &mut client::Agents,
     name: Option<&str>,

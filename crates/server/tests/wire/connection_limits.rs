@@ -1,4 +1,4 @@
-//! Connections that are only there: of strangers, of nodes that were revoked, and of nodes that want too many.
+//! Connection limits: idle peers, revoked nodes, and nodes with too many connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tonic::Code;
 use crate::access::{ServerMessage, heartbeats, open, raw};
 use crate::test_server::{PATIENCE, TestNode, TestServer, node};
 
-/// More than there are turns.
+/// More than concurrent handshake computations.
 const MANY: usize = 300;
 
-/// Keeps many connections open that say this and no more; one that the server closes is opened again.
-/// So they stand in the way for as long as the test runs, on a slow machine too.
+/// Keeps many connections open that send only this. Reopens those that the server closes, so they
+/// persist for the whole test, also on a slow machine.
 async fn idle(server: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let opened = Arc::new(Semaphore::new(0));
@@ -38,23 +38,23 @@ async fn idle(server: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     connections
 }
 
-/// Enrols a node, whoever else is at the door.
+/// Checks that a node can enrol.
 async fn is_open(server: &TestServer, name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let token = server.token(None, 1);
     let enrolled = tokio::time::timeout(PATIENCE, server.enrol(name, folder.path(), &token)).await;
-    assert_eq!(enrolled.expect("nobody stands in the way").unwrap(), 1);
+    assert_eq!(enrolled.expect("enrolment works").unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_say_nothing_keep_nobody_from_coming_in() {
+async fn silent_connections_do_not_block_others() {
     let server = TestServer::with_tls().await;
     let _idle = idle(&server, Vec::new).await;
     is_open(&server, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
+async fn connections_that_stop_after_the_client_hello_do_not_block_others() {
     let server = TestServer::with_tls().await;
     let hello = || {
         let name = "localhost".try_into().unwrap();
@@ -68,14 +68,14 @@ async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
     is_open(&server, "a").await;
 }
 
-/// Waits until a stream has ended, with its connection or without.
+/// Waits until a session ends, with or without its connection.
 async fn ended(down: &mut ServerMessage) {
     let end = async { while let Ok(Some(_)) = down.message().await {} };
     tokio::time::timeout(PATIENCE, end).await.expect("it goes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
+async fn a_nodes_oldest_connection_is_evicted_and_others_stay() {
     let server = TestServer::with_tls().await;
     let (mut other, agent) = (TestNode::new("b"), TestNode::new("a"));
     for it in [&other, &agent] {
@@ -92,9 +92,9 @@ async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
     }
     ended(&mut down).await;
     let gone = first.renew(proto::RenewRequest::default()).await.unwrap_err();
-    assert_eq!(gone.code(), Code::Unknown, "the connection itself is gone: {gone:?}");
+    assert_eq!(gone.code(), Code::Unknown, "the connection is closed: {gone:?}");
     for agents in &mut later {
-        // What is asked for is wrong, and answered.
+        // The request is invalid, but answered.
         let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
         assert_eq!(answer.code(), Code::InvalidArgument, "{answer:?}");
     }
@@ -103,7 +103,7 @@ async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() {
+async fn a_revoked_node_takes_no_slot_of_its_successor() {
     let server = TestServer::with_tls().await;
     let old = TestNode::new("a");
     server.enrol("a", &old.identity(), &server.token(None, 1)).await.unwrap();
@@ -120,13 +120,13 @@ async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() 
         revoked.push(agents);
     }
     let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
-    assert_eq!(answer.code(), Code::InvalidArgument, "it is there: {answer:?}");
+    assert_eq!(answer.code(), Code::InvalidArgument, "it is open: {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
+async fn a_node_connection_without_a_session_idles_out() {
     let mut server = TestServer::with_tls().await;
-    // Long enough to open a stream on a busy machine.
+    // Long enough to open a session on a busy machine.
     server.idle_timeout = Duration::from_secs(10);
     drop(server.running.take());
     server.start(None).await;
@@ -139,11 +139,11 @@ async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
     let tcp = TcpStream::connect(server.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();
-    // It begins as HTTP/2 does, and asks for nothing.
+    // The HTTP/2 preface, and no request.
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut said = Vec::new();
     let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut said)).await;
     assert!(gone.is_ok(), "it goes");
     let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
-    assert_eq!(answer.code(), Code::InvalidArgument, "the one with a stream stays: {answer:?}");
+    assert_eq!(answer.code(), Code::InvalidArgument, "the one with a session stays: {answer:?}");
 }

@@ -1,4 +1,4 @@
-//! A server whose files were lost, replaced or damaged does not start as if nothing had happened.
+//! A server whose files were lost, replaced or damaged refuses to start.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::test_server::{TestNode, TestServer, node};
 
-/// The error of a start, with its causes; one that starts has nothing to say.
+/// The error of a failed start, with its causes.
 async fn refused(options: Options) -> Result<String, &'static str> {
     match run::start(options).await {
         Ok(running) => {
@@ -35,7 +35,7 @@ pub(crate) fn files(dir: &Path, begin: &str) -> Vec<PathBuf> {
     entries.filter(is_meant).collect()
 }
 
-/// Copies a folder but for some files, with their modes.
+/// Copies a folder without some files, preserving modes.
 pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     std::fs::DirBuilder::new().create(to).unwrap();
     std::fs::set_permissions(to, std::fs::metadata(from).unwrap().permissions()).unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     }
 }
 
-/// Enough entries for several pages of the database.
+/// Enough entries for several database pages.
 async fn two_hundred_findings(server: &TestServer) {
     let mut agent = TestNode::new("a");
     for number in 1..=200 {
@@ -58,7 +58,7 @@ async fn two_hundred_findings(server: &TestServer) {
     agent.disconnect();
 }
 
-/// A server to which a node has reported, and that was stopped.
+/// A stopped server with a report in its log.
 async fn stopped_after_a_report() -> TestServer {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
@@ -74,7 +74,7 @@ fn revoked(event: &Event) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
+async fn a_start_fails_with_an_access_store_behind_the_log() {
     let mut server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -82,20 +82,20 @@ async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
     server.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
     server.running.take().unwrap().stop().await.unwrap();
-    // Lost, as after a log was restored from its backup.
+    // Lost, as after restoring a backup of the log.
     copy(&server.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
     let head = || SqliteLog::open_to_read(&log_path(&older)).unwrap().head().unwrap();
     let before = head();
     let text = refused(Options { dir: older.clone(), ..server.options() }).await.unwrap();
     assert!(text.contains("access") && text.contains("the log"), "{text}");
-    assert_eq!(head(), before, "no writer took the log over");
+    assert_eq!(head(), before, "no writer took over");
     assert_eq!(files(&older, "log-head"), Vec::<PathBuf>::new());
-    // The whole one is still good.
+    // The original still works.
     server.start(None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_an_older_copy_of_its_access_store() {
+async fn a_start_fails_with_an_older_copy_of_the_access_store() {
     let mut server = TestServer::with_tls().await;
     let agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -114,27 +114,27 @@ async fn a_server_does_not_start_with_an_older_copy_of_its_access_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
+async fn a_start_fails_with_a_log_without_its_wal() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     agent.acked(0).await;
-    // What a killed server leaves behind, without the WAL.
+    // The files of a killed server, without the WAL.
     let killed = server.folder.path().join("killed");
     copy(&server.dir(), &killed, &["log-wal", "log-shm", "lock"]);
     let options = Options { dir: killed.clone(), ..server.options() };
     let options = Options { listen: ([127, 0, 0, 1], 0).into(), ..options };
     let text = refused(options.clone()).await.unwrap();
     assert!(text.contains("ends at entry 0"), "{text}");
-    // Nor is it better the second time.
+    // A second start fails as well.
     refused(options).await.unwrap();
 }
 
-/// The store knows that there was one.
+/// The access store records that there was a log.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_a_new_fleet_where_its_log_was_lost() {
+async fn a_start_fails_if_the_log_is_missing() {
     let server = stopped_after_a_report().await;
-    // The store notes the log's end at a start.
+    // A start records the log's end in the store.
     run::start(server.options()).await.unwrap().stop().await.unwrap();
     for path in files(&server.dir(), "log") {
         std::fs::remove_file(path).unwrap();
@@ -144,20 +144,20 @@ async fn a_server_does_not_start_a_new_fleet_where_its_log_was_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
+async fn a_start_fails_with_a_blank_or_truncated_log_head() {
     let mut server = stopped_after_a_report().await;
     let whole = std::fs::read(server.dir().join("log-head")).unwrap();
     for damaged in [vec![0; whole.len()], whole[..100].to_vec(), Vec::new()] {
         std::fs::write(server.dir().join("log-head"), &damaged).unwrap();
         let text = refused(server.options()).await.unwrap();
-        assert!(text.contains("log-head` does not read"), "{text}");
+        assert!(text.contains("log-head` is unreadable"), "{text}");
         assert!(std::fs::read(server.dir().join("log-head")).unwrap() == damaged);
     }
     farrier_server::log::accept(&log_path(&server.dir())).unwrap().unwrap();
     server.start(None).await;
 }
 
-/// Two servers that have each enrolled a node, and are stopped.
+/// Two stopped servers, each with an enrolled node.
 async fn two_servers() -> [TestServer; 2] {
     let mut sites = [TestServer::with_tls().await, TestServer::with_tls().await];
     for (server, name) in sites.iter_mut().zip(["a", "b"]) {
@@ -169,7 +169,7 @@ async fn two_servers() -> [TestServer; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_the_log_of_another_server() {
+async fn a_start_fails_with_the_log_of_another_server() {
     let [server, other] = two_servers().await;
     for path in files(&other.dir(), "log") {
         std::fs::copy(&path, server.dir().join(path.file_name().unwrap())).unwrap();
@@ -179,21 +179,21 @@ async fn a_server_does_not_start_with_the_log_of_another_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_the_authority_of_another_server() {
+async fn a_start_fails_with_the_authority_of_another_server() {
     let [server, other] = two_servers().await;
     for name in ["ca.key", "ca.pem"] {
         std::fs::copy(other.dir().join(name), server.dir().join(name)).unwrap();
     }
     let text = refused(server.options()).await.unwrap();
     assert!(text.contains("ca.pem"), "{text}");
-    // Nobody knows the server by it but those who are told so.
+    // Only with the explicit option.
     let options = Options { new_authority: true, ..server.options() };
     run::start(options).await.unwrap().stop().await.unwrap();
     run::start(server.options()).await.unwrap().stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() {
+async fn a_start_fails_with_a_log_older_than_its_snapshot() {
     let mut server = TestServer::plain().await;
     let older = server.folder.path().join("older");
     SqliteLog::open_to_read(&log_path(&server.dir())).unwrap().back_up(&older).unwrap();
@@ -207,16 +207,16 @@ async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() 
     }
     std::fs::copy(older, log_path(&server.dir())).unwrap();
     let text = refused(server.options()).await.unwrap();
-    assert!(text.contains("state that was kept"), "{text}");
+    assert!(text.contains("the snapshot at entry"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_append_to_a_damaged_database() {
+async fn a_damaged_database_is_not_appended_to() {
     let mut server = TestServer::plain().await;
     two_hundred_findings(&server).await;
     server.running.take().unwrap().stop().await.unwrap();
     let whole = std::fs::read(log_path(&server.dir())).unwrap();
-    // A bit of the header, and a page of old entries that nobody needs for a start.
+    // A bit of the header, and a page of old entries that a start does not read.
     let mut bit = whole.clone();
     bit[20] ^= 1;
     let mut page = whole.clone();
@@ -232,7 +232,7 @@ async fn a_server_does_not_append_to_a_damaged_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_between_the_log_and_its_head_is_no_damage() {
+async fn a_crash_between_append_and_acknowledgement_is_no_damage() {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.connect(&server);
@@ -251,7 +251,7 @@ async fn a_crash_between_the_log_and_its_head_is_no_damage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not() {
+async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
     use farrier_server::access::{Store, changes_in};
 
     let mut server = TestServer::with_tls().await;
@@ -279,10 +279,10 @@ async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_that_a_reader_finds_ends_the_server() {
+async fn damage_found_by_a_reader_stops_the_server() {
     let mut server = TestServer::plain().await;
     two_hundred_findings(&server).await;
-    // What is in the WAL goes into the file, of which a page is then lost.
+    // The WAL is checkpointed into the file, which then loses a page.
     let path = log_path(&server.dir());
     let other = rusqlite::Connection::open(&path).unwrap();
     other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -302,7 +302,7 @@ async fn damage_that_a_reader_finds_ends_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_stores() {
+async fn a_start_fails_if_others_can_read_keys_or_change_stores() {
     use std::fs::{Permissions, metadata, set_permissions};
     use std::os::unix::fs::PermissionsExt;
 
@@ -328,7 +328,7 @@ async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_st
         assert!(text.contains(&format!("chmod {wanted} ")), "{name}: {text}");
         set_permissions(path, before).unwrap();
     }
-    // A group may read what is no key.
+    // Group-readable is fine for a file without keys.
     for (name, mode) in [("", 0o750), ("log", 0o640)] {
         set_permissions(server.dir().join(name), Permissions::from_mode(mode)).unwrap();
     }

@@ -1,4 +1,5 @@
-//! Simulated nodes on the real wire: they join, fall ill, are taken out, mended, proven and given back; the log says why, and replays.
+//! Simulated nodes on the real wire: they enrol, fail, are quarantined, repaired, verified and
+//! returned to service. The log explains why, and replays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, NodePh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn simulated_nodes_join_fall_ill_and_come_back() {
+async fn simulated_nodes_enrol_fail_and_return() {
     let mut server = TestServer::plain().await;
     let running = server.running.take().unwrap();
     let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
@@ -48,7 +49,7 @@ async fn simulated_nodes_join_fall_ill_and_come_back() {
     let herd = Herd::start(fleet, &url, 2).await.unwrap();
     until_all(&running, "all join", |_, it| it == NodePhase::InService).await;
 
-    // One that a reset mends, and one for which nothing but a reboot does.
+    // One fault needs a reset, the other a reboot.
     let ill: [NodeId; 2] = ["node-00003".parse().unwrap(), "node-00011".parse().unwrap()];
     let names = [("gpu.xid", "Xid 48"), ("gpu.xid", "Xid 119")];
     let (mut tail, mut seen) = (running.tail(), running.tail().end());

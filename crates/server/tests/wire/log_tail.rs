@@ -1,4 +1,5 @@
-//! Whoever follows the log hears of each entry once and in order, however slow they are, and of the server's end.
+//! A reader of the log gets each entry once and in order, however slow it is, and the end of the
+//! server.
 
 use farrier_fleet::fleet::Entry;
 use farrier_fleet::fleet::identity::Actor;
@@ -7,7 +8,7 @@ use farrier_fleet::fleet::{Event, Location};
 use crate::test_server::{TestServer, node};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_hears_everything_once_and_then_of_the_end() {
+async fn a_reader_gets_every_entry_once_and_then_the_end() {
     let mut server = TestServer::plain().await;
     let running = server.running.take().unwrap();
     let mut tail = running.tail();
@@ -28,5 +29,9 @@ async fn a_follower_hears_everything_once_and_then_of_the_end() {
     assert!(heard.iter().map(|entry| entry.seq).eq(1..=end));
     running.stop().await.unwrap();
     assert!(tail.next(end, 3).await.is_none());
-    assert_eq!(tail.read(end - 2, 10).await.unwrap().len(), 2, "what is on disk still reads");
+    assert_eq!(
+        tail.read(end - 2, 10).await.unwrap().len(),
+        2,
+        "durable entries are still readable"
+    );
 }

@@ -1,4 +1,4 @@
-//! What nobody should say: replayed, reordered, oversized and malformed messages. None of it is in the log.
+//! Replayed, reordered, oversized and malformed messages. None of them is logged.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Raw {
         self.report(report::What::Open(convert::findings_message(record, []))).await;
     }
 
-    /// What comes next, but for orders.
+    /// The next message, except orders.
     pub(crate) async fn hear(&mut self) -> Result<server_message::What, Status> {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.inbound.message());
@@ -80,7 +80,7 @@ impl Raw {
         }
     }
 
-    /// Likewise; a node whose findings could not be read is asked for all of them first.
+    /// Like `acked`. A node with unreadable findings is asked for a snapshot first.
     async fn acked_after_resync(&mut self, is_asked: bool) -> u64 {
         if is_asked {
             let first = self.hear().await.unwrap();
@@ -89,7 +89,7 @@ impl Raw {
         self.acked().await
     }
 
-    /// How it ends, also where everything is asked for before.
+    /// The status that ends the session, also after a resync request.
     pub(crate) async fn refused(&mut self) -> Code {
         loop {
             match self.hear().await {
@@ -117,10 +117,10 @@ pub(crate) fn hello() -> proto::Hello {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replays_are_acknowledged_again_and_gaps_asked_for() {
+async fn replays_are_acknowledged_and_gaps_cause_a_resync() {
     let server = TestServer::plain().await;
     let mut raw = Raw::welcomed(&server, "a").await;
-    // Before anything is known of the journal a record hangs in the air.
+    // Without an acknowledged record, a change has no predecessor.
     raw.changes(3, 2, &[1]).await;
     assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.resync(3).await;
@@ -129,7 +129,7 @@ async fn replays_are_acknowledged_again_and_gaps_asked_for() {
     assert_eq!(raw.acked().await, 4);
     for (record, after) in [(4, 3), (1, 0), (4, 9)] {
         raw.changes(record, after, &[7]).await;
-        assert_eq!(raw.acked().await, 4, "it is there already");
+        assert_eq!(raw.acked().await, 4, "it is already logged");
     }
     for (record, after) in [(9, 8), (6, 5), (9, 3), (9, 9)] {
         raw.changes(record, after, &[8]).await;
@@ -139,13 +139,13 @@ async fn replays_are_acknowledged_again_and_gaps_asked_for() {
         );
     }
     raw.resync(2).await;
-    assert_eq!(raw.acked().await, 4, "older than what is here");
+    assert_eq!(raw.acked().await, 4, "older than the log");
     assert_eq!(server.found("a"), [4]);
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
+async fn malformed_messages_end_the_session_and_log_nothing() {
     let server = TestServer::plain().await;
     let changes = |change: &[u8]| {
         let changes = vec![change.to_vec().into()];
@@ -192,10 +192,10 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     let refused = Raw::open(&server, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(server.found("a"), Vec::<u64>::new());
-    // That it could not be read is in the log, each time until a report can be.
+    // Each unreadable report is logged, until one is readable.
     assert_eq!(server.count(|it| matches!(it, Event::ReportsUnreadable { .. })), 7);
     assert_eq!(server.count(|it| matches!(it, Event::ReportsReadable { .. })), 6);
-    // What a newer agent says is passed over.
+    // Unknown messages of a newer agent are ignored.
     let mut raw = Raw::welcomed(&server, "a").await;
     raw.out.send(AgentMessage { what: None }).await.unwrap();
     raw.say(agent_message::What::Report(proto::Report { what: None })).await;
@@ -204,22 +204,22 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     let is_unread = site.running().controller().read(|state| {
         state.nodes[&crate::test_server::node("a")].reports.unreadable_since().is_some()
     });
-    assert!(!is_unread.await.unwrap(), "its findings were read");
+    assert!(!is_unread.await.unwrap(), "its findings were readable");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_is_not_taken() {
+async fn oversized_messages_are_refused() {
     let server = TestServer::plain().await;
     let mut raw = Raw::welcomed(&server, "a").await;
     let open = vec![vec![0; MESSAGE_BYTES_MAX + 1].into()];
     raw.report(report::What::Open(proto::Findings { record: 1, open })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
     server
-        .wait_for("the log says that its findings cannot be read", |entries| {
+        .wait_for("the log says that its findings are unreadable", |entries| {
             entries.iter().any(|it| matches!(it.event, Event::ReportsUnreadable { .. }))
         })
         .await;
-    // Others are not disturbed.
+    // Other nodes are not affected.
     let mut agent = TestNode::new("b");
     agent.find(1);
     agent.connect(&server);
@@ -227,7 +227,7 @@ async fn what_is_too_large_is_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_later_stream_of_a_node_is_the_one_that_counts() {
+async fn a_nodes_later_session_replaces_the_earlier() {
     let server = TestServer::plain().await;
     let mut first = Raw::welcomed(&server, "a").await;
     let mut second = Raw::welcomed(&server, "a").await;
@@ -237,7 +237,7 @@ async fn the_later_stream_of_a_node_is_the_one_that_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
+async fn two_thousand_nodes_share_one_connection_and_enrol_at_once() {
     let server = TestServer::plain().await;
     let agents = connection(&server).await;
     let mut joining = tokio::task::JoinSet::new();
@@ -260,7 +260,7 @@ async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn noise_on_the_port_is_only_noise() {
+async fn random_bytes_on_the_port_are_harmless() {
     for site in [TestServer::plain().await, TestServer::with_tls().await] {
         for noise in
             [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x16\x03\x01\xff\xff", &[0xff; 4096]]
@@ -282,12 +282,12 @@ async fn noise_on_the_port_is_only_noise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_one_node_waits_and_others_are_heard() {
+async fn a_flood_of_one_node_is_throttled_and_others_are_served() {
     let server = TestServer::plain().await;
     let flooding = Raw::welcomed(&server, "a").await;
     flooding.resync(0).await;
     let flood = tokio::spawn(async move {
-        // Nothing that comes back is read.
+        // The answers are never read.
         for record in 1..=3000 {
             let changes = vec![Change::Opened(finding(1))];
             let changes = convert::changes_message(record, record - 1, changes).unwrap();
@@ -304,7 +304,7 @@ async fn a_flood_of_one_node_waits_and_others_are_heard() {
         agent.find(id);
         agent.acked(id).await;
     }
-    until("the flood waits for its quota, or was cut", || {
+    until("the flood is throttled, or disconnected", || {
         flood.is_finished() || server.count(|it| matches!(it, Event::QuotaExceeded { .. })) == 1
     })
     .await;

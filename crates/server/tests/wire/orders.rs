@@ -1,4 +1,4 @@
-//! Orders go down once, answers up once; silence is noticed, and its end.
+//! Orders are sent once and answered once. Lost heartbeats are logged, and restored ones.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn answers(server: &TestServer) -> Vec<(u64, OrderStatus)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
+async fn a_joining_node_is_verified_and_enters_service() {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.connect(&server);
@@ -30,11 +30,9 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
         move || order_handler.offered.lock().unwrap().len() == count
     };
     until("the first order is offered", offered(1)).await;
-    until("that it was accepted is in the log", || {
-        answers(&server) == [(1, OrderStatus::Accepted)]
-    })
-    .await;
-    // Neither side's death orders anything twice, or answers twice.
+    until("its acceptance is in the log", || answers(&server) == [(1, OrderStatus::Accepted)])
+        .await;
+    // A crash on either side repeats neither an order nor its status.
     agent.disconnect();
     server.running.take().unwrap().stop().await.unwrap();
     server.start(None).await;
@@ -55,7 +53,8 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
     assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
     let done = |it: &&(u64, OrderStatus)| matches!(it.1, OrderStatus::Done { .. });
     assert_eq!(answers(&server).iter().filter(done).count(), 2);
-    // An order that comes again while its answer is on the way is answered again, and that acknowledged; it is logged once.
+    // An order resent while its status is in flight is answered and acknowledged again, but logged
+    // once.
     let acknowledged: BTreeSet<u64> =
         agent.order_handler.acknowledged.lock().unwrap().iter().copied().collect();
     assert_eq!(acknowledged, BTreeSet::from([1, 2]));
@@ -71,7 +70,7 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
+async fn a_server_with_an_older_log_continues_from_reported_generations() {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     *agent.order_handler.last.lock().unwrap() = 41;
@@ -80,11 +79,11 @@ async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
     let numbers = || -> Vec<u64> {
         order_handler.offered.lock().unwrap().iter().map(|it| it.generation).collect()
     };
-    until("an order is taken", || numbers() == [42]).await;
+    until("an order is accepted", || numbers() == [42]).await;
     until("and that is in the log", || answers(&server) == [(42, OrderStatus::Accepted)]).await;
     let seen = |it: &Event| matches!(it, Event::OrderGenerationObserved { generation: 41, .. });
     assert_eq!(server.count(seen), 1);
-    // The oldest backup is of an empty log.
+    // The oldest possible backup: an empty log.
     agent.disconnect();
     server.running.take().unwrap().stop().await.unwrap();
     for entry in std::fs::read_dir(server.dir()).unwrap() {
@@ -98,9 +97,9 @@ async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
     server.store().forget_log().unwrap();
     server.start(None).await;
     agent.connect(&server);
-    until("an order is taken", || numbers() == [42, 43]).await;
+    until("an order is accepted", || numbers() == [42, 43]).await;
     until("and that is in the log", || answers(&server) == [(43, OrderStatus::Accepted)]).await;
-    // Told again it is no news.
+    // Repeating it changes nothing.
     agent.disconnect();
     agent.connect(&server);
     agent.find(1);
@@ -109,13 +108,13 @@ async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_is_noticed_and_its_end() {
+async fn lost_and_restored_heartbeats_are_logged() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     agent.acked(0).await;
     agent.disconnect();
-    // Short only while the node is silent on purpose: no heartbeat of a slow machine is missed.
+    // Short only while the node is silent on purpose, so that a slow machine misses no heartbeat.
     let timeout = async |heartbeat_timeout_s| {
         let pools_default = PoolPolicy { heartbeat_timeout_s, ..PoolPolicy::default() };
         let policy = Box::new(Policy { pools_default, ..Policy::default() });
@@ -124,16 +123,18 @@ async fn silence_is_noticed_and_its_end() {
     };
     timeout(3).await;
     let silent = |it: &Event| matches!(it, Event::HeartbeatLost { .. });
-    until("the silence is in the log", || server.count(silent) == 1).await;
+    until("the lost heartbeat is in the log", || server.count(silent) == 1).await;
     timeout(3600).await;
     agent.connect(&server);
-    until("its end too", || server.count(|it| matches!(it, Event::HeartbeatRestored { .. })) == 1)
-        .await;
+    until("the restored one, too", || {
+        server.count(|it| matches!(it, Event::HeartbeatRestored { .. })) == 1
+    })
+    .await;
     assert_eq!(server.count(silent), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retired_node_is_cut_and_not_let_in() {
+async fn a_retired_node_is_disconnected_and_refused() {
     let server = TestServer::with_tls().await;
     let mut agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -142,20 +143,20 @@ async fn a_retired_node_is_cut_and_not_let_in() {
     agent.acked(0).await;
     let retired = Event::Retired { node: node("a"), reason: "sold".to_owned() };
     server.running().controller().submit(Actor::User("ops".into()), retired).await.unwrap();
-    until("the stream is cut", || agent.must_enrol()).await;
+    until("the session is disconnected", || agent.must_enrol()).await;
     let link = agent.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(server.found("a"), Vec::<u64>::new());
-    // It comes back with a token like any other, under the name that nobody has now, as when an admin retires it.
+    // It enrols with a regular token under the freed name, as after a retirement by an admin.
     server.store().free_name(&node("a")).unwrap();
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     agent.acked(1).await;
     let generation =
         server.running().controller().read(|state| state.nodes[&node("a")].orders.generation());
-    assert!(generation.await.unwrap() >= 1, "orders go on counting");
+    assert!(generation.await.unwrap() >= 1, "generations continue");
 }
 
-/// Opens a stream as `a` that says this number of its last order.
+/// Opens a session as `a` that reports this generation as its last order.
 async fn said(server: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
     use farrier_wire::proto::{self, AgentMessage, agent_message};
     let url = server.url().parse().unwrap();
@@ -173,23 +174,23 @@ async fn said(server: &TestServer, last_order: u64) -> Result<(), tonic::Status>
     let mut request = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
     request.metadata_mut().insert("farrier-node", "a".parse().unwrap());
     let mut down = agents.session(request).await?.into_inner();
-    // The order that a joining node gets comes after all that is said of earlier ones.
+    // The order of a joining node comes after the observed generation.
     loop {
         match down.message().await?.and_then(|it| it.what) {
             Some(proto::server_message::What::Order(_)) => return Ok(()),
             Some(_) => {}
-            None => panic!("it has ended without a word"),
+            None => panic!("it ended without a status"),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
+async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     let order_handler = std::sync::Arc::clone(&agent.order_handler);
-    until("the first order is taken", || *order_handler.last.lock().unwrap() == 1).await;
+    until("the first order is accepted", || *order_handler.last.lock().unwrap() == 1).await;
     agent.disconnect();
     for lie in [1002, 1 << 48, (1 << 48) + 1, u64::MAX - 1, u64::MAX] {
         let status = said(&server, lie).await.unwrap_err();
@@ -197,14 +198,14 @@ async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
         assert!(status.message().contains(&lie.to_string()), "{status}");
     }
     assert_eq!(server.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 0);
-    // The honest one goes on.
+    // The honest node continues.
     agent.connect(&server);
     agent.find(1);
     agent.acked(1).await;
     let given =
         server.running().controller().read(|state| state.nodes[&node("a")].orders.generation());
     assert_eq!(given.await.unwrap(), 1);
-    // So many may be missing from a log that was restored.
+    // A restored log may lack this many orders.
     agent.disconnect();
     said(&server, 1001).await.unwrap();
     assert_eq!(
@@ -214,7 +215,7 @@ async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() {
+async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
     let server = TestServer::with_tls().await;
     let mut agent = TestNode::new("a");
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
@@ -230,12 +231,12 @@ async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() 
     until("it says why, and that it must enrol", must_enrol).await;
     server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
     let order_handler = std::sync::Arc::clone(&agent.order_handler);
-    until("it takes the first order", || *order_handler.last.lock().unwrap() == 1).await;
+    until("it accepts the first order", || *order_handler.last.lock().unwrap() == 1).await;
     until("that is in the log", || answers(&server) == [(1, OrderStatus::Accepted)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_that_changes_while_the_agent_says_hello_reaches_the_server() {
+async fn a_cordon_that_changes_during_the_hello_reaches_the_server() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     let theirs = Cordon::External { owner: "root".to_owned(), reason: "bad disk".to_owned() };
@@ -247,18 +248,19 @@ async fn a_cordon_that_changes_while_the_agent_says_hello_reaches_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_state_that_did_not_change_is_reported_in_hello_only() {
+async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.cordon.send_replace(Cordon::None);
     agent.connect(&server);
     let is_cordon = |it: &Event| matches!(it, Event::CordonObserved { .. });
     until("the server knows the cordon state", || server.count(is_cordon) == 1).await;
-    // The scheduler stops answering while there is no server. Hello says so, and changes nothing.
+    // The scheduler stops answering while no server runs. The hello says so, and changes nothing.
     server.running.take().unwrap().stop().await.unwrap();
     agent.cordon.send_replace(Cordon::Unknown);
     server.start(None).await;
-    // A report that is due is sent in one of the agent's next rounds, each of which sends or receives one message.
+    // A due report is sent in one of the agent's next rounds, each of which sends or receives one
+    // message.
     for record in 1..=16 {
         agent.find(record);
         agent.acked(record).await;

@@ -1,4 +1,4 @@
-//! Nodes that report more than anybody reads: the log stays small, and others are not held up.
+//! Nodes that exceed their quota: the log stays small, and other nodes are not delayed.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -19,24 +19,24 @@ fn serious(id: u64) -> Finding {
     Finding { severity: Severity::Fatal, ..finding(id) }
 }
 
-/// A report of every open finding.
+/// A snapshot of open findings.
 fn open_now(record: u64, findings: impl IntoIterator<Item = Finding>) -> report::What {
     report::What::Open(convert::findings_message(record, findings))
 }
 
-/// A report of one finding that has just opened.
+/// A report of one opened finding.
 fn opened(record: u64, finding: Finding) -> report::What {
     let changes = convert::changes_message(record, record - 1, vec![Change::Opened(finding)]);
     report::What::Changes(changes.unwrap())
 }
 
-/// One with so many kilobytes of text.
+/// A finding with `kib` kilobytes of text.
 fn open(record: u64, kib: usize) -> report::What {
     let text = "x".repeat(8 << 10);
     open_now(record, (0..kib / 8).map(|id| Finding { text: text.clone(), ..finding(id as u64) }))
 }
 
-/// Keeps the controller from its queue until something is sent. It is busy when this returns.
+/// Blocks the controller until something is sent. It is blocked when this returns.
 async fn busy_controller(server: &TestServer) -> (Sender<()>, JoinHandle<bool>) {
     let (release, released) = channel::<()>();
     let (start, is_busy) = tokio::sync::oneshot::channel();
@@ -52,7 +52,7 @@ fn log_bytes(server: &TestServer) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
+async fn a_flooding_node_fills_the_log_only_up_to_its_quota() {
     let mut server = TestServer::new(true);
     server.report_quota = ReportQuota { bytes_per_s: 1000.0, ..ReportQuota::default() };
     let server = server.started().await;
@@ -63,7 +63,7 @@ async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
         flooding.report(open(record, kib)).await;
     }
     server
-        .wait_for("the flood is in the log as a finding", |entries| {
+        .wait_for("the exceeded quota is logged", |entries| {
             entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
         })
         .await;
@@ -72,7 +72,7 @@ async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
         node.open_findings().any(|it| it.code == "agent.report-quota")
     });
     assert!(found.await.unwrap());
-    // It connects again, and its debt is what it was.
+    // Reconnecting does not reset its debt.
     drop(flooding);
     let again = Raw::welcomed(&server, "flooding").await;
     again.report(open(30, 512)).await;
@@ -88,7 +88,7 @@ async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_counts_as_what_it_takes_of_the_log() {
+async fn a_report_is_charged_by_its_logged_size() {
     let mut server = TestServer::new(true);
     // 100,000 bytes, and few more.
     server.report_quota =
@@ -109,7 +109,7 @@ async fn a_report_counts_as_what_it_takes_of_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_reconnects_without_end_is_over_its_quota() {
+async fn endless_reconnects_exceed_the_quota() {
     let mut server = TestServer::new(true);
     // Three entries, and no more for a long time.
     server.report_quota =
@@ -118,7 +118,7 @@ async fn a_node_that_reconnects_without_end_is_over_its_quota() {
     for _ in 0..3 {
         Raw::welcomed(&server, "reconnecting").await;
     }
-    // A hello counts as one. Also this one is welcomed at once, but what it would log waits.
+    // A hello counts as one message. It is welcomed at once, but its events wait.
     let _connected = Raw::welcomed(&server, "reconnecting").await;
     server
         .wait_for("the quota is exceeded", |entries| {
@@ -133,7 +133,7 @@ async fn a_node_that_reconnects_without_end_is_over_its_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
+async fn decisions_about_a_node_count_towards_its_quota() {
     let mut server = TestServer::new(true);
     // As many as it reports, and no more for a long time.
     server.report_quota =
@@ -155,13 +155,13 @@ async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fatal_finding_goes_before_a_flood() {
-    // No session ends because its node says nothing for six intervals, however long it takes to open all of them.
+async fn a_fatal_finding_overtakes_a_flood() {
+    // So that no session times out after six intervals, however long opening all of them takes.
     let server = TestServer { heartbeat_interval_s: 3600, ..TestServer::new(true) }.started().await;
     let mut flood = Vec::new();
     for at in 0..40 {
         let mut raw = Raw::welcomed(&server, &format!("flooding-{at}")).await;
-        // An answer to the first report: nothing of its hello waits for the controller any longer.
+        // The ack of the first report: nothing of the hello is queued any longer.
         raw.resync(0).await;
         assert_eq!(raw.acked().await, 0);
         flood.push(raw);
@@ -169,12 +169,12 @@ async fn a_fatal_finding_goes_before_a_flood() {
     let mut other = Raw::welcomed(&server, "other").await;
     other.resync(1).await;
     assert_eq!(other.acked().await, 1);
-    // The controller is busy while the flood comes in.
+    // The controller is blocked while the flood arrives.
     let (release, busy) = busy_controller(&server).await;
     for raw in &flood {
         raw.report(open(1, 256)).await;
     }
-    // Beside a tick, of which one waits at most.
+    // Besides a tick, of which at most one is queued.
     until("the flood reaches the controller", || server.running().controller().waiting() >= 2)
         .await;
     other.report(opened(2, serious(1))).await;
@@ -188,11 +188,11 @@ async fn a_fatal_finding_goes_before_a_flood() {
     let is_flood =
         |it: &Event| matches!(it, Event::FindingsSnapshot { open, .. } if !open.is_empty());
     let before = entries[..fatal].iter().filter(|it| is_flood(&it.event)).count();
-    assert!(before <= 2, "{before} floods went before the fatal finding");
+    assert!(before <= 2, "{before} reports of the flood came before the fatal finding");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
+async fn a_throttled_agent_sends_a_snapshot_of_open_findings() {
     let mut server = TestServer::new(true);
     let quota = ReportQuota { entries_per_s: 1.0, ..ReportQuota::default() };
     server.report_quota = quota;
@@ -200,9 +200,10 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
     let mut agent = TestNode::new("a");
     agent.connect(&server);
     agent.acked(0).await;
-    // The controller is busy until all are in the journal: the node is behind, however long it takes to write them.
+    // The controller is blocked until all are in the journal, so the node is behind however slow
+    // the disk is.
     let (release, busy) = busy_controller(&server).await;
-    // At one record a second these would take many minutes.
+    // At one record per second these would take many minutes.
     for _ in 0..1000 {
         agent.find(1);
     }
@@ -214,34 +215,36 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
     let open = server.running().controller().read(|state| state.nodes[&node("a")].findings().len());
     assert_eq!(open.await.unwrap(), 2);
     assert_eq!(server.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
-    // Those that were on their way are not logged one by one, either. One was read before, and one may go beyond the quota.
+    // Changes in flight are not logged one by one either. One was read before, and one may exceed
+    // the quota.
     let most = quota.entries_per_s * (quota.burst_s + start.elapsed().as_secs_f64()) + 2.0;
     let found = server.count(|it| matches!(it, Event::FindingsReported { .. }));
     assert!(
         f64::from(u32::try_from(found).unwrap()) <= most,
-        "{found} records of 1001 are in the log, and {most} may be"
+        "{found} records of 1001 are in the log, and the limit is {most}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_disk_space_is_low_only_what_matters_is_logged_and_nothing_is_lost() {
+async fn with_low_disk_space_only_service_affecting_reports_are_logged_and_nothing_is_lost() {
     let mut server = TestServer::new(true);
     server.disk_reserve_bytes = Some(u64::MAX);
     let mut server = server.started().await;
-    until("the disk was looked at", || server.running().is_disk_low()).await;
+    until("disk space was measured", || server.running().is_disk_low()).await;
     let mut raw = Raw::welcomed(&server, "a").await;
-    // A warning is not logged, and not acknowledged: what comes after it hangs in the air, and everything that is open is asked for.
+    // A warning is neither logged nor acknowledged, so the next change has no predecessor, and a
+    // snapshot is requested.
     raw.report(open_now(2, [finding(1)])).await;
     raw.report(opened(3, serious(2))).await;
     assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
     assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
-    // There is space again.
+    // Disk space is sufficient again.
     let mut agent = TestNode::new("b");
     agent.find(1);
     agent.connect(&server);
-    until("it has joined", || server.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
+    until("it is enrolled", || server.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
     server.running.take().unwrap().stop().await.unwrap();
     assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
     server.disk_reserve_bytes = Some(0);

@@ -1,4 +1,4 @@
-//! What an uplink does while the server is away, and after it is back.
+//! The uplink while the server is down, and after it is back.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use crate::test_server::{LONG, PATIENCE, TestNode, TestServer, until};
 
-/// Listens where a server did. The port may be in use for a moment: by that server, or by another test.
+/// Listens on a stopped server's port, which may still be in use by that server or another test.
 async fn listen(address: SocketAddr) -> TcpListener {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -26,7 +26,7 @@ fn is_lost(agent: &TestNode) -> bool {
     matches!(link, Link::NotConnected { .. })
 }
 
-/// A site without a server, and a member that had a session and waits an hour before the next attempt.
+/// A stopped server, and a node that had a session and waits an hour before its next attempt.
 async fn cut_off() -> (TestServer, TestNode) {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
@@ -41,7 +41,7 @@ async fn cut_off() -> (TestServer, TestNode) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_urgent_finding_does_not_wait_for_the_back_off() {
+async fn an_urgent_finding_skips_the_back_off() {
     let (mut server, mut agent) = cut_off().await;
     server.start(None).await;
     agent.find_urgent(2);
@@ -50,11 +50,11 @@ async fn an_urgent_finding_does_not_wait_for_the_back_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_urgent_finding_while_the_server_is_away_is_reported_soon_after_its_return() {
+async fn an_urgent_finding_during_downtime_is_reported_soon_after() {
     let (mut server, mut agent) = cut_off().await;
     let elsewhere = listen(server.address).await;
     agent.find_urgent(2);
-    // The attempt for it comes at once and fails; the next ones are seconds apart.
+    // The attempt for it comes at once and fails. The next ones are seconds apart.
     let attempt = tokio::time::timeout(PATIENCE, elsewhere.accept()).await;
     drop(attempt.expect("an attempt").unwrap());
     drop(elsewhere);

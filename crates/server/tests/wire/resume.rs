@@ -1,11 +1,11 @@
-//! Nothing is lost and nothing doubled, whoever dies when.
+//! Nothing is lost or duplicated, whichever side crashes.
 
 use farrier_fleet::fleet::Event;
 
 use crate::test_server::{TestNode, TestServer, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn findings_of_two_nodes_are_in_the_log_once() {
+async fn findings_of_two_nodes_are_logged_once() {
     let server = TestServer::plain().await;
     let mut nodes = [TestNode::new("a"), TestNode::new("b")];
     for agent in &mut nodes {
@@ -19,7 +19,7 @@ async fn findings_of_two_nodes_are_in_the_log_once() {
         }
         agent.acked(20).await;
     }
-    // The first came with all that was open when the stream began.
+    // The first came with the snapshot at the start of the session.
     for name in ["a", "b"] {
         assert_eq!(server.found(name), (2..=20).collect::<Vec<_>>());
     }
@@ -34,13 +34,13 @@ async fn findings_of_two_nodes_are_in_the_log_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_heartbeat_and_what_was_said_before_do_not_reach_the_log() {
+async fn heartbeats_and_repetitions_are_not_logged() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.find(1);
     agent.connect(&server);
     agent.acked(1).await;
-    // Orders of a joining node are answered before anything is compared.
+    // Orders of a joining node are answered before the comparison.
     until("the order is accepted", || {
         server.count(|it| matches!(it, Event::OrderStatusReported { .. })) == 1
     })
@@ -58,7 +58,7 @@ async fn a_heartbeat_and_what_was_said_before_do_not_reach_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_between_the_log_and_the_acknowledgement_loses_and_doubles_nothing() {
+async fn a_crash_between_append_and_acknowledgement_loses_and_duplicates_nothing() {
     let mut server = TestServer::plain().await;
     let mut nodes = [TestNode::new("a"), TestNode::new("b")];
     for agent in &mut nodes {
@@ -66,7 +66,7 @@ async fn a_server_that_dies_between_the_log_and_the_acknowledgement_loses_and_do
         agent.acked(0).await;
     }
     let mut next = 1;
-    // At each of the next commits it dies once, with what it wrote unsaid.
+    // It crashes once at each of the next commits, without acknowledging it.
     for fail_after_commits in 1..=6 {
         drop(server.running.take());
         server.start(Some(fail_after_commits)).await;
@@ -88,7 +88,7 @@ async fn a_server_that_dies_between_the_log_and_the_acknowledgement_loses_and_do
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_found_while_nobody_listened_comes_in_order() {
+async fn findings_from_downtime_arrive_in_order() {
     let mut server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     agent.connect(&server);
@@ -106,7 +106,7 @@ async fn what_an_agent_found_while_nobody_listened_comes_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_is_lost_begins_anew_under_another_name() {
+async fn a_lost_journal_restarts_under_a_new_name() {
     let server = TestServer::plain().await;
     let mut agent = TestNode::new("a");
     for id in 1..=5 {
@@ -118,7 +118,7 @@ async fn a_journal_that_is_lost_begins_anew_under_another_name() {
     agent.lose_journal();
     agent.find(9);
     agent.connect(&server);
-    until("what is open is what the new journal has", || {
+    until("the open findings are those of the new journal", || {
         let entries = server.entries();
         let last = entries.iter().rev().find_map(|entry| match &entry.event {
             Event::FindingsSnapshot { record, open, .. } => Some((record.number, open.len())),
@@ -130,7 +130,7 @@ async fn a_journal_that_is_lost_begins_anew_under_another_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_nodes_come_back_after_the_server_did() {
+async fn fifty_nodes_reconnect_after_a_server_restart() {
     let mut server = TestServer::plain().await;
     let mut nodes: Vec<TestNode> = (0..50).map(|at| TestNode::new(&format!("n{at}"))).collect();
     for agent in &mut nodes {
@@ -152,7 +152,7 @@ async fn fifty_nodes_come_back_after_the_server_did() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_does_not_take_the_folder_of_the_first() {
+async fn a_second_server_cannot_use_the_folder() {
     let server = TestServer::plain().await;
     let refused = farrier_server::run::start(server.options()).await;
     assert!(matches!(refused, Err(farrier_server::run::ServerError::InUse(_))), "{refused:?}");

@@ -1,4 +1,4 @@
-//! A server in a folder, and nodes with real journals and real uplinks.
+//! A server in a folder, and nodes with real journals and uplinks.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -35,7 +35,6 @@ pub(crate) fn finding(id: u64) -> Finding {
     .unwrap()
 }
 
-/// A server's folder, and the server while it runs.
 pub(crate) struct TestServer {
     pub(crate) folder: TempDir,
     pub(crate) running: Option<Running>,
@@ -58,7 +57,7 @@ impl TestServer {
         Self::new(false).started().await
     }
 
-    /// One that is not started.
+    /// Not started.
     pub(crate) fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -96,13 +95,13 @@ impl TestServer {
         }
     }
 
-    /// Starts the server, at the address that it had before.
+    /// Starts the server at its previous address.
     pub(crate) async fn start(&mut self, fail_after_commits: Option<u64>) {
         let until = Instant::now() + PATIENCE;
         let running = loop {
             match run::start(Options { fail_after_commits, ..self.options() }).await {
                 Ok(running) => break running,
-                // What was killed holds its port and lock for a moment.
+                // A killed server holds its port and lock for a moment.
                 Err(err) => assert!(Instant::now() < until, "{err:?}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -124,7 +123,7 @@ impl TestServer {
         self.folder.path().join("server")
     }
 
-    /// As another process would.
+    /// As another process would open it.
     pub(crate) fn store(&self) -> Store {
         Store::open(&self.dir()).unwrap()
     }
@@ -146,7 +145,7 @@ impl TestServer {
         }
     }
 
-    /// Enrols a node, in a thread as it has a runtime of its own.
+    /// Enrols a node on a blocking thread, because enrolment has its own runtime.
     pub(crate) async fn enrol(
         &self,
         name: &str,
@@ -161,7 +160,7 @@ impl TestServer {
         log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
     }
 
-    /// Numbers of the records that are in the log as found, in order.
+    /// Record numbers of the node's logged finding reports, in order.
     pub(crate) fn found(&self, name: &str) -> Vec<u64> {
         let of = node(name);
         let number = |entry: &Entry| match &entry.event {
@@ -191,33 +190,32 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
     enrolled.await.unwrap().map(|identity| identity.generation)
 }
 
-/// A deadline in a test ends a hang and says nothing about speed; nextest kills a test some minutes
-/// later.
+/// Only bounds a hang. nextest kills a test some minutes later.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Longer than any test waits: as a wait between attempts to connect, that none is made but for an urgent finding.
+/// Longer than any test: as reconnect delay, only an urgent finding causes an attempt.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// Waits until something is so.
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is() {
-        assert!(Instant::now() < end, "it did not come about: {what}");
+        assert!(Instant::now() < end, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// A order_handler that writes down what it is offered.
+/// An order handler that records its orders.
 #[derive(Debug, Default)]
 pub(crate) struct FakeOrderHandler {
     pub(crate) offered: Mutex<Vec<Order>>,
     pub(crate) answers: Mutex<Vec<(u64, OrderStatus)>>,
     pub(crate) acknowledged: Mutex<Vec<u64>>,
-    /// The number of the last order.
+    /// Generation of the last order.
     pub(crate) last: Mutex<u64>,
-    /// The node's cordon changes to this while the agent makes its hello: after it read the cordon it asks for the last order.
+    /// The cordon changes to this while the agent builds its hello: it reads the cordon before the
+    /// last order.
     pub(crate) cordoned_at_hello: Mutex<Option<(watch::Sender<Cordon>, Cordon)>>,
-    /// The enrolment since which that counts.
+    /// The enrolment to which `last` belongs.
     pub(crate) enrolment: Mutex<Option<String>>,
 }
 
@@ -228,7 +226,7 @@ impl OrderHandler for FakeOrderHandler {
             return answer.clone();
         }
         let mut last = self.last.lock().unwrap();
-        // One that was acknowledged may be on its way once more.
+        // An acknowledged order may still be in flight.
         if order.generation <= *last {
             return OrderStatus::Refused { reason: format!("it is not newer than order {last}") };
         }
@@ -262,14 +260,13 @@ impl OrderHandler for FakeOrderHandler {
     }
 }
 
-/// A node with a journal and an uplink.
 pub(crate) struct TestNode {
     pub(crate) name: String,
     pub(crate) folder: TempDir,
     journal: Option<Journal>,
     durable: watch::Sender<u64>,
     urgent: watch::Sender<uplink::Urgent>,
-    /// In place of the uplink's back-off.
+    /// Replaces the uplink's back-off.
     pub(crate) fixed_wait: Option<Duration>,
     pub(crate) order_handler: Arc<FakeOrderHandler>,
     pub(crate) cordon_notify: Arc<Notify>,
@@ -324,7 +321,7 @@ impl TestNode {
         self.open_journal();
     }
 
-    /// Finds something, durably.
+    /// Opens a finding durably.
     pub(crate) fn find(&mut self, id: u64) {
         self.open_finding(finding(id));
     }
@@ -337,21 +334,21 @@ impl TestNode {
         self.durable.send_replace(journal.durable().seq);
     }
 
-    /// As [`Self::find`], and the server has to hear of it at once.
+    /// Like [`Self::find`], but urgent.
     pub(crate) fn find_urgent(&mut self, id: u64) {
         self.find(id);
         let record = *self.durable.borrow();
         self.urgent.send_modify(|urgent| urgent.record = record);
     }
 
-    /// Finds something that it has to report at once, and waits until the server has answered the attempt to connect for it. With
-    /// a long [`Self::fixed_wait`] no other attempt is under way.
+    /// Opens an urgent finding, and waits until the server has answered the attempt to connect for
+    /// it. With a long [`Self::fixed_wait`] there is no other attempt.
     pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
         assert!(self.fixed_wait.is_some(), "another attempt may be under way");
         let mut sight = self.uplink.as_ref().unwrap().sight();
         sight.mark_unchanged();
         self.find_urgent(id);
-        // It shows its certificate, then what the server answers.
+        // First it presents its certificate, then the server answers.
         for _ in 0..2 {
             let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
             change.expect("an attempt to connect").unwrap();
@@ -395,7 +392,7 @@ impl TestNode {
         until("the record is acknowledged", || acked.borrow().is_some_and(|it| it >= record)).await;
     }
 
-    /// Whether the server has cut its stream, until the node enrols again.
+    /// Whether the server refuses it until it enrols again.
     pub(crate) fn must_enrol(&self) -> bool {
         let sight = self.uplink.as_ref().unwrap().sight();
         matches!(sight.borrow().link, Link::NotConnected { must_enrol: true, .. })
@@ -406,7 +403,7 @@ impl TestNode {
     }
 }
 
-/// TLS that trusts the server and has nothing to show.
+/// TLS that trusts the server, without a client certificate.
 pub(crate) fn trusting(agent: &TestNode) -> Arc<rustls::ClientConfig> {
     let text = std::fs::read_to_string(agent.identity().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();

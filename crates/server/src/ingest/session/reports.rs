@@ -10,7 +10,7 @@ use farrier_wire::limits::FINDINGS_MAX;
 use farrier_wire::proto::{self, server_message};
 use prost::Message;
 
-use super::super::priority::{self, LARGE_BYTES, Turn};
+use super::super::priority::{self, LARGE_BYTES, QueuePermit};
 use super::{End, Session, bounded};
 use crate::controller::SubmitError;
 
@@ -33,12 +33,12 @@ impl Session<'_> {
         // Before waiting for a permit.
         bounded("changes", message.changes.len(), FINDINGS_MAX)?;
         let number = message.record;
-        let (changes, bytes, turn) =
+        let (changes, bytes, permit) =
             self.decoded(message, convert::changes, |it: &Change| it.finding()).await?;
         self.log_readable().await?;
         let record = self.record(number);
         let event = Event::FindingsReported { node: self.node.clone(), record, changes };
-        match self.report(event, bytes, turn).await {
+        match self.report(event, bytes, permit).await {
             // A snapshot of all open findings fits into one message.
             Err(End::Submit(SubmitError::TooManyFindings(_))) => {
                 return self.send(server_message::What::Resync(proto::Resync {})).await;
@@ -65,13 +65,13 @@ impl Session<'_> {
         }
         bounded("findings", message.open.len(), FINDINGS_MAX)?;
         let number = message.record;
-        let (open, bytes, turn) =
+        let (open, bytes, permit) =
             self.decoded(message, convert::open_findings, |it: &Finding| it).await?;
         self.open_bytes = bytes;
         self.log_readable().await?;
         let record = self.record(number);
         let event = Event::FindingsSnapshot { node: self.node.clone(), record, open };
-        match self.report(event, bytes, turn).await {
+        match self.report(event, bytes, permit).await {
             // Not logged, so not acknowledged.
             Err(End::Submit(SubmitError::LowSpace)) => {
                 self.mark_refused();
@@ -94,9 +94,10 @@ impl Session<'_> {
         message: M,
         decode: fn(M) -> Result<Vec<T>, ConvertError>,
         finding: fn(&T) -> &Finding,
-    ) -> Result<(Vec<T>, usize, Option<Turn>), End> {
+    ) -> Result<(Vec<T>, usize, Option<QueuePermit>), End> {
         let message_bytes = message.encoded_len();
-        let turn = self.without_heartbeats(self.context.report_queue.large(message_bytes)).await?;
+        let permit =
+            self.without_heartbeats(self.context.report_queue.large(message_bytes)).await?;
         let findings = if message_bytes < LARGE_BYTES {
             decode(message)?
         } else {
@@ -106,11 +107,11 @@ impl Session<'_> {
         let logged_bytes = findings.iter().map(|it| finding(it).estimated_bytes()).sum();
         self.charge_bytes(usize::saturating_sub(logged_bytes, message_bytes));
         let bytes = message_bytes.max(logged_bytes);
-        let turn = match turn {
-            Some(turn) => Some(turn),
+        let permit = match permit {
+            Some(permit) => Some(permit),
             None => self.without_heartbeats(self.context.report_queue.large(bytes)).await?,
         };
-        Ok((findings, bytes, turn))
+        Ok((findings, bytes, permit))
     }
 
     /// Submits a report to the controller, once it has a permit.
@@ -118,12 +119,12 @@ impl Session<'_> {
         &self,
         event: Event,
         bytes: usize,
-        turn: Option<Turn>,
+        permit: Option<QueuePermit>,
     ) -> Result<(), End> {
         let is_urgent =
             priority::is_urgent(&event, bytes) && self.quota().may_hurry(bytes, Instant::now());
-        let _turn = match turn {
-            Some(turn) => Some(turn),
+        let _permit = match permit {
+            Some(permit) => Some(permit),
             None if is_urgent => None,
             None => self.without_heartbeats(self.context.report_queue.ordinary(bytes)).await?,
         };

@@ -293,8 +293,13 @@ async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     for (generation, pool) in [(1, FOREIGN_POOL), (2, "train")] {
         let location = Location::in_pool(pool.parse().unwrap());
         let at = Timestamp::now();
-        let mut record =
-            artifacts::Record::new(generation, "collect-logs".to_owned(), first_seq, location, at);
+        let mut record = artifacts::ArtifactRecord::new(
+            generation,
+            "collect-logs".to_owned(),
+            first_seq,
+            location,
+            at,
+        );
         (record.bytes, record.sha256) = (9, "ab".to_owned());
         let mut incoming = fixture.app().artifacts.begin(generation).unwrap();
         incoming.write_all(b"zz-secret").unwrap();
