@@ -27,7 +27,7 @@ pub(crate) fn record(
 
 /// The recorded URL. `HOST` stands in for an unknown host name.
 pub fn url(dir: &Path) -> String {
-    let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|it| !it.is_empty());
+    let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|other| !other.is_empty());
     recorded.unwrap_or_else(|| "https://HOST:9443".to_owned())
 }
 
@@ -41,7 +41,7 @@ mod tests {
         let dir = folder.path();
         assert_eq!(url(dir), "https://HOST:9443");
         let recorded = |names: &[&str], address: &str, is_plain| {
-            let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             record(dir, &names, address.parse().unwrap(), is_plain).unwrap();
             url(dir)
         };

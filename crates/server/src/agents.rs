@@ -131,7 +131,7 @@ impl Service {
         let location = self
             .context
             .controller
-            .read(move |state| state.nodes.get(&id).map(|it| it.location.clone()));
+            .read(move |state| state.nodes.get(&id).map(|node| node.location.clone()));
         location.await.map_err(|err| submit_status(&err))
     }
 
@@ -206,7 +206,7 @@ impl Service {
         // Held until the fleet knows the node, so that concurrent requests for one name are
         // serialised.
         let _name = self.store.names.lock(&node).await;
-        let member_of = self.location_of(&node).await?.map(|it| it.pool);
+        let member_of = self.location_of(&node).await?.map(|location| location.pool);
         let store = Arc::clone(&self.store);
         let (name, public) = (node.clone(), point.clone());
         let joined = tokio::task::spawn_blocking(move || {
@@ -225,8 +225,8 @@ impl Service {
         self.enrol_in(&node, location, location_update).await?;
         // Sessions with an older certificate generation lose the name.
         let newest = identity.generation;
-        self.context.sessions.disconnect(|it, generation| {
-            let is_older = *it == node && generation.is_some_and(|generation| generation < newest);
+        self.context.sessions.disconnect(|id, generation| {
+            let is_older = *id == node && generation.is_some_and(|generation| generation < newest);
             is_older.then_some(DisconnectReason::Revoked)
         });
         tracing::info!(%node, %pool, generation = identity.generation, "node enrolled");

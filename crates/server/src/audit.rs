@@ -195,7 +195,7 @@ mod tests {
             fixture.sessions.register(&"b".parse().unwrap(), Some(1)),
         ];
         fixture.audit.log_pending().await.unwrap();
-        assert!(others.iter_mut().all(|it| it.disconnect.try_recv().is_err()));
+        assert!(others.iter_mut().all(|session| session.disconnect.try_recv().is_err()));
         assert!(fixture.is_revoked().await);
     }
 

@@ -328,7 +328,7 @@ impl Thread {
         let done = self.commit(inputs)?;
         let mut decided = decided(&done);
         for (node, reply) in replies {
-            let decided = node.and_then(|it| decided.remove(&it)).unwrap_or_default();
+            let decided = node.and_then(|node| decided.remove(&node)).unwrap_or_default();
             let _ = reply.send(Ok(CommitOutcome::Logged(decided)));
         }
         Ok(deferred)
@@ -364,7 +364,7 @@ impl Thread {
         // Minus the tolerated lateness: a thread whose ticks are always late still counts most of
         // the time.
         let paused = self.last_tick.map(|at| at.elapsed().saturating_sub(TICK_GAP));
-        let Some(paused) = paused.filter(|it| !it.is_zero()) else { return Ok(()) };
+        let Some(paused) = paused.filter(|pause| !pause.is_zero()) else { return Ok(()) };
         self.last_tick = None;
         self.stats.pauses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
@@ -478,7 +478,7 @@ impl Thread {
 fn decided(done: &Committed) -> HashMap<NodeId, Decided> {
     let mut decided: HashMap<NodeId, Decided> = HashMap::new();
     let entries = done.entries.iter().zip(&done.entry_bytes);
-    for (entry, bytes) in entries.filter(|(it, _)| it.event.is_decision()) {
+    for (entry, bytes) in entries.filter(|(entry, _)| entry.event.is_decision()) {
         let Some(node) = entry.event.node() else { continue };
         let of_node = decided.entry(node.clone()).or_default();
         of_node.entries = of_node.entries.saturating_add(1);
@@ -540,7 +540,7 @@ mod tests {
             .state()
             .nodes
             .values()
-            .filter(|it| it.liveness.heartbeat_loss().is_some())
+            .filter(|node| node.liveness.heartbeat_loss().is_some())
             .count()
     }
 
@@ -552,8 +552,8 @@ mod tests {
         let location = Location::in_pool("train".parse().unwrap());
         let enrolled = Event::Enrolled { node: node.clone(), location };
         let done = thread.commit(vec![(Actor::Node(node.clone()), enrolled)]).unwrap();
-        let decisions = || done.entries.iter().filter(|it| it.event.is_decision());
-        let bytes = decisions().map(|it| it.encode().unwrap().len()).sum();
+        let decisions = || done.entries.iter().filter(|entry| entry.event.is_decision());
+        let bytes = decisions().map(|entry| entry.encode().unwrap().len()).sum();
         let entries = u32::try_from(decisions().count()).unwrap();
         assert!(entries > 0, "verification is ordered");
         assert_eq!(decided(&done), HashMap::from([(node, Decided { entries, bytes })]));
@@ -570,7 +570,12 @@ mod tests {
         thread.tick().unwrap();
         assert_eq!((heartbeats_lost(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         assert!(
-            thread.state_machine.state().nodes.values().all(|it| it.phase() == NodePhase::Joining)
+            thread
+                .state_machine
+                .state()
+                .nodes
+                .values()
+                .all(|node| node.phase() == NodePhase::Joining)
         );
     }
 
@@ -658,7 +663,8 @@ mod tests {
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
         let at = thread.state_machine.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
-        let behind = thread.state_machine.state().nodes.values().all(|it| it.phase.since() <= at);
+        let behind =
+            thread.state_machine.state().nodes.values().all(|node| node.phase.since() <= at);
         assert!(behind, "nothing logged lies in the future");
         thread.tick().unwrap();
         assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);

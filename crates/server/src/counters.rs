@@ -151,8 +151,8 @@ pub(crate) struct Counters {
     recent_names_refused: Recent<(NodeId, NodeId)>,
 }
 
-fn index<T: PartialEq>(all: &[T], it: &T) -> usize {
-    all.iter().position(|other| other == it).unwrap_or_default()
+fn index<T: PartialEq>(all: &[T], value: &T) -> usize {
+    all.iter().position(|other| other == value).unwrap_or_default()
 }
 
 impl Counters {

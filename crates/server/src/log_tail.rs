@@ -72,7 +72,7 @@ fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError
         let begin = end.saturating_sub(STEP_ENTRIES).max(first);
         let stored_entries = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
         // Entries archived since then are not replaced by later ones.
-        for stored in stored_entries.iter().rev().filter(|it| it.seq < end) {
+        for stored in stored_entries.iter().rev().filter(|stored| stored.seq < end) {
             if !page.push(stored)? {
                 return Ok(page.entries);
             }

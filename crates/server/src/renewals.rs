@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn renewals_are_limited_per_node() {
         let limit = RenewalLimit::new(SignedDuration::from_hours(24));
-        let [a, b]: [NodeId; 2] = ["a", "b"].map(|it| it.parse().unwrap());
+        let [a, b]: [NodeId; 2] = ["a", "b"].map(|other| other.parse().unwrap());
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(limit.claim(&a, start));

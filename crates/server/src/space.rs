@@ -113,7 +113,7 @@ fn disk_use(log: &Path) -> io::Result<DiskUse> {
     for beside in ["-wal", "-shm"] {
         let mut name = log.as_os_str().to_owned();
         name.push(beside);
-        log_bytes += std::fs::metadata(Path::new(&name)).map_or(0, |it| it.len());
+        log_bytes += std::fs::metadata(Path::new(&name)).map_or(0, |metadata| metadata.len());
     }
     disk_use_of(log, log_bytes)
 }

@@ -42,7 +42,7 @@ fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
     }
     let Some(before) = seq.checked_sub(1) else { return Ok(None) };
     let entries = log.read(before, 1)?;
-    Ok(entries.first().filter(|it| it.seq == seq).map(|it| it.hash))
+    Ok(entries.first().filter(|entry| entry.seq == seq).map(|entry| entry.hash))
 }
 
 /// Checks that the log has the last acknowledged entry. It may have more: a crash between the

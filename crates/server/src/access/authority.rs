@@ -355,7 +355,8 @@ mod tests {
             let authority = Authority::open(folder.path(), made.parse().unwrap()).unwrap();
             let dates = [b"260101000000Z", until];
             for date in dates {
-                let is_there = authority.certificate().windows(date.len()).any(|it| it == date);
+                let is_there =
+                    authority.certificate().windows(date.len()).any(|window| window == date);
                 assert!(is_there, "{made}: {}", String::from_utf8_lossy(date));
             }
         }
@@ -392,7 +393,7 @@ mod tests {
             };
             let mut seen: Vec<String> = std::thread::scope(|scope| {
                 let all: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
-                all.into_iter().map(|it| it.join().unwrap()).collect()
+                all.into_iter().map(|handle| handle.join().unwrap()).collect()
             });
             seen.push(Authority::open(folder.path(), Timestamp::now()).unwrap().fingerprint());
             seen.dedup();

@@ -149,9 +149,9 @@ mod tests {
         }
         assert!(store.revoke(&"nobody".parse().unwrap(), now()).is_err());
         let changes = store.changes(0).unwrap();
-        let numbers: Vec<u64> = changes.iter().map(|it| it.number).collect();
+        let numbers: Vec<u64> = changes.iter().map(|change| change.number).collect();
         assert_eq!(numbers, [1, 2], "{changes:?}");
-        assert!(changes.iter().all(|it| it.by == ann && it.at == now()));
+        assert!(changes.iter().all(|change| change.by == ann && change.at == now()));
         assert!(matches!(changes[1].change, AccessChange::TokenRevoked { token: 1, name: None }));
         assert_eq!(store.changes(1).unwrap().len(), 1);
         assert!(!format!("{changes:?}").contains(secret.reveal()));

@@ -90,14 +90,15 @@ fn find_token(
         WHERE digest = ?1 AND kind = 'join' AND expires_s > ?2 AND revoked_s IS NULL";
     let found = transaction.query_row(query, params![digest.0, now.as_second()], |row| {
         let for_node: Option<String> = row.get(2)?;
-        let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
+        let is_other = for_node.as_deref().is_some_and(|name| name != node.as_str());
         let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
         // A token whose location is malformed is invalid: it would put nodes elsewhere.
         let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
-            told => parse_location(told).filter(|it| Some(&it.pool) == pool.as_ref()),
+            told => parse_location(told).filter(|location| Some(&location.pool) == pool.as_ref()),
         };
-        let scope: Option<Domain> = row.get::<_, Option<String>>(4)?.and_then(|it| it.parse().ok());
+        let scope: Option<Domain> =
+            row.get::<_, Option<String>>(4)?.and_then(|text| text.parse().ok());
         let (id, uses_left) = (row.get(0)?, row.get::<_, Option<u32>>(3)?.unwrap_or_default());
         Ok(location.map(|location| Token {
             id,
@@ -123,7 +124,7 @@ fn current(
 ) -> rusqlite::Result<Option<CurrentIdentity>> {
     let query = "SELECT generation, revoked_s IS NOT NULL, pool FROM identities WHERE node = ?1";
     let found = transaction.query_row(query, [node.as_str()], |row| {
-        let pool = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
+        let pool = row.get::<_, Option<String>>(2)?.and_then(|text| text.parse().ok());
         Ok(CurrentIdentity { generation: row.get(0)?, is_revoked: row.get(1)?, pool })
     });
     found.optional()
@@ -159,7 +160,7 @@ fn redeem(
             |row| row.get(0),
         )
         .optional()?;
-    let is_current = |it: &u64| current.as_ref().is_some_and(|now| now.generation == *it);
+    let is_current = |value: &u64| current.as_ref().is_some_and(|now| now.generation == *value);
     if let Some(generation) = before.filter(is_current) {
         if member_of.is_none() {
             reserve_name(transaction, node, generation, &token.location.pool)?;
@@ -172,14 +173,17 @@ fn redeem(
     }
     let moves = token.is_for_node && token.is_fleet_wide;
     // An enrolment that the fleet does not know yet also reserves the name.
-    let enrolled_in = current.as_ref().filter(|it| !it.is_revoked).and_then(|it| it.pool.as_ref());
+    let enrolled_in = current
+        .as_ref()
+        .filter(|identity| !identity.is_revoked)
+        .and_then(|identity| identity.pool.as_ref());
     let held_in = member_of.or(enrolled_in);
     let is_elsewhere = held_in.is_some_and(|pool| *pool != token.location.pool);
-    let holds = held_in.is_some() && current.as_ref().is_some_and(|it| !it.is_revoked);
+    let holds = held_in.is_some() && current.as_ref().is_some_and(|identity| !identity.is_revoked);
     if holds && !token.is_for_node || is_elsewhere && !moves {
         return Ok(Err(JoinError::Taken(node.clone())));
     }
-    let generation = current.map_or(1, |it| it.generation + 1);
+    let generation = current.map_or(1, |identity| identity.generation + 1);
     transaction.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?1", [token.id])?;
     transaction.execute(
         "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -320,7 +324,8 @@ mod tests {
         let (folder, store) = store();
         let serve =
             NewJoinToken { location: Location::in_pool("serve".parse().unwrap()), ..request(9) };
-        let tokens = [&request(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
+        let tokens =
+            [&request(9), &serve].map(|other| store.create(other, now()).unwrap().digest());
         // The fleet knows neither yet.
         let join = |store: &Store, token: usize, key: &[u8]| {
             store.join(&tokens[token], &node("a"), key, None, now())
@@ -334,7 +339,7 @@ mod tests {
         // who asks.
         drop(store);
         let store = Store::open(folder.path()).unwrap();
-        store.free_names(|it| *it == node("a")).unwrap();
+        store.free_names(|other| *other == node("a")).unwrap();
         assert!(matches!(join(&store, 1, b"two"), Err(JoinError::Taken(_))));
         assert_eq!(join(&store, 0, b"one").unwrap().identity.generation, 1);
         store.free_names(|_| false).unwrap();

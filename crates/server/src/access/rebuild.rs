@@ -75,9 +75,10 @@ impl Store {
     ) -> Result<RebuildSummary, AccessError> {
         let last = self.last_change()?;
         let known = self.all_changes()?;
-        for change in logged.iter().filter(|it| it.number <= last) {
-            let same = |it: &Change| it.number == change.number && it.change == change.change;
-            let is_here = known.binary_search_by_key(&change.number, |it| it.number);
+        for change in logged.iter().filter(|change| change.number <= last) {
+            let same =
+                |other: &Change| other.number == change.number && other.change == change.change;
+            let is_here = known.binary_search_by_key(&change.number, |parameter| parameter.number);
             if is_here.is_ok_and(|at| !same(&known[at])) {
                 return Err(AccessError::Diverged(change.number));
             }
@@ -88,7 +89,7 @@ impl Store {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let mut rebuilt = RebuildSummary::default();
-            for change in logged.iter().filter(|it| it.number > last) {
+            for change in logged.iter().filter(|change| change.number > last) {
                 apply(&transaction, change, now, &mut rebuilt)?;
                 record_change(
                     &transaction,
@@ -111,7 +112,7 @@ impl Store {
     fn all_changes(&self) -> Result<Vec<Change>, AccessError> {
         let mut all: Vec<Change> = Vec::new();
         loop {
-            let page = self.changes(all.last().map_or(0, |it| it.number))?;
+            let page = self.changes(all.last().map_or(0, |entry| entry.number))?;
             if page.is_empty() {
                 return Ok(all);
             }
@@ -191,8 +192,8 @@ fn insert_lost(
         }
         LostToken::Join { location, node, .. } => {
             let (pool, node) = (location.pool.as_str(), node.as_ref().map(NodeId::as_str));
-            let location = Some(location).filter(|it| it.has_more_than_pool());
-            let location = location.and_then(|it| serde_json::to_string(it).ok());
+            let location = Some(location).filter(|value| value.has_more_than_pool());
+            let location = location.and_then(|location| serde_json::to_string(location).ok());
             let nothing = None::<String>;
             let row = params![
                 id, "join", nothing, nothing, nothing, pool, node, location, times.0, times.1,
@@ -207,7 +208,7 @@ fn revoked(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<NodeId>> {
     let query = "SELECT node FROM identities WHERE revoked_s IS NOT NULL ORDER BY node";
     let mut select = transaction.prepare(query)?;
     let names = select.query_map([], |row| row.get::<_, String>(0))?;
-    let nodes = names.filter_map(|name| name.map(|it| it.parse().ok()).transpose());
+    let nodes = names.filter_map(|name| name.map(|name| name.parse().ok()).transpose());
     nodes.collect()
 }
 
@@ -235,7 +236,7 @@ mod tests {
 
     fn world() -> World {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let [store, other] = folders.each_ref().map(|it| Store::open(it.path()).unwrap());
+        let [store, other] = folders.each_ref().map(|folder| Store::open(folder.path()).unwrap());
         World { _folders: folders, store, other }
     }
 

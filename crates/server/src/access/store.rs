@@ -173,7 +173,7 @@ impl Store {
             "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let node = request.node.as_ref().map(NodeId::as_str);
-        let location = Some(&request.location).filter(|it| it.has_more_than_pool());
+        let location = Some(&request.location).filter(|value| value.has_more_than_pool());
         let row = params![
             secret.digest().0,
             request.location.pool.as_str(),
@@ -182,7 +182,7 @@ impl Store {
             request.expires.as_second(),
             request.uses,
             String::from(request.scope.clone()),
-            location.and_then(|it| serde_json::to_string(it).ok())
+            location.and_then(|location| serde_json::to_string(location).ok())
         ];
         let id = self.change("store the token", by, now, |transaction| {
             transaction.execute(insert, row)?;
@@ -298,7 +298,7 @@ impl Store {
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Option<String>>(0);
         let held = self.connection().query_row(query, [node.as_str()], row).optional();
         let held = held.map_err(failed("look up the node's name"))?;
-        Ok(held.flatten().and_then(|it| it.parse().ok()))
+        Ok(held.flatten().and_then(|pool| pool.parse().ok()))
     }
 
     /// Frees the name of a retired node.
@@ -317,12 +317,12 @@ impl Store {
         };
         let names = names().map_err(failed("read the names of nodes"))?;
         let nodes = names.iter().filter_map(|name| name.parse().ok());
-        nodes.filter(|it| !is_member(it)).try_for_each(|it| self.free_name(&it))
+        nodes.filter(|node| !is_member(node)).try_for_each(|node| self.free_name(&node))
     }
 }
 
 pub(super) fn parse_location(text: Option<String>) -> Option<Location> {
-    text.and_then(|it| serde_json::from_str(&it).ok())
+    text.and_then(|other| serde_json::from_str(&other).ok())
 }
 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {

@@ -45,7 +45,7 @@ impl NewUser {
         scope: Domain,
         expires: Timestamp,
     ) -> Result<Self, UserError> {
-        let allowed = |it: char| it.is_ascii_alphanumeric() || "._-+@".contains(it);
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+@".contains(c);
         let begins = name.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
         // Reserved for the server's own actions.
         let is_taken = name.eq_ignore_ascii_case("farrier");
@@ -98,8 +98,8 @@ const COLUMNS: &str = "id, name, role, scope, expires_s, digest, made_s, revoked
 /// `None` if the row is malformed: such a token is invalid.
 fn user_row(row: &Row<'_>) -> rusqlite::Result<Option<(UserRow, TokenDigest)>> {
     let name: Option<String> = row.get(1)?;
-    let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
-    let scope: Option<Domain> = row.get::<_, Option<String>>(3)?.and_then(|it| it.parse().ok());
+    let role: Option<Role> = row.get::<_, Option<String>>(2)?.and_then(|text| text.parse().ok());
+    let scope: Option<Domain> = row.get::<_, Option<String>>(3)?.and_then(|text| text.parse().ok());
     let second = |at: i64| Timestamp::from_second(at).unwrap_or(Timestamp::MIN);
     let (token, expires) = (row.get(0)?, second(row.get(4)?));
     let digest = row.get::<_, Vec<u8>>(5)?.try_into().ok().map(TokenDigest);
@@ -146,9 +146,9 @@ impl Store {
         let read = || connection.prepare_cached(&query)?.query_row([token.0], user_row).optional();
         let found = read().map_err(failed("look up the token"))?.flatten();
         // Compares the whole digest in constant time, after the index lookup.
-        let held =
-            found.filter(|(it, digest)| *digest == *token && it.state(now) == TokenState::Open);
-        Ok(held.map(|(it, _)| it.user))
+        let valid =
+            found.filter(|(row, digest)| *digest == *token && row.state(now) == TokenState::Open);
+        Ok(valid.map(|(row, _)| row.user))
     }
 
     /// All users who have or had a token, oldest first.
@@ -158,7 +158,7 @@ impl Store {
         let read = || -> rusqlite::Result<Vec<UserRow>> {
             let mut select = connection.prepare(&query)?;
             let rows = select.query_map([], user_row)?;
-            rows.filter_map(Result::transpose).map(|row| row.map(|(it, _)| it)).collect()
+            rows.filter_map(Result::transpose).map(|row| row.map(|(user, _)| user)).collect()
         };
         read().map_err(failed("read the user tokens"))
     }
@@ -199,7 +199,7 @@ mod tests {
         let bytes = std::fs::read(folder.path().join("access")).unwrap();
         let wal = std::fs::read(folder.path().join("access-wal")).unwrap();
         let text = secret.reveal().as_bytes();
-        assert!(![bytes, wal].concat().windows(text.len()).any(|it| it == text));
+        assert!(![bytes, wal].concat().windows(text.len()).any(|window| window == text));
     }
 
     #[test]

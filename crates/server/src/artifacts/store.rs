@@ -143,7 +143,7 @@ impl ArtifactStore {
     /// A node's artifacts since its enrolment, newest first.
     pub(crate) fn list(&self, node: &NodeId, first_seq: u64) -> io::Result<Vec<ArtifactRecord>> {
         let mut records = records(&self.folder(node))?;
-        records.retain(|it| it.first_seq == first_seq);
+        records.retain(|record| record.first_seq == first_seq);
         Ok(records)
     }
 
@@ -154,7 +154,8 @@ impl ArtifactStore {
         generation: u64,
     ) -> io::Result<Option<(ArtifactRecord, File)>> {
         let records = self.list(node, first_seq)?;
-        let Some(record) = records.into_iter().find(|it| it.generation == generation) else {
+        let Some(record) = records.into_iter().find(|record| record.generation == generation)
+        else {
             return Ok(None);
         };
         match File::open(self.folder(node).join(record.content_name())) {
@@ -212,14 +213,14 @@ fn records(folder: &Path) -> io::Result<Vec<ArtifactRecord>> {
     let mut records = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|it| it == "json") {
+        if path.extension().is_some_and(|extension| extension == "json") {
             match fs::read(&path).map(|bytes| serde_json::from_slice::<ArtifactRecord>(&bytes)) {
                 Ok(Ok(record)) if record.v == VERSION => records.push(record),
                 _ => tracing::warn!(path = %path.display(), "failed to read an artifact's record"),
             }
         }
     }
-    records.sort_by_key(|it| std::cmp::Reverse((it.at, it.generation)));
+    records.sort_by_key(|record| std::cmp::Reverse((record.at, record.generation)));
     Ok(records)
 }
 
@@ -240,11 +241,11 @@ fn delete_orphans(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some((generation, _)) = name.strip_suffix(".bin").and_then(|it| it.split_once('-'))
+        let Some((generation, _)) = name.strip_suffix(".bin").and_then(|name| name.split_once('-'))
         else {
             continue;
         };
-        let known = records.iter().find(|it| it.generation.to_string() == generation);
+        let known = records.iter().find(|record| record.generation.to_string() == generation);
         let is_orphan = match known {
             Some(record) => record.content_name() != name,
             None => !folder.join(format!("{generation}.json")).exists(),
@@ -309,7 +310,7 @@ mod tests {
         let node: NodeId = "a".parse().unwrap();
         let numbers = |seq| {
             let listed = store.list(&node, seq).unwrap();
-            listed.iter().map(|it| it.generation).collect::<Vec<_>>()
+            listed.iter().map(|row| row.generation).collect::<Vec<_>>()
         };
         assert_eq!(numbers(10), [6, 5, 4, 3]);
         assert!(numbers(11).is_empty(), "it belongs to an earlier node of that name");

@@ -29,25 +29,30 @@ pub(crate) enum Admission {
 /// Whether a report affects no decision: no critical or service-affecting finding changes, nor the
 /// node's boot, GPUs or driver. A new text or count of a known finding affects none.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
-    let matters = |it: &Finding| it.severity >= Severity::Critical || affects_service(it);
+    let matters =
+        |finding: &Finding| finding.severity >= Severity::Critical || affects_service(finding);
     let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
     match event {
-        Event::FindingsReported { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
-            let known = node.findings().get(&it.id);
-            // The previous version also counts: the finding may have become less severe, or
-            // cleared.
-            let counts = matters(it) || known.is_some_and(matters);
-            counts && !known.is_some_and(|known| same_decision(known, it))
-        }),
+        Event::FindingsReported { changes, .. } => {
+            !changes.iter().map(Change::finding).any(|change| {
+                let known = node.findings().get(&change.id);
+                // The previous version also counts: the finding may have become less severe, or
+                // cleared.
+                let counts = matters(change) || known.is_some_and(matters);
+                counts && !known.is_some_and(|known| same_decision(known, change))
+            })
+        }
         Event::FindingsSnapshot { open, .. } => {
-            let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
-            let is_known = |it: &Finding| {
-                node.findings().get(&it.id).is_some_and(|known| same_decision(known, it))
+            let open: HashMap<u64, &Finding> =
+                open.iter().map(|finding| (finding.id, finding)).collect();
+            let is_known = |finding: &Finding| {
+                node.findings().get(&finding.id).is_some_and(|known| same_decision(known, finding))
             };
-            let is_there =
-                |it: &Finding| open.get(&it.id).is_some_and(|now| same_decision(now, it));
-            open.values().all(|it| !matters(it) || is_known(it))
-                && node.findings().values().all(|it| !matters(it) || is_there(it))
+            let is_there = |finding: &Finding| {
+                open.get(&finding.id).is_some_and(|now| same_decision(now, finding))
+            };
+            open.values().all(|finding| !matters(finding) || is_known(finding))
+                && node.findings().values().all(|finding| !matters(finding) || is_there(finding))
         }
         Event::InventoryReported { inventory, .. } => {
             node.reported_inventory().is_some_and(|known| {
@@ -62,7 +67,8 @@ pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
 
 /// Whether both lead to the same decisions.
 fn same_decision(one: &Finding, other: &Finding) -> bool {
-    let key = |it: &Finding| (it.kind, it.severity, it.action, it.is_open());
+    let key =
+        |finding: &Finding| (finding.kind, finding.severity, finding.action, finding.is_open());
     key(one) == key(other)
         && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
@@ -100,7 +106,7 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
     };
     let Some(node) = state.nodes.get(id) else { return Admission::UnknownNode(id.clone()) };
     if let Event::FindingsReported { changes, .. } = event {
-        let opened = changes.iter().filter(|it| it.finding().is_open()).count();
+        let opened = changes.iter().filter(|change| change.finding().is_open()).count();
         let bytes = || {
             let changed = changes.iter().map(Change::finding);
             changed.chain(node.findings().values()).map(Finding::estimated_bytes).sum::<usize>()
@@ -112,16 +118,16 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
     let is_new = match event {
         Event::LocationChanged { location, .. } => node.location != *location,
         Event::InventoryReported { inventory, .. } => {
-            node.reported_inventory().is_none_or(|it| **it != *inventory)
+            node.reported_inventory().is_none_or(|other| **other != *inventory)
         }
         Event::HeartbeatLost { .. } => node.liveness.heartbeat_loss().is_none(),
         Event::HeartbeatRestored { .. } => node.liveness != Liveness::Connected,
         Event::FindingsReported { record, .. } => !node.reports.has(record),
         Event::FindingsSnapshot { record, open, .. } => {
             !is_older(node, record) && {
-                let same = |it: &Record| it == record;
+                let same = |other: &Record| other == record;
                 let as_it_was = open.len() == node.findings().len()
-                    && open.iter().all(|it| node.findings().get(&it.id) == Some(it));
+                    && open.iter().all(|finding| node.findings().get(&finding.id) == Some(finding));
                 !(node.reports.record().is_some_and(same) && as_it_was)
             }
         }
@@ -132,8 +138,9 @@ pub(crate) fn classify(state: &FleetState, by: &Actor, event: &Event) -> Admissi
         Event::CordonObserved { cordon, .. } => node.scheduling.cordon() != *cordon,
         Event::OrderGenerationObserved { generation, .. } => *generation > node.orders.generation(),
         Event::OrderStatusReported { generation, status, .. } => {
-            let pending = node.orders.pending().filter(|it| it.order.generation == *generation);
-            pending.is_some_and(|it| !(it.accepted && *status == OrderStatus::Accepted))
+            let pending =
+                node.orders.pending().filter(|pending| pending.order.generation == *generation);
+            pending.is_some_and(|pending| !(pending.accepted && *status == OrderStatus::Accepted))
         }
         _ => true,
     };
@@ -151,28 +158,30 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
         None => Admission::UnknownNode(id.clone()),
     };
     match request {
-        OperatorRequest::Hold { node, reason } => for_node(node, &|it| {
+        OperatorRequest::Hold { node, reason } => for_node(node, &|node| {
             let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
-            !it.requests.hold.as_ref().is_some_and(same)
+            !node.requests.hold.as_ref().is_some_and(same)
         }),
-        OperatorRequest::Release { node } => for_node(node, &|it| it.requests.hold.is_some()),
-        OperatorRequest::Repaired { node, repair } => for_node(node, &|it| {
-            let last = it.repairs.unverified();
+        OperatorRequest::Release { node } => for_node(node, &|node| node.requests.hold.is_some()),
+        OperatorRequest::Repaired { node, repair } => for_node(node, &|node| {
+            let last = node.repairs.unverified();
             let same = matches!(last, Some(RepairAttempt::ByHand { what: last }) if last == repair);
-            !(same && it.phase() != NodePhase::InService)
+            !(same && node.phase() != NodePhase::InService)
         }),
-        OperatorRequest::Approve { node } => for_node(node, &|it| !it.repairs.is_approved()),
+        OperatorRequest::Approve { node } => for_node(node, &|node| !node.repairs.is_approved()),
         OperatorRequest::Verify { node, level } => {
-            for_node(node, &|it| it.verification.result(*level).is_some())
+            for_node(node, &|node| node.verification.result(*level).is_some())
         }
-        OperatorRequest::RunOrder { node, order } => for_node(node, &|it| {
-            it.requests
+        OperatorRequest::RunOrder { node, order } => for_node(node, &|node| {
+            node.requests
                 .requested_order
                 .as_ref()
                 .is_none_or(|requested_order| requested_order.order != *order)
         }),
         OperatorRequest::Freeze { domain, until, reason } => {
-            let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
+            let same = |freeze: &Freeze| {
+                freeze.by == *by && freeze.until == *until && freeze.reason == *reason
+            };
             new_if(!state.freezes.get(domain).is_some_and(same))
         }
         OperatorRequest::Unfreeze { domain } => new_if(state.freezes.contains_key(domain)),
@@ -181,7 +190,7 @@ fn classify_request(state: &FleetState, by: &Actor, request: &OperatorRequest) -
 
 /// Whether the log has a later record of the same journal.
 fn is_older(node: &Node, record: &Record) -> bool {
-    let last = node.reports.record().filter(|it| it.journal == record.journal);
+    let last = node.reports.record().filter(|other| other.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
 }
 
@@ -408,8 +417,9 @@ mod tests {
         assert_eq!(classify_as_ann(&state, &found("j", 2)), Admission::New);
         let mut large = opened(0..1500);
         for change in &mut large {
-            let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
-            it.text = "x".repeat(6000);
+            let (Change::Opened(finding) | Change::Updated(finding) | Change::Cleared(finding)) =
+                change;
+            finding.text = "x".repeat(6000);
         }
         let event =
             Event::FindingsReported { node: node(), record: record("j", 1), changes: large };
@@ -437,7 +447,10 @@ mod tests {
         let each = finding(99, EVIDENCE_MAX).estimated_bytes();
         let open = (0..).map(|id| finding(id, EVIDENCE_MAX)).take(LOGGED_BYTES_MAX / each);
         let open = convert::open_findings(convert::findings_message(1, open)).unwrap();
-        assert!(open.iter().all(|it| it.evidence.len() == EVIDENCE_MAX), "all fit into one report");
+        assert!(
+            open.iter().all(|finding| finding.evidence.len() == EVIDENCE_MAX),
+            "all fit into one report"
+        );
         let snapshot = Event::FindingsSnapshot { node: node(), record: record("j", 1), open };
         let state = after(vec![enrolled(), snapshot]);
         // A change of the same size.
@@ -486,7 +499,7 @@ mod tests {
         let open = |findings: &[&Finding]| Event::FindingsSnapshot {
             node: node(),
             record: record("j", 9),
-            open: findings.iter().map(|it| (*it).clone()).collect(),
+            open: findings.iter().map(|finding| (*finding).clone()).collect(),
         };
         assert!(low(&open(&[&suspect, &fatal, &finding(3, "warning", "ignore", false)])));
         assert!(!low(&open(&[&fatal])), "a suspect finding that cleared");

@@ -50,11 +50,12 @@ impl ReportQueue {
 }
 
 pub(crate) fn is_urgent(event: &Event, bytes: usize) -> bool {
-    let is_serious = |it: &Finding| it.is_open() && it.severity >= Severity::Critical;
+    let is_serious =
+        |finding: &Finding| finding.is_open() && finding.severity >= Severity::Critical;
     bytes <= URGENT_BYTES_MAX
         && match event {
             Event::FindingsReported { changes, .. } => {
-                changes.iter().any(|it| is_serious(it.finding()))
+                changes.iter().any(|change| is_serious(change.finding()))
             }
             // The first report of a session, or the one after throttling.
             Event::FindingsSnapshot { open, .. } => open.iter().any(is_serious),

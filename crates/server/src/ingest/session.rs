@@ -77,7 +77,8 @@ pub(crate) async fn serve(
 ) {
     let end = match hello(&mut inbound).await {
         Ok(hello) => {
-            let generation = certificate.as_ref().map(|it| it.identity.generation);
+            let generation =
+                certificate.as_ref().map(|certificate| certificate.identity.generation);
             let RegisteredSession { number, last_seen, quota, orders, mut disconnect } =
                 context.sessions.register(&node, generation);
             let mut session = Session {
@@ -100,7 +101,10 @@ pub(crate) async fn serve(
             let run = async {
                 // It may have been revoked since the TLS handshake, before this session was
                 // registered for disconnection.
-                if certificate.as_ref().is_some_and(|it| context.refuses(&it.identity)) {
+                if certificate
+                    .as_ref()
+                    .is_some_and(|certificate| context.refuses(&certificate.identity))
+                {
                     return Err(End::Disconnected(DisconnectReason::Revoked));
                 }
                 session.run(hello, &mut inbound, orders).await
@@ -110,7 +114,7 @@ pub(crate) async fn serve(
                 biased;
                 Ok(reason) = &mut disconnect => Err(End::Disconnected(reason)),
                 end = run => end,
-                () = until_expired(certificate.as_ref().map(|it| it.until)) => Err(End::Disconnected(DisconnectReason::Expired)),
+                () = until_expired(certificate.as_ref().map(|certificate| certificate.until)) => Err(End::Disconnected(DisconnectReason::Expired)),
             };
             context.sessions.deregister(&node, number);
             end.err()
@@ -266,7 +270,8 @@ impl Session<'_> {
         if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
             return Err(End::OrdersAhead { reported: last_order, issued: known.generation });
         }
-        self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
+        self.last =
+            known.record.filter(|record| record.journal == journal).map(|record| record.number);
         self.journal = journal;
         self.inventory = known.inventory;
         self.logged = known.logged;
@@ -304,7 +309,11 @@ impl Session<'_> {
         }
         let node = self.node.clone();
         let pending = move |state: &farrier_fleet::fleet::FleetState| {
-            state.nodes.get(&node).and_then(|it| it.orders.pending()).map(|it| it.order.clone())
+            state
+                .nodes
+                .get(&node)
+                .and_then(|node| node.orders.pending())
+                .map(|node| node.order.clone())
         };
         if let Some(order) = self.context.controller.read(pending).await? {
             self.order(&order).await?;
@@ -319,15 +328,15 @@ impl Session<'_> {
     async fn node_record(&self) -> Result<NodeRecord, End> {
         let node = self.node.clone();
         let known = self.context.controller.read(move |state| {
-            state.nodes.get(&node).map(|it| NodeRecord {
-                record: it.reports.record().cloned(),
-                inventory: it.reported_inventory().cloned(),
-                is_out_of_touch: it.liveness != Liveness::Connected,
+            state.nodes.get(&node).map(|node| NodeRecord {
+                record: node.reports.record().cloned(),
+                inventory: node.reported_inventory().cloned(),
+                is_out_of_touch: node.liveness != Liveness::Connected,
                 logged: Logged {
-                    is_over_quota: it.reports.over_quota_since().is_some(),
-                    is_unreadable: it.reports.unreadable_since().is_some(),
+                    is_over_quota: node.reports.over_quota_since().is_some(),
+                    is_unreadable: node.reports.unreadable_since().is_some(),
                 },
-                generation: it.orders.generation(),
+                generation: node.orders.generation(),
                 reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });

@@ -240,7 +240,9 @@ impl SessionRegistry {
                     // Revoked sessions are disconnected before this entry is logged. An open one
                     // has enrolled again since, and its next message restores its heartbeat.
                     let by_node = self.by_node();
-                    if let Some(session) = by_node.get(node).filter(|it| it.stream.is_some()) {
+                    if let Some(session) =
+                        by_node.get(node).filter(|session| session.stream.is_some())
+                    {
                         session.last_seen.is_heartbeat_lost.store(true, Ordering::Relaxed);
                     }
                 }

@@ -39,8 +39,8 @@ pub fn archive(
     let mut archive = SqliteLog::create_archive(path, &Snapshot { state: state.clone(), hash })?;
     while seq < through {
         let mut page = log.read(seq, PAGE_ENTRIES)?;
-        page.retain(|it| it.seq <= through);
-        let Some(last) = page.last().map(|it| it.seq) else {
+        page.retain(|stored| stored.seq <= through);
+        let Some(last) = page.last().map(|stored| stored.seq) else {
             return Ok(Err(IntegrityError::Missing(seq + 1)));
         };
         for stored in &page {
@@ -69,7 +69,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
 fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> {
     let (begin, end) = (log.anchor()?.seq, log.head()?.seq);
     let at = |seq: u64| -> Result<_, LogError> {
-        let found = log.read(seq - 1, 1)?.into_iter().next().filter(|it| it.seq == seq);
+        let found = log.read(seq - 1, 1)?.into_iter().next().filter(|stored| stored.seq == seq);
         found.map(|stored| stored.entry()).transpose()
     };
     // After a clock was stepped back, later entries may have earlier times, so this scans up to the

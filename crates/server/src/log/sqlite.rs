@@ -75,7 +75,7 @@ impl SqliteLog {
         let what = failed("set up the log");
         if self.has_tables()? {
             self.check_format()?;
-        } else if let Some(recorded) = self.recorded_head()?.filter(|it| it.seq > 0) {
+        } else if let Some(recorded) = self.recorded_head()?.filter(|head| head.seq > 0) {
             // There was a log: this is what remains of one without its WAL, or an empty file.
             return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }

@@ -46,8 +46,10 @@ fn verify_against(
 ) -> Result<Result<Head, IntegrityError>, LogError> {
     let Anchor { mut seq, mut hash } = log.anchor()?;
     let check_head = |seq: u64, hash: Hash| {
-        let by_state = snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash);
-        let by_head = recorded.is_some_and(|it| it.seq == seq && it.hash != hash);
+        let by_state = snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.state.seq == seq && snapshot.hash != hash);
+        let by_head = recorded.is_some_and(|head| head.seq == seq && head.hash != hash);
         match (by_head, by_state) {
             (true, _) => Some(IntegrityError::Replaced(seq)),
             (_, true) => Some(IntegrityError::Snapshot(seq)),
@@ -61,7 +63,7 @@ fn verify_against(
     let mut ended = None;
     let head = loop {
         let page = log.read(seq, PAGE_ENTRIES)?;
-        if page.first().is_none_or(|it| it.seq != seq + 1) {
+        if page.first().is_none_or(|stored| stored.seq != seq + 1) {
             let begin = log.anchor()?;
             if begin.seq > seq {
                 // The next entries were archived. They were verified before the log was truncated.
@@ -86,11 +88,11 @@ fn verify_against(
             }
         }
     };
-    if let Some(recorded) = recorded.filter(|it| it.seq > seq) {
+    if let Some(recorded) = recorded.filter(|head| head.seq > seq) {
         return Ok(Err(IntegrityError::Truncated { recorded: recorded.seq, found: seq }));
     }
     // A snapshot later than the log's end contains entries that are gone.
-    if let Some(kept) = snapshot.filter(|it| it.state.seq > seq) {
+    if let Some(kept) = snapshot.filter(|snapshot| snapshot.state.seq > seq) {
         return Ok(Err(IntegrityError::Snapshot(kept.state.seq)));
     }
     if head.seq == seq && head.hash == hash {

@@ -114,7 +114,7 @@ impl AnswerBody {
         let unsent = Unsent { content, left: Bytes::new(), last_read: Instant::now(), _hold: hold };
         let state = Arc::new(Mutex::new(State::Unsent(unsent)));
         let watched = is_watched.then(|| Arc::clone(&state));
-        let watch = watched.map(|it| tokio::spawn(drop_when_stalled(it)).abort_handle());
+        let watch = watched.map(|state| tokio::spawn(drop_when_stalled(state)).abort_handle());
         Self { state, watch }
     }
 }
@@ -162,7 +162,7 @@ impl Body for AnswerBody {
         if piece.is_none() {
             *state = State::Sent;
         }
-        Poll::Ready(piece.map(|it| Ok(Frame::data(it))))
+        Poll::Ready(piece.map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -21,7 +21,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let (node, first_seq) = visible_node(&call).await?;
     let caller = call.caller()?.clone();
     let mut listed = with_store(&call, move |store| store.list(&node, first_seq)).await?;
-    listed.retain(|it| caller.sees(&it.location));
+    listed.retain(|row| caller.sees(&row.location));
     let artifacts = listed.into_iter().map(row).collect();
     Reply::json(&ArtifactList { artifacts })
 }
@@ -89,7 +89,7 @@ async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
     let look = call.app.controller.read(move |state| {
-        state.nodes.get(&id).filter(|it| caller.sees(&it.location)).map(|it| it.first_seq)
+        state.nodes.get(&id).filter(|node| caller.sees(&node.location)).map(|node| node.first_seq)
     });
     let first_seq = look.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))?;
     Ok((name, first_seq))

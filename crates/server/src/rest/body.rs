@@ -34,20 +34,20 @@ pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Resul
     let wrong = |err| Failure::bad_request(format!("the body: {err}"));
     let given = strict_json::parse(bytes).map_err(wrong)?;
     let read: T = T::deserialize(&given).map_err(wrong)?;
-    let meant = serde_json::to_value(&read).map_err(wrong)?;
-    if !has_fields(&given, &meant) {
+    let canonical = serde_json::to_value(&read).map_err(wrong)?;
+    if !has_fields(&given, &canonical) {
         return Err(Failure::bad_request("the body: expected an object, found a list"));
     }
     Ok(read)
 }
 
 /// Whether structs are objects: serde would also accept arrays, by field order.
-fn has_fields(given: &Value, meant: &Value) -> bool {
-    match (given, meant) {
+fn has_fields(given: &Value, canonical: &Value) -> bool {
+    match (given, canonical) {
         (Value::Array(_), Value::Object(_)) => false,
-        (Value::Object(given), Value::Object(meant)) => {
-            given.iter().all(|(name, it)| meant.get(name).is_none_or(|meant| has_fields(it, meant)))
-        }
+        (Value::Object(given), Value::Object(canonical)) => given.iter().all(|(name, value)| {
+            canonical.get(name).is_none_or(|canonical| has_fields(value, canonical))
+        }),
         _ => true,
     }
 }

@@ -47,7 +47,7 @@ impl Caller {
             return Ok(());
         }
         let needed: Vec<&str> =
-            Role::ALL.into_iter().filter(|it| it.may(permission)).map(Role::as_str).collect();
+            Role::ALL.into_iter().filter(|role| role.may(permission)).map(Role::as_str).collect();
         let needed = needed.join(" or ");
         Err(Failure::forbidden(format!(
             "the role {needed} is required; yours is {}",

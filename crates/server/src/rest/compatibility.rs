@@ -93,28 +93,31 @@ fn evaluate(facts: &FactSet, on: Date, asked: &Combination) -> Option<Combinatio
     let request = Request { gpu, driver, framework, ..Request::default() };
     let report = check(facts, &Query::read(facts, &request, on).ok()?);
     let exposure = exposure(&report);
-    let reasons = report.reasons.into_iter().filter(|it| it.verdict > Verdict::Ok);
+    let reasons = report.reasons.into_iter().filter(|reason| reason.verdict > Verdict::Ok);
     Some(CombinationVerdict {
         sku: report.subject.gpu,
         verdict: report.verdict,
-        reasons: reasons.map(|it| it.text).collect(),
+        reasons: reasons.map(|reason| reason.text).collect(),
         exposure,
     })
 }
 
 fn exposure(report: &Report) -> Exposure {
-    let exposed = || report.notices.iter().filter(|it| it.code == NoticeCode::Exposed);
+    let exposed = || report.notices.iter().filter(|notice| notice.code == NoticeCode::Exposed);
     let score = |score: Option<f64>| score.unwrap_or_default();
     let worst = exposed().max_by(|a, b| score(a.score).total_cmp(&score(b.score)));
-    let unknown = report.notices.iter().find(|it| it.code == NoticeCode::ExposureUnknown);
+    let unknown = report.notices.iter().find(|notice| notice.code == NoticeCode::ExposureUnknown);
     Exposure {
         advisories: count(exposed().count()),
-        worst: worst.and_then(|it| {
-            let id = it.id.as_deref()?;
-            Some(format!("{id} ({} {})", score(it.score), it.level.unwrap_or_default()))
+        worst: worst.and_then(|notice| {
+            let id = notice.id.as_deref()?;
+            Some(format!("{id} ({} {})", score(notice.score), notice.level.unwrap_or_default()))
         }),
-        fixed_in: exposed().filter_map(|it| it.fixed.as_ref()).max().map(ToString::to_string),
-        unknown: unknown.map(|it| it.text.clone()),
+        fixed_in: exposed()
+            .filter_map(|notice| notice.fixed.as_ref())
+            .max()
+            .map(ToString::to_string),
+        unknown: unknown.map(|notice| notice.text.clone()),
     }
 }
 

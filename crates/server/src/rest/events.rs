@@ -47,15 +47,15 @@ impl Filter {
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
         // Filter before redaction, which reads the state.
-        entries.retain(|it| self.matches(it));
+        entries.retain(|entry| self.matches(entry));
         let seen = redact::visible_entries(&app.controller, caller, entries).await?;
         seen.iter().map(row).collect()
     }
 
     fn matches(&self, entry: &Entry) -> bool {
-        self.kind.as_ref().is_none_or(|it| entry.event.kind() == it)
-            && self.node.as_ref().is_none_or(|it| entry.event.subject() == Some(it))
-            && self.by.as_ref().is_none_or(|it| entry.by.to_string() == *it)
+        self.kind.as_ref().is_none_or(|kind| entry.event.kind() == kind)
+            && self.node.as_ref().is_none_or(|node| entry.event.subject() == Some(node))
+            && self.by.as_ref().is_none_or(|by| entry.by.to_string() == *by)
     }
 }
 
@@ -113,7 +113,7 @@ impl Page {
             let has_room = self.bytes + bytes <= PAGE_BYTES_MAX || self.events.is_empty();
             if self.is_full() || !has_room {
                 self.bytes = PAGE_BYTES_MAX;
-                return self.events.last().map(|it| it.seq);
+                return self.events.last().map(|event| event.seq);
             }
             self.bytes += bytes;
             self.events.push(row);
@@ -137,8 +137,8 @@ async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<Ev
         let read = call.app.tail.read(at, most(to - at)).await;
         let mut entries = read.map_err(|err| internal_error(&err))?;
         // Entries archived since then are not replaced by later ones.
-        entries.retain(|it| it.seq <= to);
-        at = entries.last().map_or(to, |it| it.seq);
+        entries.retain(|entry| entry.seq <= to);
+        at = entries.last().map_or(to, |entry| entry.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;
         at = page.take(rows).unwrap_or(at);
     }
@@ -161,7 +161,7 @@ async fn backward(
         let from = at.saturating_sub(back).max(stop);
         let read = call.app.tail.read_back(at, most(at - from)).await;
         let entries = read.map_err(|err| internal_error(&err))?;
-        at = entries.last().map_or(from, |it| it.seq);
+        at = entries.last().map_or(from, |entry| entry.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;
         at = page.take(rows).unwrap_or(at);
     }

@@ -67,7 +67,7 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
         let mut nodes =
             pagination::nodes(&call.app.controller, call.caller()?, range, NODES_STEP, visit)
                 .await?;
-        let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };
+        let Some(last) = nodes.last().map(|node| node.node.clone()) else { return Ok(()) };
         let is_last = nodes.len() <= NODES_STEP;
         fill_connections(&call.app, &mut nodes);
         send(out, &nodes).await?;
@@ -85,8 +85,8 @@ async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Bytes>) -> Result<
     while at < end {
         let read = call.app.tail.read(at, ENTRIES_STEP).await;
         let mut entries = read.map_err(|err| super::failure::internal_error(&err))?;
-        entries.retain(|it| it.seq <= end);
-        let Some(last) = entries.last().map(|it| it.seq) else {
+        entries.retain(|entry| entry.seq <= end);
+        let Some(last) = entries.last().map(|entry| entry.seq) else {
             return Err(Failure::internal_error().into());
         };
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;

@@ -66,6 +66,6 @@ impl Extent {
 
     /// The caller's nodes in a domain.
     pub(super) fn members(&self, domain: &Domain) -> u32 {
-        self.counts.get(domain).map_or(0, |it| it.members)
+        self.counts.get(domain).map_or(0, |count| count.members)
     }
 }

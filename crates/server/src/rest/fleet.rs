@@ -34,7 +34,7 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
                         .policy
                         .disruption_budgets
                         .get(&domain.kind())
-                        .map(|it| it.limit(counts.members)),
+                        .map(|budget| budget.limit(counts.members)),
                 }
             };
             state.domain_counts.iter().map(row).collect()
@@ -55,7 +55,8 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
 pub(super) async fn domain_faults(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?.clone();
     let domain_faults = call.app.controller.read(move |state| {
-        let is_visible = |id: &&_| state.nodes.get(*id).is_some_and(|it| caller.sees(&it.location));
+        let is_visible =
+            |id: &&_| state.nodes.get(*id).is_some_and(|node| caller.sees(&node.location));
         let rows = state.domain_faults.iter().map(|(domain, fault)| DomainFaultRow {
             domain: domain.clone(),
             symptom: fault.symptom,
@@ -63,7 +64,7 @@ pub(super) async fn domain_faults(call: Call) -> Result<Reply, Failure> {
             since: fault.since,
             rationale: (&fault.rationale.redacted(caller.scope())).into(),
         });
-        rows.filter(|it| caller.is_fleet_wide() || !it.nodes.is_empty()).collect()
+        rows.filter(|row| caller.is_fleet_wide() || !row.nodes.is_empty()).collect()
     });
     Reply::json(&DomainFaultList { domain_faults: domain_faults.await? })
 }
@@ -74,11 +75,11 @@ pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
     let freezes = call.app.controller.read(move |state| {
         let holds = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
         let seen = holds.filter(|(domain, _)| extent.touches(domain));
-        let row = |(domain, it): (&Domain, &farrier_fleet::fleet::state::Freeze)| FreezeRow {
+        let row = |(domain, freeze): (&Domain, &farrier_fleet::fleet::state::Freeze)| FreezeRow {
             domain: domain.clone(),
-            until: it.until,
-            by: it.by.to_string(),
-            reason: it.reason.clone(),
+            until: freeze.until,
+            by: freeze.by.to_string(),
+            reason: freeze.reason.clone(),
         };
         seen.map(row).collect()
     });

@@ -71,7 +71,8 @@ impl Limits {
     pub(super) fn admit(&self, token: i64, now: Instant) -> Result<OwnedSemaphorePermit, Failure> {
         let mut accounts = self.accounts();
         if accounts.len() >= TOKENS_MAX && !accounts.contains_key(&token) {
-            let oldest = accounts.iter().min_by_key(|(_, it)| it.at).map(|(token, _)| *token);
+            let oldest =
+                accounts.iter().min_by_key(|(_, account)| account.at).map(|(token, _)| *token);
             oldest.and_then(|token| accounts.remove(&token));
         }
         let account = accounts.entry(token).or_insert_with(|| Account {
@@ -99,7 +100,7 @@ impl Limits {
 
     /// A slot for a stream of an admitted token.
     pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
-        let own = self.accounts().get(&token).map(|it| Arc::clone(&it.streams));
+        let own = self.accounts().get(&token).map(|account| Arc::clone(&account.streams));
         // A token dropped meanwhile has no open streams that count.
         let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {

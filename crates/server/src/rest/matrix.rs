@@ -124,7 +124,7 @@ impl Tally {
     ) -> Matrix {
         let Self { rows: all, unknown_nodes, mut left_out } = self;
         let mut all: Vec<_> = all.into_iter().collect();
-        all.sort_by_key(|(_, it)| std::cmp::Reverse(it.gpus));
+        all.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.gpus));
         let mut rows: Vec<MatrixRow> = Vec::new();
         let mut bytes = 0;
         for (key, counts) in all {
@@ -178,11 +178,14 @@ fn row(
     let mut found: Vec<Arc<CombinationVerdict>> = Vec::new();
     if let (Some(gpu), Some(driver)) = (&key.gpu, &key.driver) {
         let alone = [None].into_iter();
-        let asked = alone.chain(key.frameworks.iter().map(|it| Some(it.as_str())));
-        found.extend(asked.filter_map(|it| verdicts.get(facts, on, (gpu, driver), it)));
+        let asked = alone.chain(key.frameworks.iter().map(|framework| Some(framework.as_str())));
+        found.extend(
+            asked.filter_map(|framework| verdicts.get(facts, on, (gpu, driver), framework)),
+        );
     }
-    let mut verdict = found.iter().map(|it| it.verdict).max();
-    let mut reasons: Vec<String> = found.iter().flat_map(|it| &it.reasons).cloned().collect();
+    let mut verdict = found.iter().map(|verdict| verdict.verdict).max();
+    let mut reasons: Vec<String> =
+        found.iter().flat_map(|verdict| &verdict.reasons).cloned().collect();
     reasons.sort();
     reasons.dedup();
     if key.more_frameworks > 0 {
@@ -194,11 +197,12 @@ fn row(
         ));
     }
     let first = found.first();
-    let driver: Option<DriverVersion> = key.driver.as_deref().and_then(|it| it.parse().ok());
+    let driver: Option<DriverVersion> =
+        key.driver.as_deref().and_then(|driver| driver.parse().ok());
     MatrixRow {
-        sku: first.map(|it| it.sku.clone()),
-        support: driver.as_ref().and_then(|it| support(facts, it, on)),
-        exposure: first.map(|it| it.exposure.clone()),
+        sku: first.map(|other| other.sku.clone()),
+        support: driver.as_ref().and_then(|driver| support(facts, driver, on)),
+        exposure: first.map(|other| other.exposure.clone()),
         verdict: verdict.map_or("unknown", Verdict::name).to_owned(),
         reasons,
         gpu: key.gpu,
@@ -216,7 +220,7 @@ fn support(facts: &FactSet, driver: &DriverVersion, on: Date) -> Option<Support>
     Some(Support {
         branch: branch.branch.to_string(),
         status: status.as_str()?.to_owned(),
-        end: branch.end_of_support.map(|it| it.to_string()),
+        end: branch.end_of_support.map(|date| date.to_string()),
     })
 }
 
@@ -269,7 +273,7 @@ mod tests {
         let part =
             |gpus| Some(NodeTally { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
         let tally = Tally::new().with(vec![part(8), None]).with(vec![part(4)]);
-        let counts = tally.rows.values().map(|it| (it.nodes, it.gpus)).collect::<Vec<_>>();
+        let counts = tally.rows.values().map(|row| (row.nodes, row.gpus)).collect::<Vec<_>>();
         assert_eq!((counts, tally.unknown_nodes), (vec![(2, 12)], 1));
         assert_eq!(tally.left_out, MatrixLeftOut { rows: 0, gpus: 2, nodes: 2 });
     }

@@ -56,7 +56,7 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
 /// Reports disk space besides `ok`.
 fn health(space: &DiskSpace) -> String {
     let bytes = space.bytes();
-    let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |it| it.to_string());
+    let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
     format!(
         "ok\nlog_bytes {}\ndisk_free_bytes {}\ndisk_low {}\n",
         told(bytes.map(|(log, _)| log)),
@@ -75,7 +75,7 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
             connection: app.connection(id).state,
             is_heartbeat_lost: node.liveness.heartbeat_loss().is_some(),
             is_deferred: node.phase.deferred().is_some(),
-            findings: node.open_findings().map(|it| it.severity).collect(),
+            findings: node.open_findings().map(|finding| finding.severity).collect(),
         });
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
@@ -88,16 +88,16 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
 fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
     let mut text = Text::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
-    for severity in parts.iter().flat_map(|it| &it.findings) {
+    for severity in parts.iter().flat_map(|tally| &tally.findings) {
         *severities.entry(*severity).or_default() += 1;
     }
     let phases = NodePhase::ALL.map(|phase| {
-        let count = parts.iter().filter(|it| it.phase == phase).count();
+        let count = parts.iter().filter(|tally| tally.phase == phase).count();
         (phase.code().to_owned(), count as u64)
     });
     text.labelled("farrier_fleet_nodes", "gauge", "Nodes by phase", "phase", phases);
     let connections = ConnectionState::ALL.map(|state| {
-        let count = parts.iter().filter(|it| it.connection == state).count();
+        let count = parts.iter().filter(|tally| tally.connection == state).count();
         (state.name().to_owned(), count as u64)
     });
     text.labelled(
@@ -107,16 +107,17 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
         "state",
         connections,
     );
-    let severities = SEVERITIES
-        .map(|it| (it.to_string(), severities.get(&it).copied().unwrap_or_default() as u64));
+    let severities = SEVERITIES.map(|severity| {
+        (severity.to_string(), severities.get(&severity).copied().unwrap_or_default() as u64)
+    });
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
     let count = |is: fn(&&NodeTally) -> bool| parts.iter().filter(is).count() as u64;
     text.gauge(
         "farrier_fleet_nodes_heartbeat_lost",
         "Nodes whose heartbeat is lost",
-        count(|it| it.is_heartbeat_lost),
+        count(|tally| tally.is_heartbeat_lost),
     );
-    let held = count(|it| it.is_deferred);
+    let held = count(|tally| tally.is_deferred);
     text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", held);
     text.gauge(
         "farrier_fleet_domain_faults",
@@ -182,7 +183,9 @@ fn render_server(text: &mut Text, call: &Call) {
         "reason",
         failed,
     );
-    let unread = RequestFailure::ALL.map(|it| (it.to_string(), app.counters.requests_failed(it)));
+    let unread = RequestFailure::ALL.map(|request_failure| {
+        (request_failure.to_string(), app.counters.requests_failed(request_failure))
+    });
     text.labelled(
         "farrier_server_unauthenticated_requests_failed_total",
         "counter",

@@ -279,7 +279,8 @@ impl Rest {
             None => Failure::bad_request("the body was truncated"),
         })?;
         let bytes = read.to_bytes();
-        let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+        let media =
+            headers.get(CONTENT_TYPE).and_then(|header| header.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
         if !bytes.is_empty() && !media.eq_ignore_ascii_case("application/json") {
             return Err(Failure::unsupported_media_type());
@@ -304,7 +305,7 @@ async fn discard_body(route: &Route, body: &mut Incoming) -> Result<Bytes, Failu
     let ended = async {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Failure::bad_request("the body was truncated"))?;
-            if frame.data_ref().is_some_and(|it| !it.is_empty()) {
+            if frame.data_ref().is_some_and(|data| !data.is_empty()) {
                 return Err(Failure::bad_request("this path accepts no body"));
             }
         }

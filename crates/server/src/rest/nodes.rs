@@ -43,40 +43,40 @@ impl Filter {
             rack: query.parsed("rack")?,
             leaf: query.parsed("leaf")?,
             phase: phase.transpose()?,
-            text: query.text("text").map(str::to_lowercase).filter(|it| !it.is_empty()),
+            text: query.text("text").map(str::to_lowercase).filter(|other| !other.is_empty()),
         })
     }
 
     fn matches(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
         self.matches_location(node)
-            && self.text.as_ref().is_none_or(|it| node_matches(caller, id, node, it))
+            && self.text.as_ref().is_none_or(|other| node_matches(caller, id, node, other))
     }
 
     fn matches_location(&self, node: &Node) -> bool {
         let location = &node.location;
-        self.pool.as_ref().is_none_or(|it| location.pool == *it)
-            && self.rack.as_ref().is_none_or(|it| location.rack.as_ref() == Some(it))
-            && self.leaf.as_ref().is_none_or(|it| location.leaf.as_ref() == Some(it))
-            && self.phase.is_none_or(|it| node.phase() == it)
+        self.pool.as_ref().is_none_or(|pool| location.pool == *pool)
+            && self.rack.as_ref().is_none_or(|rack| location.rack.as_ref() == Some(rack))
+            && self.leaf.as_ref().is_none_or(|leaf| location.leaf.as_ref() == Some(leaf))
+            && self.phase.is_none_or(|phase| node.phase() == phase)
     }
 }
 
 /// Whether the node's name, reason, driver, GPUs or findings contain the text.
 fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
-    let has = |it: &str| it.to_lowercase().contains(text);
+    let has = |value: &str| value.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
-    let gpus = inventory.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
+    let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref()).into_iter().flatten();
     has(id.as_str())
         || has(&node.phase.rationale().reason.redacted(caller.scope()).to_string())
-        || inventory.and_then(|it| it.driver.as_deref()).is_some_and(has)
+        || inventory.and_then(|inventory| inventory.driver.as_deref()).is_some_and(has)
         || gpus
             .into_iter()
-            .any(|it| it.uuid.0.to_lowercase() == text || it.name.as_deref().is_some_and(has))
-        || node.open_findings().any(|it| finding_matches(&it, text))
+            .any(|gpu| gpu.uuid.0.to_lowercase() == text || gpu.name.as_deref().is_some_and(has))
+        || node.open_findings().any(|finding| finding_matches(&finding, text))
 }
 
 fn finding_matches(finding: &Finding, text: &str) -> bool {
-    let has = |it: &str| it.to_lowercase().contains(text);
+    let has = |value: &str| value.to_lowercase().contains(text);
     has(&finding.code) || has(&finding.text) || has(&finding.detail)
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let has_more = nodes.len() > limit;
     nodes.truncate(limit);
     fill_connections(&call.app, &mut nodes);
-    let next = nodes.last().filter(|_| has_more).map(|it| it.node.to_string());
+    let next = nodes.last().filter(|_| has_more).map(|node| node.node.to_string());
     Reply::json(&NodePage { nodes, next })
 }
 
@@ -114,23 +114,26 @@ pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
 
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let inventory = node.reported_inventory();
-    let gpus = inventory.and_then(|it| it.gpus.as_ref());
-    let first = gpus.and_then(|it| it.first()).and_then(|it| it.name.clone());
+    let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref());
+    let first = gpus.and_then(|gpu| gpu.first()).and_then(|gpu| gpu.name.clone());
     let is_same =
-        |name: &String| gpus.into_iter().flatten().all(|it| it.name.as_ref() == Some(name));
+        |name: &String| gpus.into_iter().flatten().all(|gpu| gpu.name.as_ref() == Some(name));
     NodeRow {
         node: id.clone(),
         location: node.location.clone(),
         phase: node.phase(),
         since: node.phase.since(),
         reason: (&node.phase.rationale().reason.redacted(caller.scope())).into(),
-        gpus: gpus.map(|it| count(it.len())),
+        gpus: gpus.map(|gpu| count(gpu.len())),
         gpu: first.filter(is_same),
-        driver: inventory.and_then(|it| it.driver.clone()),
+        driver: inventory.and_then(|inventory| inventory.driver.clone()),
         findings: count(node.open_findings().count()),
-        worst: node.open_findings().map(|it| it.severity).max(),
-        order: node.orders.pending().map(|it| node.describe_order(&it.order.kind)),
-        deferred: node.phase.deferred().map(|it| (&it.reason.redacted(caller.scope())).into()),
+        worst: node.open_findings().map(|finding| finding.severity).max(),
+        order: node.orders.pending().map(|pending| node.describe_order(&pending.order.kind)),
+        deferred: node
+            .phase
+            .deferred()
+            .map(|deferred| (&deferred.reason.redacted(caller.scope())).into()),
         heartbeat_lost_since: node.liveness.heartbeat_lost_since(),
         connection: None,
     }
@@ -148,7 +151,7 @@ async fn with_node<T: Send + 'static>(
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
     let looked = call.app.controller.read(move |state| {
-        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.location))?;
+        let node = state.nodes.get(&id).filter(|node| caller.sees(&node.location))?;
         Some(look(state, &id, node))
     });
     looked.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))
@@ -163,11 +166,11 @@ pub(super) async fn get(call: Call) -> Result<Reply, Failure> {
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
-    let proof = |it: VerificationResult<'_>| VerificationView {
-        level: it.level,
-        passed: it.passed,
-        at: it.at,
-        evidence: it.evidence.to_owned(),
+    let proof = |result: VerificationResult<'_>| VerificationView {
+        level: result.level,
+        passed: result.passed,
+        at: result.at,
+        evidence: result.evidence.to_owned(),
     };
     let order = node.orders.pending().map(|pending| OrderView {
         generation: pending.order.generation,
@@ -176,7 +179,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         lease_until: pending.order.lease_until,
         accepted: pending.accepted,
     });
-    let repair = |it: &RepairAttempt| match it {
+    let repair = |attempt: &RepairAttempt| match attempt {
         RepairAttempt::Ordered { order, .. } => node.describe_order(order),
         RepairAttempt::ByHand { what } => format!("by hand: {what}"),
     };
@@ -187,22 +190,28 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         phase: node.phase(),
         since: node.phase.since(),
         rationale: (&node.phase.rationale().redacted(caller.scope())).into(),
-        deferred: node.phase.deferred().map(|it| (&it.redacted(caller.scope())).into()),
+        deferred: node.phase.deferred().map(|deferred| (&deferred.redacted(caller.scope())).into()),
         waits_for_approval: node.waits_for_approval(),
-        inventory: node.reported_inventory().map(|it| NodeInventory::clone(it)),
+        inventory: node.reported_inventory().map(|inventory| NodeInventory::clone(inventory)),
         findings: node.open_findings().map(Cow::into_owned).collect(),
-        findings_on: Some(node.open_findings().map(|it| node.words_of(&it.subject)).collect()),
+        findings_on: Some(
+            node.open_findings().map(|finding| node.words_of(&finding.subject)).collect(),
+        ),
         cordon: node.scheduling.cordon(),
         drained: node.scheduling.is_drained(),
-        hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
+        hold: hold.map(|hold| HoldView { by: hold.by.to_string(), reason: hold.reason.clone() }),
         order,
         verifications: node.verification.results().map(proof).collect(),
-        requested_order: node.requests.requested_order.as_ref().map(|it| it.order.to_string()),
+        requested_order: node
+            .requests
+            .requested_order
+            .as_ref()
+            .map(|requested_order| requested_order.order.to_string()),
         requested_order_results: node
             .requests
             .results
             .iter()
-            .map(|it| requested_order_view(caller, it))
+            .map(|result| requested_order_view(caller, result))
             .collect(),
         repairs: node.repairs.attempts().map(repair).collect(),
         quarantines: node.quarantines.clone(),
@@ -217,7 +226,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
 fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<ReasonView> {
     let domains = node.location.domains();
     let found = state.domain_faults.iter().filter(|(domain, _)| domains.contains(domain));
-    found.map(|(_, it)| (&it.rationale.reason.redacted(caller.scope())).into()).collect()
+    found.map(|(_, fault)| (&fault.rationale.reason.redacted(caller.scope())).into()).collect()
 }
 
 fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> RequestedOrderView {
@@ -227,7 +236,8 @@ fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> Reques
         OrderStatus::Refused { reason } => ("refused", reason.as_str()),
         OrderStatus::Accepted => ("failed", ""),
     };
-    let withdrawn = ended.cancelled.as_ref().map(|it| it.redacted(caller.scope()).to_string());
+    let withdrawn =
+        ended.cancelled.as_ref().map(|cancelled| cancelled.redacted(caller.scope()).to_string());
     let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
     RequestedOrderView {
         code: ended.order.spec().code.to_owned(),
@@ -248,12 +258,12 @@ fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
         .requests
         .results
         .iter()
-        .map(|it| requested_order_view(caller, it))
-        .filter(|it| it.status != "done");
-    let ended = ended.map(|it| {
+        .map(|result| requested_order_view(caller, result))
+        .filter(|result| result.status != "done");
+    let ended = ended.map(|result| {
         format!(
             "operator-requested order {} {} at {:.0}: {}",
-            it.text, it.status, it.at, it.evidence
+            result.text, result.status, result.at, result.evidence
         )
     });
     let owed = node
@@ -270,18 +280,23 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
         // First the findings that caused the phase, then other open ones.
         let (first, rest): (Vec<_>, Vec<_>) = node
             .open_findings()
-            .filter(|it| {
-                it.kind == FindingKind::Fault
-                    || explanation.rationale.reason.findings().contains(&it.id)
+            .filter(|finding| {
+                finding.kind == FindingKind::Fault
+                    || explanation.rationale.reason.findings().contains(&finding.id)
             })
-            .partition(|it| explanation.rationale.reason.findings().contains(&it.id));
-        let said = |it: &Cow<'_, Finding>| {
-            let clears = if it.clears.is_empty() {
+            .partition(|finding| explanation.rationale.reason.findings().contains(&finding.id));
+        let said = |finding: &Cow<'_, Finding>| {
+            let clears = if finding.clears.is_empty() {
                 String::new()
             } else {
-                format!(" It clears {}.", it.clears)
+                format!(" It clears {}.", finding.clears)
             };
-            format!("{} {}: {}{clears}", it.severity, node.words_of_finding(it), it.text)
+            format!(
+                "{} {}: {}{clears}",
+                finding.severity,
+                node.words_of_finding(finding),
+                finding.text
+            )
         };
         let frozen = state
             .freezes
@@ -302,8 +317,11 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             deferred: explanation.deferred.as_ref().map(Into::into),
             domain_faults: explanation.domain_faults.iter().map(Into::into).collect(),
             frozen: frozen
-                .map(|(domain, it)| {
-                    format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)
+                .map(|(domain, freeze)| {
+                    format!(
+                        "{domain} by {} until {:.0}: {}",
+                        freeze.by, freeze.until, freeze.reason
+                    )
                 })
                 .collect(),
             connection: None,
@@ -332,7 +350,7 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let after = call.query.text("cursor").map(cursor).transpose()?;
     let limit = call.query.limit(PAGE);
     let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
-    let range = [from, only].map(|it| it.map_or(Bound::Unbounded, Bound::Included)).into();
+    let range = [from, only].map(|other| other.map_or(Bound::Unbounded, Bound::Included)).into();
     let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
         let text = filter.text.as_deref();
         if !filter.matches_location(node) {
@@ -340,9 +358,11 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
         }
         for finding in node.open_findings() {
             let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
-            let is_meant = least.is_none_or(|it| finding.severity >= it)
-                && code.as_ref().is_none_or(|it| finding.code.starts_with(it.as_str()))
-                && text.is_none_or(|it| finding_matches(&finding, it) || id.as_str().contains(it));
+            let is_meant = least.is_none_or(|severity| finding.severity >= severity)
+                && code.as_ref().is_none_or(|code| finding.code.starts_with(code.as_str()))
+                && text.is_none_or(|other| {
+                    finding_matches(&finding, other) || id.as_str().contains(other)
+                });
             if is_later && is_meant {
                 let on = Some(node.words_of(&finding.subject));
                 let finding = finding.into_owned();
@@ -355,6 +375,6 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let has_more = findings.len() > limit;
     findings.truncate(limit);
     let next = findings.last().filter(|_| has_more);
-    let next = next.map(|it| format!("{}/{}", it.node, it.finding.id));
+    let next = next.map(|other| format!("{}/{}", other.node, other.finding.id));
     Reply::json(&FindingPage { findings, next })
 }

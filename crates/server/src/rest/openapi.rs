@@ -80,13 +80,13 @@ fn parameters(route: &Route) -> Vec<Value> {
     let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut all: Vec<Value> = named
         .map(path_parameter)
-        .map(|it| {
-            json!({ "name": it.name, "in": "path", "required": true, "description": it.about,
-                "schema": it.shape() })
+        .map(|named| {
+            json!({ "name": named.name, "in": "path", "required": true, "description": named.about,
+                "schema": named.shape() })
         })
         .collect();
-    all.extend(route.query.iter().map(|it| {
-        json!({ "name": it.name, "in": "query", "description": it.about, "schema": it.shape() })
+    all.extend(route.query.iter().map(|route| {
+        json!({ "name": route.name, "in": "query", "description": route.about, "schema": route.shape() })
     }));
     if route.name == "followEvents" {
         all.push(json!({
@@ -151,7 +151,7 @@ mod tests {
             .as_object()
             .unwrap()
             .values()
-            .map(|it| it.as_object().unwrap().len())
+            .map(|document| document.as_object().unwrap().len())
             .sum();
         assert_eq!(count, TABLE.len(), "and nothing else");
         let mut references = BTreeSet::new();
@@ -160,16 +160,19 @@ mod tests {
         let defined: BTreeSet<String> =
             shapes.keys().map(|name| format!("#/components/schemas/{name}")).collect();
         assert_eq!(references, defined);
-        assert!(shapes.values().all(|it| it["description"].is_string()), "each has a description");
+        assert!(
+            shapes.values().all(|schema| schema["description"].is_string()),
+            "each has a description"
+        );
     }
 
     fn collect(value: &Value, references: &mut BTreeSet<String>) {
         match value {
             Value::Object(fields) => {
                 references.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
-                fields.values().for_each(|it| collect(it, references));
+                fields.values().for_each(|value| collect(value, references));
             }
-            Value::Array(items) => items.iter().for_each(|it| collect(it, references)),
+            Value::Array(items) => items.iter().for_each(|value| collect(value, references)),
             _ => {}
         }
     }
@@ -192,7 +195,7 @@ mod tests {
             let reads = route.method == Method::GET;
             assert_eq!(reads, route.body.is_none(), "{}", route.name);
             assert!(
-                reads || route.permission.is_some_and(|it| it != Permission::Read),
+                reads || route.permission.is_some_and(|permission| permission != Permission::Read),
                 "{}",
                 route.name
             );

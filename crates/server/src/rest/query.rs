@@ -46,8 +46,8 @@ impl Parameter {
             }
             Kind::Number { least, most } => {
                 let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
-                let is_within =
-                    is_digits && value.parse().is_ok_and(|it: u64| (least..=most).contains(&it));
+                let is_within = is_digits
+                    && value.parse().is_ok_and(|value: u64| (least..=most).contains(&value));
                 if is_within { Ok(()) } else { wrong(format!("a number from {least} to {most}")) }
             }
             Kind::Word(words) if !words.contains(&value) => {
@@ -83,9 +83,9 @@ impl Params {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
-            let Some(parameter) = known.iter().find(|it| it.name == name) else {
+            let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
                 let shown: String = name.chars().take(64).collect();
-                let names: Vec<&str> = known.iter().map(|it| it.name).collect();
+                let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
                 let taken = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 return Err(Failure::bad_request(format!(
                     "unknown parameter `{}`; accepted: {taken}",
@@ -129,7 +129,7 @@ impl Params {
     }
 
     pub(super) fn limit(&self, usual: usize) -> usize {
-        self.number("limit").and_then(|it| usize::try_from(it).ok()).unwrap_or(usual)
+        self.number("limit").and_then(|other| usize::try_from(other).ok()).unwrap_or(usual)
     }
 }
 
@@ -143,7 +143,7 @@ fn decoded(text: &str) -> Result<String, Failure> {
         match first {
             b'%' => {
                 let pair = rest.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
-                let pair = pair.filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
+                let pair = pair.filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()));
                 let pair = pair.ok_or_else(wrong)?;
                 bytes.push(u8::from_str_radix(pair, 16).map_err(|_| wrong())?);
                 rest = &rest[2..];

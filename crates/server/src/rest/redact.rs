@@ -20,11 +20,12 @@ pub(super) async fn visible_entries(
     entries: Vec<Entry>,
 ) -> Result<Vec<Entry>, Failure> {
     if caller.is_fleet_wide() {
-        let sees =
-            |it: &Entry| caller.sees_access() || !matches!(it.event, Event::AccessChanged { .. });
+        let sees = |entry: &Entry| {
+            caller.sees_access() || !matches!(entry.event, Event::AccessChanged { .. })
+        };
         return Ok(entries.into_iter().filter(sees).collect());
     }
-    let extent = if entries.iter().any(|it| depends_on_extent(&it.event)) {
+    let extent = if entries.iter().any(|entry| depends_on_extent(&entry.event)) {
         Extent::count(controller, caller).await?
     } else {
         Extent::uncounted(caller)
@@ -100,7 +101,7 @@ impl Redactor<'_> {
     /// another owner.
     fn is_visible(&self, id: &NodeId, seq: u64) -> bool {
         let node = self.state.nodes.get(id);
-        node.is_some_and(|it| self.caller.sees(&it.location) && seq >= it.first_seq)
+        node.is_some_and(|node| self.caller.sees(&node.location) && seq >= node.first_seq)
     }
 }
 

@@ -28,7 +28,7 @@ async fn node(
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
     let looked = call.app.controller.read(move |state: &FleetState| {
-        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.location))?;
+        let node = state.nodes.get(&id).filter(|node| caller.sees(&node.location))?;
         Some(refuse(node))
     });
     match looked.await? {
@@ -187,7 +187,7 @@ async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
     let name = node.clone();
     let freed = call.app.with_store(move |store| {
         let pool = store.name_held_by(&name)?;
-        let is_theirs = pool.is_some_and(|it| caller.has_pool(&it));
+        let is_theirs = pool.is_some_and(|pool| caller.has_pool(&pool));
         if is_theirs { store.free_name(&name).map(|()| true) } else { Ok(false) }
     });
     if freed.await? {
@@ -218,7 +218,7 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let members = call
         .app
         .controller
-        .read(move |state| state.domain_counts.get(&wanted).map(|it| it.members));
+        .read(move |state| state.domain_counts.get(&wanted).map(|counts| counts.members));
     if ours > 0 && members.await? == Some(ours) {
         return Ok(());
     }
@@ -232,7 +232,7 @@ async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (controller, caller, wanted) = (&call.app.controller, call.caller()?, domain.clone());
     let is_there = controller.read(move |state| {
         wanted == Domain::Fleet
-            || state.domain_counts.get(&wanted).is_some_and(|it| it.members > 0)
+            || state.domain_counts.get(&wanted).is_some_and(|counts| counts.members > 0)
             || state.freezes.contains_key(&wanted)
     });
     if is_there.await? {

@@ -34,7 +34,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
     let end = call.app.tail.end();
     let last = match call.headers.get("last-event-id") {
         Some(value) => {
-            let value = value.to_str().ok().map(str::trim).filter(|it| !it.is_empty());
+            let value = value.to_str().ok().map(str::trim).filter(|value| !value.is_empty());
             let read = value.map(str::parse::<u64>);
             let wrong = |_| Failure::bad_request("`Last-Event-ID` is not an event of this log");
             read.transpose().map_err(wrong)?
@@ -95,7 +95,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 }
             }
         };
-        let Some(last) = entries.last().map(|it| it.seq) else { return End::Server };
+        let Some(last) = entries.last().map(|entry| entry.seq) else { return End::Server };
         let Ok(rows) = filter.rows(&call.app, caller, entries).await else { return End::Server };
         at = last;
         if !rows.is_empty()

@@ -202,7 +202,7 @@ impl Fixture {
         self.app().store.name_held_by(&node()).unwrap().is_some()
     }
 
-    async fn look(&self, is: fn(&FleetState) -> bool) -> bool {
+    async fn read(&self, is: fn(&FleetState) -> bool) -> bool {
         self.app().controller.read(is).await.unwrap()
     }
 
@@ -248,7 +248,9 @@ async fn a_retirement_frees_the_name_even_if_its_client_disconnects() {
         assert!(fixture.holds_name());
         fixture.cancel(polls, RETIRE.0, RETIRE.1).await;
         let is_done = fixture
-            .until(async |it| !it.holds_name() && it.look(|state| state.nodes.is_empty()).await)
+            .until(async |fixture| {
+                !fixture.holds_name() && fixture.read(|state| state.nodes.is_empty()).await
+            })
             .await;
         assert!(is_done, "not finished after {polls} polls");
     }
@@ -263,7 +265,7 @@ async fn a_revocation_disconnects_and_is_logged_even_if_its_client_disconnects()
         fixture.cancel(polls, "/api/v1/nodes/a/revoke", "").await;
         let is_revoked =
             |state: &FleetState| state.nodes[&node()].liveness.certificate_revoked_at().is_some();
-        let is_done = fixture.until(async |it| it.look(is_revoked).await).await;
+        let is_done = fixture.until(async |fixture| fixture.read(is_revoked).await).await;
         assert!(is_done, "not finished after {polls} polls");
         assert_eq!(stream.disconnect.try_recv(), Ok(DisconnectReason::Revoked));
     }
@@ -285,7 +287,7 @@ async fn repeating_a_failed_retirement_frees_the_name() {
     let enrolled = Event::Enrolled { node: node(), location };
     fixture.app().controller.submit(Actor::Server, enrolled).await.unwrap();
     assert!(fixture.post(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
-    assert!(fixture.look(|state| !state.nodes.is_empty()).await);
+    assert!(fixture.read(|state| !state.nodes.is_empty()).await);
 }
 
 /// Only one request at a time collects matrix data in memory.
@@ -362,8 +364,8 @@ async fn the_callers_domains_are_counted_in_one_batched_pass() {
     let (seen, looks) = fixture.looks(redact::visible_entries(controller, &caller, entries)).await;
     let Ok(seen) = seen else { panic!("the log is read") };
     assert!(expected.contains(&looks), "{looks} looks");
-    let frozen = |it: &&farrier_fleet::fleet::Entry| {
-        matches!(&it.event, Event::OperatorRequested { request: OperatorRequest::Freeze { .. } })
+    let frozen = |entry: &&farrier_fleet::fleet::Entry| {
+        matches!(&entry.event, Event::OperatorRequested { request: OperatorRequest::Freeze { .. } })
     };
     assert_eq!(seen.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
 }

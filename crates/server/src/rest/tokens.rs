@@ -12,8 +12,8 @@ use crate::access::{JoinTokenRow, NewJoinToken, Store, TokenKind};
 
 /// A token belongs to those who have its pool in scope.
 fn is_in_scope(caller: &Caller, token: &JoinTokenRow) -> bool {
-    let pool: Option<Pool> = token.pool.as_deref().and_then(|it| it.parse().ok());
-    pool.is_some_and(|it| caller.has_pool(&it))
+    let pool: Option<Pool> = token.pool.as_deref().and_then(|pool| pool.parse().ok());
+    pool.is_some_and(|pool| caller.has_pool(&pool))
 }
 
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
@@ -35,7 +35,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
         let is_free = call
             .app
             .controller
-            .read(move |state| state.nodes.get(&id).is_none_or(|it| viewer.sees(&it.location)));
+            .read(move |state| state.nodes.get(&id).is_none_or(|node| viewer.sees(&node.location)));
         if !is_free.await? {
             return Err(Failure::node_not_found(name.as_str()));
         }
@@ -63,8 +63,8 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
     let tokens = call.app.with_store(Store::list).await?;
-    let seen = tokens.into_iter().filter(|it| is_in_scope(caller, it));
-    let tokens = seen.map(|it| row(it, now)).collect();
+    let seen = tokens.into_iter().filter(|token| is_in_scope(caller, token));
+    let tokens = seen.map(|other| row(other, now)).collect();
     Reply::json(&TokenList { tokens })
 }
 
@@ -83,9 +83,9 @@ fn row(token: JoinTokenRow, now: Timestamp) -> TokenRow {
 pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     call.expect_empty_body()?;
     let caller = call.caller()?;
-    let id = call.path.number("id").and_then(|it| i64::try_from(it).ok()).unwrap_or(i64::MAX);
+    let id = call.path.number("id").and_then(|path| i64::try_from(path).ok()).unwrap_or(i64::MAX);
     let tokens = call.app.with_store(Store::list).await?;
-    let found = tokens.into_iter().find(|it| it.id == id && is_in_scope(caller, it));
+    let found = tokens.into_iter().find(|token| token.id == id && is_in_scope(caller, token));
     let Some(found) = found else {
         let text = format!("there is no token {id}");
         return Err(Failure::not_found(text, HintCode::ListTokens));
@@ -104,7 +104,7 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let (name, viewer) = (id.clone(), caller.clone());
     let is_seen = call.app.controller.read(move |state| {
-        state.nodes.get(&name).map_or(viewer.is_fleet_wide(), |it| viewer.sees(&it.location))
+        state.nodes.get(&name).map_or(viewer.is_fleet_wide(), |node| viewer.sees(&node.location))
     });
     if !is_seen.await? {
         return Err(Failure::node_not_found(id.as_str()));

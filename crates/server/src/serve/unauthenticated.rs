@@ -89,7 +89,7 @@ async fn read_whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, 
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ReadError::CutOff)?;
-        let data = frame.data_ref().map_or(&[][..], |it| it);
+        let data = frame.data_ref().map_or(&[][..], |data| data);
         if bytes.len() + data.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
             return Err(ReadError::TooLarge);
         }
@@ -132,7 +132,7 @@ mod tests {
         let requests = Requests::new();
         let largest = PREFIX_BYTES + MESSAGE_BYTES_MAX;
         let read = requests.read(Full::new(Bytes::from(vec![0; largest]))).await;
-        assert_eq!(read.map(|it| it.len()), Ok(largest));
+        assert_eq!(read.map(|other| other.len()), Ok(largest));
         let large = requests.read(unfinished(largest + 1)).await;
         assert_eq!(large, Err(ReadError::TooLarge), "without waiting for the rest");
         assert_eq!(requests.read(unfinished(largest)).await, Err(ReadError::Slow));

@@ -53,7 +53,8 @@ fn appended_entries_survive_reopening() {
     drop(log);
     let log = SqliteLog::open(&folder.path().join("log")).unwrap();
     assert_eq!(log.head().unwrap(), head);
-    let read: Vec<Entry> = log.read(2, 2).unwrap().iter().map(|it| it.entry().unwrap()).collect();
+    let read: Vec<Entry> =
+        log.read(2, 2).unwrap().iter().map(|stored| stored.entry().unwrap()).collect();
     assert_eq!(read, entries(3, 4));
     assert_eq!(verify(&log).unwrap(), Ok(head));
 }
@@ -109,8 +110,8 @@ fn old_entries_are_archived_and_the_chain_continues() {
     assert_eq!((second.seq, log.anchor().unwrap()), (12, second));
     assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is intact");
     let parts = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
-    assert!(parts.iter().all(|it| verify(it).unwrap().is_ok()));
-    let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|it| it.seq);
+    assert!(parts.iter().all(|tally| verify(tally).unwrap().is_ok()));
+    let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|stored| stored.seq);
     let all: Vec<u64> = read(&parts[0]).chain(read(&parts[1])).chain(read(&log)).collect();
     assert_eq!(all, (1..=20).collect::<Vec<u64>>());
     assert_eq!(check_joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
@@ -237,7 +238,7 @@ fn a_damaged_snapshot_is_ignored() {
     let mut bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
-    let at = bytes.iter().position(|it| *it == b'4').unwrap();
+    let at = bytes.iter().position(|bytes| *bytes == b'4').unwrap();
     bytes[at] = b'5';
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(log.latest_snapshot().unwrap().unwrap().state.seq, 2);
@@ -283,7 +284,8 @@ fn a_reopened_state_machine_has_the_same_state() {
         let done =
             state_machine.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
         assert!(done.entries.len() >= 2, "verification is ordered: {:?}", done.entries);
-        let sizes: Vec<usize> = done.entries.iter().map(|it| it.encode().unwrap().len()).collect();
+        let sizes: Vec<usize> =
+            done.entries.iter().map(|entry| entry.encode().unwrap().len()).collect();
         assert_eq!(done.entry_bytes, sizes);
         if number == 10 {
             state_machine.write_snapshot().unwrap();

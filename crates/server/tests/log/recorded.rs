@@ -280,7 +280,7 @@ fn every_field_of_a_node_is_recorded() {
     for node in nodes.values() {
         for (part, value) in node.as_object().unwrap() {
             fields.insert(part.clone());
-            for name in value.as_object().into_iter().flat_map(|it| it.keys()) {
+            for name in value.as_object().into_iter().flat_map(|value| value.keys()) {
                 fields.insert(format!("{part}.{name}"));
             }
         }
@@ -353,7 +353,7 @@ fn holds(now: &Value, then: &Value) -> bool {
 #[test]
 fn the_current_state_format_is_recorded() {
     let line = serde_json::to_string(&sample()).unwrap();
-    if RECORDED.lines().any(|it| it == line) {
+    if RECORDED.lines().any(|other| other == line) {
         return;
     }
     assert!(
@@ -399,8 +399,8 @@ fn every_recorded_state_still_reads() {
 /// A node of format 1 or 2 after conversion: everything consistent is kept.
 fn holds_what_it_was(node: &Node, then: &Value) {
     let is = |name: &str, now: Value| assert_eq!(now, then[name], "{name}");
-    let time = |it: Option<jiff::Timestamp>| serde_json::to_value(it).unwrap();
-    let text = |it: Option<&str>| serde_json::to_value(it).unwrap();
+    let time = |other: Option<jiff::Timestamp>| serde_json::to_value(other).unwrap();
+    let text = |value: Option<&str>| serde_json::to_value(value).unwrap();
     is("standing", serde_json::to_value(node.phase()).unwrap());
     is("since", time(Some(node.phase.since())));
     is("silent_since", time(node.liveness.heartbeat_lost_since()));
@@ -430,7 +430,7 @@ fn holds_what_it_was(node: &Node, then: &Value) {
     assert_eq!(node.scheduling.is_drained(), drained);
     let requested = node.phase.requested_verification().is_some();
     assert_eq!(requested, node.phase().in_service() && then["prove_now"].is_string());
-    let failures = node.orders.failures().map_or(0, |it| it.count.get());
+    let failures = node.orders.failures().map_or(0, |failure| failure.count.get());
     assert_eq!(failures, if then["failed_order"].is_null() { 0 } else { 2 });
     for result in node.verification.results() {
         assert!(result.passed && result.evidence == "all is well");

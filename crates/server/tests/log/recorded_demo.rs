@@ -18,5 +18,5 @@ fn a_demo_log_of_format_1_is_read_verified_and_folded() {
     assert_eq!((head.seq, head.hash.to_string()), (693, HASH.to_owned()));
     let state_machine = StateMachine::open(Box::new(log)).unwrap();
     assert_eq!((state_machine.state().seq, state_machine.state().nodes.len()), (693, 64));
-    assert!(state_machine.state().nodes.values().any(|it| !it.quarantines.is_empty()));
+    assert!(state_machine.state().nodes.values().any(|node| !node.quarantines.is_empty()));
 }

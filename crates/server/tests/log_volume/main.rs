@@ -116,10 +116,11 @@ async fn repeated_refusals_are_counted_without_a_log_line_each() {
         format!("farrier_server_node_names_refused_total {TIMES}"),
         format!("farrier_server_sessions_ended_total {TIMES}"),
     ] {
-        assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }
-    let renewals =
-        text.lines().filter_map(|it| it.strip_prefix("farrier_server_certificate_renewals_total"));
-    let counts = renewals.filter_map(|it| it.rsplit(' ').next()?.parse::<usize>().ok());
+    let renewals = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("farrier_server_certificate_renewals_total"));
+    let counts = renewals.filter_map(|renewal| renewal.rsplit(' ').next()?.parse::<usize>().ok());
     assert_eq!(counts.sum::<usize>(), TIMES, "{text}");
 }

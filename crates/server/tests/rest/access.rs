@@ -89,7 +89,10 @@ async fn access_changes_are_logged_once_whoever_made_them() {
     for name in ["log", "log-wal", "access", "access-wal"] {
         let bytes = std::fs::read(fleet.server.dir().join(name)).unwrap_or_default();
         for secret in [&secret, &admin] {
-            assert!(!bytes.windows(secret.len()).any(|it| it == secret.as_bytes()), "{name}");
+            assert!(
+                !bytes.windows(secret.len()).any(|window| window == secret.as_bytes()),
+                "{name}"
+            );
         }
     }
     fleet.server.assert_whole();
@@ -118,7 +121,7 @@ async fn only_fleet_wide_admins_see_access_changes() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["pool"].as_str().unwrap())
+        .map(|row| row["pool"].as_str().unwrap())
         .collect();
     assert_eq!(pools, ["train"]);
     let others = listed["tokens"][0]["id"].as_i64().unwrap() - 1;

@@ -116,7 +116,7 @@ async fn the_rate_limit_applies_per_token() {
         (many, ask(&other))
     });
     let (many, other) = answers.await.unwrap();
-    let refused: Vec<_> = many.iter().filter(|it| it.status != 200).collect();
+    let refused: Vec<_> = many.iter().filter(|answer| answer.status != 200).collect();
     assert_eq!(refused.len(), 15, "all but the burst");
     refused[0].assert_problem(429);
     assert_eq!(refused[0].headers["retry-after"], "1");

@@ -49,7 +49,7 @@ async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
     assert_eq!(cut["verdict"], "unknown", "an unchecked framework has not passed: {cut}");
     let reasons = cut["reasons"].as_array().unwrap();
     let more = "224 more frameworks are not checked: the limit is 32 per row";
-    assert!(reasons.iter().any(|it| it == more), "{cut}");
+    assert!(reasons.iter().any(|reason| reason == more), "{cut}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

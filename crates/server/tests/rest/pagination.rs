@@ -30,7 +30,7 @@ async fn fleet() -> TestFleet {
 }
 
 fn seqs(page: &Value) -> Vec<u64> {
-    page["events"].as_array().unwrap().iter().map(|it| it["seq"].as_u64().unwrap()).collect()
+    page["events"].as_array().unwrap().iter().map(|row| row["seq"].as_u64().unwrap()).collect()
 }
 
 /// All entries, page by page, in one direction.
@@ -72,18 +72,18 @@ async fn stream_and_export_reads_are_limited_in_bytes() {
     let mut at = 0;
     while at < end {
         let read = tail.read(at, 500).await.unwrap();
-        let size = |it: &Entry| it.encode().unwrap().len();
+        let size = |entry: &Entry| entry.encode().unwrap().len();
         let bytes: usize = read.iter().map(size).sum();
         assert!(read.len() == 1 || bytes <= farrier_server::log_tail::READ_BYTES_MAX, "{bytes}");
-        assert!(read.iter().map(|it| it.seq).eq(at + 1..=at + read.len() as u64));
+        assert!(read.iter().map(|other| other.seq).eq(at + 1..=at + read.len() as u64));
         at += read.len() as u64;
     }
     // Newest first, and the same number.
     let back = tail.read_back(end + 1, 500).await.unwrap();
-    assert!(back.iter().map(|it| it.seq).eq((end + 1 - back.len() as u64..=end).rev()));
+    assert!(back.iter().map(|entry| entry.seq).eq((end + 1 - back.len() as u64..=end).rev()));
     assert!(back.len() < 10, "{} entries", back.len());
     let token = fleet.token("vic", Role::Admin, "fleet");
     let answer = fleet.send("GET", "/api/v1/export?what=log", Some(&token), None).await;
-    let lines = answer.body.lines().filter(|it| it.starts_with("{\"seq\"")).count() as u64;
+    let lines = answer.body.lines().filter(|line| line.starts_with("{\"seq\"")).count() as u64;
     assert!(lines >= end, "{lines} of {end}");
 }

@@ -41,7 +41,10 @@ async fn filters_apply_within_the_scope() {
         assert_eq!(TestFleet::names(&page), names, "{scope}");
         // A filter does not extend a scope.
         let page = fleet.get("/api/v1/nodes?rack=r1", &token).await;
-        assert!(TestFleet::names(&page).iter().all(|it| names.contains(&it.as_str())), "{scope}");
+        assert!(
+            TestFleet::names(&page).iter().all(|name| names.contains(&name.as_str())),
+            "{scope}"
+        );
         let found = fleet.get("/api/v1/findings", &token).await;
         assert_eq!(!found["findings"].as_array().unwrap().is_empty(), names.contains(&"a"));
         let found = fleet.get("/api/v1/findings?node=a", &token).await;
@@ -116,7 +119,8 @@ async fn a_scoped_reader_sees_nothing_of_others() {
         assert!(everything.contains(ours), "{ours} is missing");
     }
     let domains = fleet.get("/api/v1/domains", &token).await;
-    let rack = domains["domains"].as_array().unwrap().iter().find(|it| it["domain"] == "rack:r1");
+    let rack =
+        domains["domains"].as_array().unwrap().iter().find(|domain| domain["domain"] == "rack:r1");
     let rack = rack.unwrap();
     assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
 }
@@ -255,7 +259,7 @@ async fn the_log_is_complete_in_both_directions_and_with_filters() {
     let token = fleet.token("ann", Role::Admin, "fleet");
     let kinds = ["", "&kind=found", "&node=a", "&by=node%20a", "&kind=moved&node=b"];
     crate::test_server::until("the token is in the log", || {
-        fleet.server.count(|it| matches!(it, Event::AccessChanged { .. })) == 1
+        fleet.server.count(|event| matches!(event, Event::AccessChanged { .. })) == 1
     })
     .await;
     for filter in kinds {
@@ -264,12 +268,17 @@ async fn the_log_is_complete_in_both_directions_and_with_filters() {
             let mut seqs: Vec<u64> = Vec::new();
             let mut cursor: Option<u64> = start;
             loop {
-                let cursor_text = cursor.map(|it| format!("&{name}={it}")).unwrap_or_default();
+                let cursor_text =
+                    cursor.map(|cursor| format!("&{name}={cursor}")).unwrap_or_default();
                 let page = fleet
                     .get(&format!("/api/v1/events?limit=6{cursor_text}{filter}"), &token)
                     .await;
                 seqs.extend(
-                    page["events"].as_array().unwrap().iter().map(|it| it["seq"].as_u64().unwrap()),
+                    page["events"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|row| row["seq"].as_u64().unwrap()),
                 );
                 cursor = page["next"].as_u64();
                 if cursor.is_none() {
@@ -310,7 +319,7 @@ async fn the_matrix_shows_known_and_unknown_combinations() {
     let rows = matrix["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{matrix}");
     assert_eq!(matrix["unknown_nodes"], 1);
-    let of = |gpu: &str| rows.iter().find(|it| it["gpu"] == gpu).unwrap();
+    let of = |gpu: &str| rows.iter().find(|row| row["gpu"] == gpu).unwrap();
     let old = of("NVIDIA H100 80GB HBM3");
     assert_eq!((&old["sku"], &old["gpus"]), (&Value::from("H100-SXM5-80GB"), &Value::from(8)));
     assert_eq!(old["support"]["status"], "ended", "{old}");
@@ -320,7 +329,7 @@ async fn the_matrix_shows_known_and_unknown_combinations() {
             .as_array()
             .unwrap()
             .iter()
-            .any(|it| it.as_str().unwrap().contains("out of support"))
+            .any(|reason| reason.as_str().unwrap().contains("out of support"))
     );
     let new = of("NVIDIA H200");
     assert_eq!(
@@ -374,7 +383,7 @@ async fn a_nodes_connection_is_shown_and_unknown_after_a_restart() {
     agent.acked(0).await;
     let page = fleet.get("/api/v1/nodes", &ann).await;
     let states: Vec<&Value> =
-        page["nodes"].as_array().unwrap().iter().map(|it| &it["connection"]["state"]).collect();
+        page["nodes"].as_array().unwrap().iter().map(|row| &row["connection"]["state"]).collect();
     assert_eq!(states, ["connected", "never", "never"], "{page}");
     assert_eq!(page["nodes"][1]["connection"]["last_heartbeat_age_s"], Value::Null);
     assert!(page["nodes"][0]["connection"]["last_heartbeat_age_s"].is_u64(), "{page}");

@@ -110,7 +110,7 @@ async fn only_waiting_repairs_are_approved() {
     let fleet = TestFleet::open().await;
     let ann = fleet.token("ann", Role::Approver, "fleet");
     fleet.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
-    assert!(!fleet.read_node("a", |it| it.repairs.is_approved()).await);
+    assert!(!fleet.read_node("a", |node| node.repairs.is_approved()).await);
     // A reboot that waits for approval.
     let reason = Reason::NeedsApproval { order: OrderKind::Reboot };
     let why = Rationale::new(reason, UnblockedBy::Approval);
@@ -120,7 +120,7 @@ async fn only_waiting_repairs_are_approved() {
         let approved = fleet.post("/api/v1/nodes/a/approve", &ann, "{}").await;
         assert_eq!(approved.json(), json!({ "changed": changed }), "{approved:?}");
     }
-    assert!(fleet.read_node("a", |it| it.repairs.is_approved()).await);
+    assert!(fleet.read_node("a", |node| node.repairs.is_approved()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +154,8 @@ async fn a_policy_is_replaced_as_a_whole_if_valid() {
         serde_json::to_value(Policy::default()).unwrap()["lemon"]
     );
     let sets = fleet.server.entries().into_iter();
-    let sets = sets.filter(|it| matches!(it.event, Event::PolicySet { .. })).map(|it| it.by);
+    let sets =
+        sets.filter(|entry| matches!(entry.event, Event::PolicySet { .. })).map(|entry| entry.by);
     let by = [Actor::Server, Actor::User("ann".to_owned())];
     assert_eq!(sets.collect::<Vec<_>>(), by, "a log starts with the fleet's policy");
 }
@@ -208,7 +209,7 @@ async fn a_fleet_wide_admin_sets_locations() {
     let domains = fleet.get("/api/v1/domains", &root).await;
     let agents = |domain: &str| {
         let rows = domains["domains"].as_array().unwrap();
-        rows.iter().find(|it| it["domain"] == domain).map(|it| it["members"].clone())
+        rows.iter().find(|row| row["domain"] == domain).map(|row| row["members"].clone())
     };
     assert_eq!((agents("rack:r1"), agents("rack:r2")), (Some(json!(3)), None), "{domains}");
     let placed = fleet.server.entries().into_iter().filter_map(|entry| match entry.event {

@@ -134,14 +134,19 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                 }
                 let is_inside = is_inside && !(scope == "tenant:lab" && is_of_pool);
                 let body = if body == "FREEZE" { freeze.as_str() } else { body };
-                let body = Some(body).filter(|it| !it.is_empty());
+                let body = Some(body).filter(|value| !value.is_empty());
                 let answer = fleet.send(method, path, Some(&token), body).await;
                 let wanted = match reach {
                     _ if !may(role, who) => 403,
                     ScopeRule::FleetWide if !is_whole => 403,
                     ScopeRule::InScope(refused) if !is_inside => refused,
                     // One operator-requested order at a time.
-                    _ if ["/approve", "/tune", "/logs"].iter().any(|it| path.ends_with(it)) => 409,
+                    _ if ["/approve", "/tune", "/logs"]
+                        .iter()
+                        .any(|other| path.ends_with(other)) =>
+                    {
+                        409
+                    }
                     _ if path.ends_with("/artifacts/7") => 404,
                     // No node enrolled over the wire, so there is no certificate, and no such
                     // token.
@@ -176,8 +181,9 @@ async fn every_route_is_tested_and_requires_a_token() {
             let shown = path.replace("{node}", "a").replace("{id}", "99");
             let shown = shown.replace("{generation}", "7");
             let method = method.to_uppercase();
-            let is_there =
-                CASES.iter().any(|it| it.0 == method && it.1.split('?').next() == Some(&shown));
+            let is_there = CASES
+                .iter()
+                .any(|case| case.0 == method && case.1.split('?').next() == Some(&shown));
             assert!(is_there, "{method} {path} is missing in the table");
             let body = (method != "GET").then_some("{}");
             fleet.send(&method, &shown, None, body).await.assert_problem(401);

@@ -35,7 +35,10 @@ impl Answer {
         let problem = self.json();
         assert_eq!(problem["status"], status);
         for field in ["type", "title", "detail", "hint"] {
-            assert!(problem[field].as_str().is_some_and(|it| !it.is_empty()), "{field}: {problem}");
+            assert!(
+                problem[field].as_str().is_some_and(|problem| !problem.is_empty()),
+                "{field}: {problem}"
+            );
         }
     }
 }
@@ -72,7 +75,7 @@ pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     };
     let status = status.parse().unwrap();
     let headers: BTreeMap<String, String> = lines.filter_map(header).collect();
-    let is_chunked = headers.get("transfer-encoding").is_some_and(|it| it == "chunked");
+    let is_chunked = headers.get("transfer-encoding").is_some_and(|header| header == "chunked");
     let body = if is_chunked { decode_chunked(body) } else { body.to_owned() };
     Answer { status, headers, body }
 }
@@ -120,8 +123,8 @@ impl TestFleet {
         rack: Option<&str>,
     ) {
         let mut location = Location::in_pool(pool.parse().unwrap());
-        location.tenant = tenant.map(|it| it.parse().unwrap());
-        location.rack = rack.map(|it| it.parse().unwrap());
+        location.tenant = tenant.map(|tenant| tenant.parse().unwrap());
+        location.rack = rack.map(|rack| rack.parse().unwrap());
         self.submit(Event::Enrolled { node: node(name), location }).await;
     }
 
@@ -218,7 +221,7 @@ impl TestFleet {
 
     pub(crate) fn names(page: &Value) -> Vec<String> {
         let nodes = page["nodes"].as_array().unwrap();
-        nodes.iter().map(|it| it["node"].as_str().unwrap().to_owned()).collect()
+        nodes.iter().map(|node| node["node"].as_str().unwrap().to_owned()).collect()
     }
 
     pub(crate) async fn read_node<T: Send + 'static>(

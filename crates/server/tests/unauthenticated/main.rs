@@ -39,7 +39,7 @@ const GROWTH_BYTES_MAX: usize = 100 << 20;
 /// Resident memory of the process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
@@ -82,11 +82,9 @@ async fn attack(
             let (mut sender, given) = (sender.clone(), Arc::clone(&answers.given));
             tasks.spawn(async move {
                 // Streams beyond the limit are reset.
-                let answer = sender
-                    .send_request(request)
-                    .await
-                    .ok()
-                    .map(|it| (it.status().as_u16(), it.headers().get("grpc-status").cloned()));
+                let answer = sender.send_request(request).await.ok().map(|response| {
+                    (response.status().as_u16(), response.headers().get("grpc-status").cloned())
+                });
                 given.lock().unwrap().push(answer);
                 // The connection stays open.
                 std::future::pending::<()>().await;
@@ -121,7 +119,7 @@ impl Answers {
     fn assert_all(&self, expected: &Answer) {
         let given = self.given.lock().unwrap();
         assert!(given.iter().any(Option::is_some), "none was answered");
-        assert!(given.iter().flatten().all(|it| it == expected), "{given:?}");
+        assert!(given.iter().flatten().all(|answer| answer == expected), "{given:?}");
     }
 }
 

@@ -36,7 +36,10 @@ async fn an_enrolled_node_opens_a_session_over_tls() {
     assert_eq!(server.found("a"), [2]);
     let text = std::fs::read(server.dir().join("access")).unwrap();
     let secret = token.as_bytes();
-    assert!(!text.windows(secret.len()).any(|it| it == secret), "the token itself is not stored");
+    assert!(
+        !text.windows(secret.len()).any(|window| window == secret),
+        "the token itself is not stored"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,7 +62,7 @@ async fn invalid_tokens_and_other_authorities_are_refused() {
     let other = Enrolment { fingerprint: "00".repeat(32), ..server.enrolment("e", &dir("e")) };
     assert!(matches!(enrol(other, &pool).await, Err(EnrolError::Connect(_))));
     assert_eq!(server.count(|event| matches!(event, Event::Enrolled { .. })), 1);
-    let left = server.store().list().unwrap().into_iter().map(|it| it.uses_left);
+    let left = server.store().list().unwrap().into_iter().map(|token| token.uses_left);
     assert_eq!(left.collect::<Vec<_>>(), [0, 10, 1]);
 }
 
@@ -89,7 +92,7 @@ async fn enrol_at_once(server: &TestServer, name: &str, tokens: &[&str]) -> Vec<
         attempts.spawn(async move { enrol(enrolment, &token).await });
     }
     let results = attempts.join_all().await;
-    results.into_iter().map(|it| it.map_err(|err| code(Err(err)))).collect()
+    results.into_iter().map(|result| result.map_err(|err| code(Err(err)))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,11 +100,15 @@ async fn of_concurrent_enrolments_of_one_name_one_wins() {
     let server = TestServer::with_tls().await;
     let token = server.token(None, 12);
     let results = enrol_at_once(&server, "a", &[token.as_str(); 12]).await;
-    let lost = results.iter().filter(|it| **it == Err(Code::AlreadyExists)).count();
-    assert_eq!((results.iter().filter(|it| **it == Ok(1)).count(), lost), (1, 11), "{results:?}");
+    let lost = results.iter().filter(|result| **result == Err(Code::AlreadyExists)).count();
+    assert_eq!(
+        (results.iter().filter(|result| **result == Ok(1)).count(), lost),
+        (1, 11),
+        "{results:?}"
+    );
     let enrolled = AccessChange::NodeEnrolled { node: node("a"), token: 1, generation: 1 };
     let logged =
-        |it: &Event| matches!(it, Event::AccessChanged { change, .. } if *change == enrolled);
+        |event: &Event| matches!(event, Event::AccessChanged { change, .. } if *change == enrolled);
     assert_eq!(server.count(logged), 1);
     assert_eq!(server.store().list().unwrap()[0].uses_left, 11);
 }
@@ -158,7 +165,7 @@ async fn a_revoked_node_is_disconnected_and_may_enrol_again() {
         controller.read(|state| state.nodes[&node("a")].phase()).await.unwrap()
     };
     // It is out of service because of its certificate, before its heartbeat timeout.
-    let moved = |it: &Event| matches!(it, Event::PhaseChanged { to: NodePhase::Held, .. });
+    let moved = |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
     until("it is held", || server.count(moved) == 1).await;
     assert_eq!(stands().await, NodePhase::Held);
     server.enrol("a", &agent.identity(), &server.token(Some("a"), 1)).await.unwrap();
@@ -327,7 +334,7 @@ async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
         server.wall_clock.set_offset(SignedDuration::from_hours(24 * wrong_days));
         server.start(None).await;
         assert_eq!(is_trusted(&server, &agent).await, is_trusted_meanwhile, "{wrong_days} d");
-        let stepped_to = |it: &Entry, hours: i64| match it.event {
+        let stepped_to = |entry: &Entry, hours: i64| match entry.event {
             Event::ClockStepped { to, .. } => {
                 let wanted = Timestamp::now() + SignedDuration::from_hours(hours);
                 to.duration_since(wanted).abs() < SignedDuration::from_hours(1)
@@ -337,11 +344,11 @@ async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
         // A clock behind the log is a step back once the controller runs. If it is corrected before
         // that, it was never wrong.
         if wrong_days < 0 {
-            let is_wrong = |it: &Entry| stepped_to(it, 24 * wrong_days);
+            let is_wrong = |entry: &Entry| stepped_to(entry, 24 * wrong_days);
             server.wait_for("the step back", |all| all.iter().any(is_wrong)).await;
         }
         server.wall_clock.set_offset(SignedDuration::ZERO);
-        let is_right = |it: &Entry| stepped_to(it, 0);
+        let is_right = |entry: &Entry| stepped_to(entry, 0);
         server.wait_for("the step", |all| all.iter().any(is_right)).await;
         assert!(is_trusted(&server, &agent).await, "{wrong_days} d");
         agent.connect(&server);
@@ -396,7 +403,7 @@ pub(crate) async fn open(
         request.metadata_mut().insert("farrier-node", name.parse().unwrap());
     }
     let mut down = agents.session(request).await?.into_inner();
-    match down.message().await?.and_then(|it| it.what) {
+    match down.message().await?.and_then(|message| message.what) {
         Some(proto::server_message::What::Welcome(_)) => Ok((out, down)),
         other => panic!("{other:?}"),
     }

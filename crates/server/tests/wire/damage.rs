@@ -30,7 +30,7 @@ async fn refused(options: Options) -> Result<String, &'static str> {
 }
 
 pub(crate) fn files(dir: &Path, begin: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path());
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let is_meant = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
     entries.filter(is_meant).collect()
 }
@@ -66,7 +66,7 @@ async fn stopped_after_a_report() -> TestServer {
     agent.acked(0).await;
     agent.disconnect();
     server.running.take().unwrap().stop().await.unwrap();
-    site
+    server
 }
 
 fn revoked(event: &Event) -> bool {
@@ -80,7 +80,7 @@ async fn a_start_fails_with_an_access_store_behind_the_log() {
     server.enrol("a", &agent.identity(), &server.token(None, 1)).await.unwrap();
     let older = server.folder.path().join("older");
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
-    server.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
     server.running.take().unwrap().stop().await.unwrap();
     // Lost, as after restoring a backup of the log.
     copy(&server.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
@@ -104,7 +104,7 @@ async fn a_start_fails_with_an_older_copy_of_the_access_store() {
     copy(&server.dir(), &older, &["log", "log.state", "log-head"]);
     server.start(None).await;
     server.store().revoke(&node("a"), Timestamp::now()).unwrap();
-    server.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
     server.running.take().unwrap().stop().await.unwrap();
     for path in files(&server.dir(), "log") {
         std::fs::copy(&path, older.join(path.file_name().unwrap())).unwrap();
@@ -259,7 +259,7 @@ async fn a_rebuilt_access_store_keeps_revocations_and_valid_certificates() {
     server.enrol("good", &good.identity(), &server.token(None, 1)).await.unwrap();
     server.enrol("bad", &bad.identity(), &server.token(None, 2)).await.unwrap();
     server.store().revoke(&node("bad"), Timestamp::now()).unwrap();
-    server.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    server.wait_for("the revocation", |all| all.iter().any(|entry| revoked(&entry.event))).await;
     server.running.take().unwrap().stop().await.unwrap();
     for path in files(&server.dir(), "access") {
         std::fs::remove_file(path).unwrap();

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use crate::test_server::{PATIENCE, TestServer};
 
 async fn phases(running: &Running) -> BTreeMap<NodeId, NodePhase> {
-    let phases = |it: &farrier_fleet::fleet::FleetState| {
-        it.nodes.iter().map(|(id, node)| (id.clone(), node.phase())).collect()
+    let phases = |other: &farrier_fleet::fleet::FleetState| {
+        other.nodes.iter().map(|(id, node)| (id.clone(), node.phase())).collect()
     };
     running.controller().read(phases).await.unwrap()
 }
@@ -41,7 +41,7 @@ async fn simulated_nodes_enrol_fail_and_return() {
     let running = server.running.take().unwrap();
     let plan = Plan { nodes: 24, trouble_every_s: 0, hurry: 600, ..Plan::default() };
     let fleet = Fleet::new(plan, Timestamp::now());
-    for (node, location) in fleet.locations() {
+    for (node, location) in fleet.places() {
         let joined = Event::Enrolled { node: node.clone(), location: location.clone() };
         running.controller().submit(Actor::Server, joined).await.unwrap();
     }

@@ -164,9 +164,9 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
     let cases = [
         changes(b"nothing"),
         changes(b""),
-        tampered(&|it| it.kind = proto::ChangeKind::Cleared.into()),
-        tampered(&|it| it.finding.as_mut().unwrap().severity = 99),
-        tampered(&|it| it.finding.as_mut().unwrap().count = None),
+        tampered(&|change| change.kind = proto::ChangeKind::Cleared.into()),
+        tampered(&|change| change.finding.as_mut().unwrap().severity = 99),
+        tampered(&|change| change.finding.as_mut().unwrap().count = None),
         report::What::Open(proto::Findings { record: 1, open: vec![b"{}".to_vec().into()] }),
         report::What::Inventory(proto::NodeInventory {
             boot: "x".repeat(1000),
@@ -193,15 +193,15 @@ async fn malformed_messages_end_the_session_and_log_nothing() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(server.found("a"), Vec::<u64>::new());
     // Each unreadable report is logged, until one is readable.
-    assert_eq!(server.count(|it| matches!(it, Event::ReportsUnreadable { .. })), 7);
-    assert_eq!(server.count(|it| matches!(it, Event::ReportsReadable { .. })), 6);
+    assert_eq!(server.count(|event| matches!(event, Event::ReportsUnreadable { .. })), 7);
+    assert_eq!(server.count(|event| matches!(event, Event::ReportsReadable { .. })), 6);
     // Unknown messages of a newer agent are ignored.
     let mut raw = Raw::welcomed(&server, "a").await;
     raw.out.send(AgentMessage { what: None }).await.unwrap();
     raw.say(agent_message::What::Report(proto::Report { what: None })).await;
     raw.resync(1).await;
     assert_eq!(raw.acked_after_resync(true).await, 1);
-    let is_unread = site.running().controller().read(|state| {
+    let is_unread = server.running().controller().read(|state| {
         state.nodes[&crate::test_server::node("a")].reports.unreadable_since().is_some()
     });
     assert!(!is_unread.await.unwrap(), "its findings were readable");
@@ -216,7 +216,7 @@ async fn oversized_messages_are_refused() {
     assert_eq!(raw.refused().await, Code::OutOfRange);
     server
         .wait_for("the log says that its findings are unreadable", |entries| {
-            entries.iter().any(|it| matches!(it.event, Event::ReportsUnreadable { .. }))
+            entries.iter().any(|entry| matches!(entry.event, Event::ReportsUnreadable { .. }))
         })
         .await;
     // Other nodes are not affected.
@@ -261,7 +261,7 @@ async fn two_thousand_nodes_share_one_connection_and_enrol_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn random_bytes_on_the_port_are_harmless() {
-    for site in [TestServer::plain().await, TestServer::with_tls().await] {
+    for server in [TestServer::plain().await, TestServer::with_tls().await] {
         for noise in
             [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x16\x03\x01\xff\xff", &[0xff; 4096]]
         {
@@ -305,7 +305,8 @@ async fn a_flood_of_one_node_is_throttled_and_others_are_served() {
         agent.acked(id).await;
     }
     until("the flood is throttled, or disconnected", || {
-        flood.is_finished() || server.count(|it| matches!(it, Event::QuotaExceeded { .. })) == 1
+        flood.is_finished()
+            || server.count(|event| matches!(event, Event::QuotaExceeded { .. })) == 1
     })
     .await;
     flood.abort();

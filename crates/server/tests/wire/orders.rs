@@ -48,10 +48,16 @@ async fn a_joining_node_is_verified_and_enters_service() {
         })
         .await;
     }
-    let kinds: Vec<OrderKind> =
-        agent.order_handler.offered.lock().unwrap().iter().map(|it| it.kind.clone()).collect();
+    let kinds: Vec<OrderKind> = agent
+        .order_handler
+        .offered
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|order| order.kind.clone())
+        .collect();
     assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
-    let done = |it: &&(u64, OrderStatus)| matches!(it.1, OrderStatus::Done { .. });
+    let done = |value: &&(u64, OrderStatus)| matches!(value.1, OrderStatus::Done { .. });
     assert_eq!(answers(&server).iter().filter(done).count(), 2);
     // An order resent while its status is in flight is answered and acknowledged again, but logged
     // once.
@@ -63,7 +69,8 @@ async fn a_joining_node_is_verified_and_enters_service() {
     agent.cordon.send_replace(Cordon::External { owner: "ops".into(), reason: "moving".into() });
     server
         .wait_for("it is held for another's cordon", |entries| {
-            let held = |it: &Event| matches!(it, Event::PhaseChanged { to: NodePhase::Held, .. });
+            let held =
+                |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
             entries.iter().any(|entry| held(&entry.event))
         })
         .await;
@@ -77,11 +84,12 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
     agent.connect(&server);
     let order_handler = std::sync::Arc::clone(&agent.order_handler);
     let numbers = || -> Vec<u64> {
-        order_handler.offered.lock().unwrap().iter().map(|it| it.generation).collect()
+        order_handler.offered.lock().unwrap().iter().map(|order| order.generation).collect()
     };
     until("an order is accepted", || numbers() == [42]).await;
     until("and that is in the log", || answers(&server) == [(42, OrderStatus::Accepted)]).await;
-    let seen = |it: &Event| matches!(it, Event::OrderGenerationObserved { generation: 41, .. });
+    let seen =
+        |event: &Event| matches!(event, Event::OrderGenerationObserved { generation: 41, .. });
     assert_eq!(server.count(seen), 1);
     // The oldest possible backup: an empty log.
     agent.disconnect();
@@ -94,7 +102,7 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
     }
     order_handler.answers.lock().unwrap().clear();
     // As `farrier server restore` does.
-    server.store().forget_log().unwrap();
+    server.store().clear_log().unwrap();
     server.start(None).await;
     agent.connect(&server);
     until("an order is accepted", || numbers() == [42, 43]).await;
@@ -104,7 +112,7 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
     agent.connect(&server);
     agent.find(1);
     agent.acked(1).await;
-    assert_eq!(server.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 1);
+    assert_eq!(server.count(|event| matches!(event, Event::OrderGenerationObserved { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,12 +130,12 @@ async fn lost_and_restored_heartbeats_are_logged() {
         controller.submit(Actor::User("ops".into()), Event::PolicySet { policy }).await.unwrap();
     };
     timeout(3).await;
-    let silent = |it: &Event| matches!(it, Event::HeartbeatLost { .. });
+    let silent = |event: &Event| matches!(event, Event::HeartbeatLost { .. });
     until("the lost heartbeat is in the log", || server.count(silent) == 1).await;
     timeout(3600).await;
     agent.connect(&server);
     until("the restored one, too", || {
-        server.count(|it| matches!(it, Event::HeartbeatRestored { .. })) == 1
+        server.count(|event| matches!(event, Event::HeartbeatRestored { .. })) == 1
     })
     .await;
     assert_eq!(server.count(silent), 1);
@@ -176,7 +184,7 @@ async fn said(server: &TestServer, last_order: u64) -> Result<(), tonic::Status>
     let mut down = agents.session(request).await?.into_inner();
     // The order of a joining node comes after the observed generation.
     loop {
-        match down.message().await?.and_then(|it| it.what) {
+        match down.message().await?.and_then(|message| message.what) {
             Some(proto::server_message::What::Order(_)) => return Ok(()),
             Some(_) => {}
             None => panic!("it ended without a status"),
@@ -197,7 +205,7 @@ async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
         assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{lie}: {status}");
         assert!(status.message().contains(&lie.to_string()), "{status}");
     }
-    assert_eq!(server.count(|it| matches!(it, Event::OrderGenerationObserved { .. })), 0);
+    assert_eq!(server.count(|event| matches!(event, Event::OrderGenerationObserved { .. })), 0);
     // The honest node continues.
     agent.connect(&server);
     agent.find(1);
@@ -209,7 +217,10 @@ async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
     agent.disconnect();
     said(&server, 1001).await.unwrap();
     assert_eq!(
-        server.count(|it| matches!(it, Event::OrderGenerationObserved { generation: 1001, .. })),
+        server.count(|event| matches!(
+            event,
+            Event::OrderGenerationObserved { generation: 1001, .. }
+        )),
         1
     );
 }
@@ -243,7 +254,8 @@ async fn a_cordon_that_changes_during_the_hello_reaches_the_server() {
     *agent.order_handler.cordoned_at_hello.lock().unwrap() =
         Some((agent.cordon.clone(), theirs.clone()));
     agent.connect(&server);
-    let seen = |it: &Event| matches!(it, Event::CordonObserved { cordon, .. } if *cordon == theirs);
+    let seen =
+        |event: &Event| matches!(event, Event::CordonObserved { cordon, .. } if *cordon == theirs);
     until("the server knows of the cordon", || server.count(seen) == 1).await;
 }
 
@@ -253,7 +265,7 @@ async fn an_unchanged_cordon_is_reported_in_the_hello_only() {
     let mut agent = TestNode::new("a");
     agent.cordon.send_replace(Cordon::None);
     agent.connect(&server);
-    let is_cordon = |it: &Event| matches!(it, Event::CordonObserved { .. });
+    let is_cordon = |event: &Event| matches!(event, Event::CordonObserved { .. });
     until("the server knows the cordon state", || server.count(is_cordon) == 1).await;
     // The scheduler stops answering while no server runs. The hello says so, and changes nothing.
     server.running.take().unwrap().stop().await.unwrap();

@@ -12,7 +12,7 @@ use farrier_wire::proto::{report, server_message};
 use prost::Message;
 use tokio::task::JoinHandle;
 
-use crate::hostile::Raw;
+use crate::malformed::Raw;
 use crate::test_server::{TestNode, TestServer, finding, node, until};
 
 fn serious(id: u64) -> Finding {
@@ -48,7 +48,7 @@ async fn busy_controller(server: &TestServer) -> (Sender<()>, JoinHandle<bool>) 
 }
 
 fn log_bytes(server: &TestServer) -> usize {
-    server.entries().iter().map(|it| it.encode().unwrap().len()).sum()
+    server.entries().iter().map(|entry| entry.encode().unwrap().len()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,12 +64,12 @@ async fn a_flooding_node_fills_the_log_only_up_to_its_quota() {
     }
     server
         .wait_for("the exceeded quota is logged", |entries| {
-            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+            entries.iter().any(|entry| matches!(&entry.event, Event::QuotaExceeded { .. }))
         })
         .await;
     let found = server.running().controller().read(|state| {
         let node = &state.nodes[&node("flooding")];
-        node.open_findings().any(|it| it.code == "agent.report-quota")
+        node.open_findings().any(|finding| finding.code == "agent.report-quota")
     });
     assert!(found.await.unwrap());
     // Reconnecting does not reset its debt.
@@ -83,7 +83,7 @@ async fn a_flooding_node_fills_the_log_only_up_to_its_quota() {
     other.acked(1).await;
     let bytes = log_bytes(&server);
     assert!(bytes < 2 << 20, "{bytes} bytes in the log");
-    assert_eq!(server.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
+    assert_eq!(server.count(|event| matches!(event, Event::QuotaExceeded { .. })), 1);
     server.assert_whole();
 }
 
@@ -103,7 +103,7 @@ async fn a_report_is_charged_by_its_logged_size() {
     assert_eq!(raw.acked().await, 1);
     server
         .wait_for("the quota is exceeded", |entries| {
-            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+            entries.iter().any(|entry| matches!(&entry.event, Event::QuotaExceeded { .. }))
         })
         .await;
 }
@@ -122,12 +122,12 @@ async fn endless_reconnects_exceed_the_quota() {
     let _connected = Raw::welcomed(&server, "reconnecting").await;
     server
         .wait_for("the quota is exceeded", |entries| {
-            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+            entries.iter().any(|entry| matches!(&entry.event, Event::QuotaExceeded { .. }))
         })
         .await;
     let found = server.running().controller().read(|state| {
         let node = &state.nodes[&node("reconnecting")];
-        node.open_findings().any(|it| it.code == "agent.report-quota")
+        node.open_findings().any(|finding| finding.code == "agent.report-quota")
     });
     assert!(found.await.unwrap());
 }
@@ -149,7 +149,7 @@ async fn decisions_about_a_node_count_towards_its_quota() {
     }
     server
         .wait_for("its phase changes with each report", |entries| {
-            entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+            entries.iter().any(|entry| matches!(&entry.event, Event::QuotaExceeded { .. }))
         })
         .await;
 }
@@ -183,11 +183,13 @@ async fn a_fatal_finding_overtakes_a_flood() {
     assert!(busy.await.unwrap());
     assert_eq!(other.acked().await, 2);
     let entries = server.entries();
-    let fatal =
-        entries.iter().position(|it| matches!(it.event, Event::FindingsReported { .. })).unwrap();
+    let fatal = entries
+        .iter()
+        .position(|entry| matches!(entry.event, Event::FindingsReported { .. }))
+        .unwrap();
     let is_flood =
-        |it: &Event| matches!(it, Event::FindingsSnapshot { open, .. } if !open.is_empty());
-    let before = entries[..fatal].iter().filter(|it| is_flood(&it.event)).count();
+        |event: &Event| matches!(event, Event::FindingsSnapshot { open, .. } if !open.is_empty());
+    let before = entries[..fatal].iter().filter(|entry| is_flood(&entry.event)).count();
     assert!(before <= 2, "{before} reports of the flood came before the fatal finding");
 }
 
@@ -214,11 +216,11 @@ async fn a_throttled_agent_sends_a_snapshot_of_open_findings() {
     agent.acked(1001).await;
     let open = server.running().controller().read(|state| state.nodes[&node("a")].findings().len());
     assert_eq!(open.await.unwrap(), 2);
-    assert_eq!(server.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
+    assert_eq!(server.count(|event| matches!(event, Event::QuotaExceeded { .. })), 1);
     // Changes in flight are not logged one by one either. One was read before, and one may exceed
     // the quota.
     let most = quota.entries_per_s * (quota.burst_s + start.elapsed().as_secs_f64()) + 2.0;
-    let found = server.count(|it| matches!(it, Event::FindingsReported { .. }));
+    let found = server.count(|event| matches!(event, Event::FindingsReported { .. }));
     assert!(
         f64::from(u32::try_from(found).unwrap()) <= most,
         "{found} records of 1001 are in the log, and the limit is {most}"
@@ -239,16 +241,17 @@ async fn with_low_disk_space_only_service_affecting_reports_are_logged_and_nothi
     assert!(matches!(raw.hear().await.unwrap(), server_message::What::Resync(_)));
     raw.report(open_now(3, [finding(1), serious(2)])).await;
     assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
-    assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
     // Disk space is sufficient again.
     let mut agent = TestNode::new("b");
     agent.find(1);
     agent.connect(&server);
-    until("it is enrolled", || server.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
+    until("it is enrolled", || server.count(|event| matches!(event, Event::Enrolled { .. })) == 2)
+        .await;
     server.running.take().unwrap().stop().await.unwrap();
-    assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 1);
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 1);
     server.disk_reserve_bytes = Some(0);
     server.start(None).await;
     agent.acked(1).await;
-    assert_eq!(server.count(|it| matches!(it, Event::FindingsSnapshot { .. })), 2);
+    assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 2);
 }

@@ -25,7 +25,7 @@ async fn findings_of_two_nodes_are_logged_once() {
     }
     assert_eq!(server.count(|event| matches!(event, Event::FindingsSnapshot { .. })), 2);
     assert_eq!(server.count(|event| matches!(event, Event::InventoryReported { .. })), 2);
-    let open = site
+    let open = server
         .running()
         .controller()
         .read(|state| state.nodes.values().map(|node| node.findings().len()).collect::<Vec<_>>());
@@ -42,7 +42,7 @@ async fn heartbeats_and_repetitions_are_not_logged() {
     agent.acked(1).await;
     // Orders of a joining node are answered before the comparison.
     until("the order is accepted", || {
-        server.count(|it| matches!(it, Event::OrderStatusReported { .. })) == 1
+        server.count(|event| matches!(event, Event::OrderStatusReported { .. })) == 1
     })
     .await;
     let entries = server.entries().len();
@@ -53,7 +53,7 @@ async fn heartbeats_and_repetitions_are_not_logged() {
     }
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     let news: Vec<_> = server.entries().split_off(entries);
-    let news: Vec<_> = news.iter().filter(|it| !matches!(it.event, Event::Tick)).collect();
+    let news: Vec<_> = news.iter().filter(|entry| !matches!(entry.event, Event::Tick)).collect();
     assert!(news.is_empty(), "{news:?}");
 }
 

@@ -157,7 +157,7 @@ impl TestServer {
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let log = SqliteLog::open_to_read(&log_path(&self.dir())).unwrap();
-        log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
+        log.read(0, usize::MAX).unwrap().iter().map(|stored| stored.entry().unwrap()).collect()
     }
 
     /// Record numbers of the node's logged finding reports, in order.
@@ -314,7 +314,7 @@ impl TestNode {
         self.journal = None;
         for entry in std::fs::read_dir(self.state()).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|it| it == "jsonl") {
+            if path.extension().is_some_and(|extension| extension == "jsonl") {
                 std::fs::remove_file(path).unwrap();
             }
         }
@@ -373,9 +373,9 @@ impl TestNode {
                 })
             }),
             cordon: self.cordon.subscribe(),
-            order_handler: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
+            desk: Arc::clone(&self.order_handler) as Arc<dyn OrderHandler>,
             artifacts: tokio::sync::mpsc::channel(1).1,
-            cordon_notify: Arc::clone(&self.cordon_notify),
+            bell: Arc::clone(&self.cordon_notify),
             fixed_wait: self.fixed_wait,
         };
         self.uplink = Some(Uplink::spawn(parts).unwrap());
@@ -389,7 +389,8 @@ impl TestNode {
 
     pub(crate) async fn acked(&self, record: u64) {
         let acked = self.uplink.as_ref().unwrap().acked();
-        until("the record is acknowledged", || acked.borrow().is_some_and(|it| it >= record)).await;
+        until("the record is acknowledged", || acked.borrow().is_some_and(|acked| acked >= record))
+            .await;
     }
 
     /// Whether the server refuses it until it enrols again.

@@ -59,7 +59,7 @@ impl Fixture {
 
     fn stored(&self, node: &str) -> Vec<String> {
         let listed = self.receiver.store.list(&node.parse().unwrap(), 1).unwrap();
-        listed.into_iter().map(|it| it.sha256).collect()
+        listed.into_iter().map(|row| row.sha256).collect()
     }
 
     /// Writers end on their own threads.

@@ -34,7 +34,7 @@ impl Session<'_> {
         bounded("changes", message.changes.len(), FINDINGS_MAX)?;
         let number = message.record;
         let (changes, bytes, permit) =
-            self.decoded(message, convert::changes, |it: &Change| it.finding()).await?;
+            self.decoded(message, convert::changes, |change: &Change| change.finding()).await?;
         self.log_readable().await?;
         let record = self.record(number);
         let event = Event::FindingsReported { node: self.node.clone(), record, changes };
@@ -66,7 +66,7 @@ impl Session<'_> {
         bounded("findings", message.open.len(), FINDINGS_MAX)?;
         let number = message.record;
         let (open, bytes, permit) =
-            self.decoded(message, convert::open_findings, |it: &Finding| it).await?;
+            self.decoded(message, convert::open_findings, |finding: &Finding| finding).await?;
         self.open_bytes = bytes;
         self.log_readable().await?;
         let record = self.record(number);
@@ -104,7 +104,7 @@ impl Session<'_> {
             let decoded = tokio::task::spawn_blocking(move || decode(message)).await;
             decoded.map_err(|_| SubmitError::Stopped)??
         };
-        let logged_bytes = findings.iter().map(|it| finding(it).estimated_bytes()).sum();
+        let logged_bytes = findings.iter().map(|other| finding(other).estimated_bytes()).sum();
         self.charge_bytes(usize::saturating_sub(logged_bytes, message_bytes));
         let bytes = message_bytes.max(logged_bytes);
         let permit = match permit {

@@ -30,10 +30,10 @@ fn domain(text: &str) -> Domain {
 
 /// The markers in a text. Counts match whole words only, so digits of times do not count.
 fn markers(text: &str) -> BTreeSet<String> {
-    let names = NAMES.into_iter().filter(|it| text.contains(it)).map(str::to_owned);
-    let counts = samples::FOREIGN_COUNTS.map(|it| it.to_string());
-    let words: BTreeSet<&str> = text.split(|it: char| !it.is_ascii_alphanumeric()).collect();
-    names.chain(counts.into_iter().filter(|it| words.contains(it.as_str()))).collect()
+    let names = NAMES.into_iter().filter(|name| text.contains(name)).map(str::to_owned);
+    let counts = samples::FOREIGN_COUNTS.map(|foreign_count| foreign_count.to_string());
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    names.chain(counts.into_iter().filter(|count| words.contains(count.as_str()))).collect()
 }
 
 /// Every reason and everything that unblocks it, each about the fleet, the shared rack and the
@@ -48,7 +48,9 @@ fn cases() -> Vec<Rationale> {
         let unblocked_by = samples::unblocked_by_naming(&about, pool, Some(id(FOREIGN[0])));
         let count = reasons.len().max(unblocked_by.len());
         let pairs = reasons.into_iter().cycle().zip(unblocked_by.into_iter().cycle());
-        cases.extend(pairs.take(count).map(|(reason, it)| Rationale::new(reason, it)));
+        cases.extend(
+            pairs.take(count).map(|(reason, unblocked_by)| Rationale::new(reason, unblocked_by)),
+        );
     }
     cases
 }
@@ -110,7 +112,7 @@ impl Fixture {
                 let node = node();
                 move |state| {
                     let orders = &state.nodes[&node].orders;
-                    (orders.generation(), orders.pending().map(|it| it.order.generation))
+                    (orders.generation(), orders.pending().map(|pending| pending.order.generation))
                 }
             });
             let (last, pending) = orders.await.unwrap();
@@ -155,10 +157,9 @@ impl Fixture {
     /// Cancels the pending order for this reason. The last result is shown while nothing is
     /// pending.
     async fn withdraw(&self, why: &Rationale) {
-        let pending = self
-            .app()
-            .controller
-            .read(|state| state.nodes[&id(OWN)].orders.pending().map(|it| it.order.generation));
+        let pending = self.app().controller.read(|state| {
+            state.nodes[&id(OWN)].orders.pending().map(|pending| pending.order.generation)
+        });
         let generation = pending.await.unwrap().unwrap();
         let (node, why) = (id(OWN), why.reason.clone());
         self.log(Event::OrderCancelled { node, generation, reason: why }).await;
@@ -182,7 +183,7 @@ impl Fixture {
     async fn follow(&self, after: u64, scope: &str) -> String {
         let page = self.read(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
         let page: serde_json::Value = serde_json::from_str(&page).unwrap();
-        let Some(last) = page["events"].as_array().and_then(|it| it.last()) else {
+        let Some(last) = page["events"].as_array().and_then(|items| items.last()) else {
             return String::new();
         };
         let last = format!("id: {}\n", last["seq"]);
@@ -212,7 +213,7 @@ fn finding(is_own: bool) -> Finding {
 
 /// Every path that reads, except the stream, so that new ones are covered.
 fn paths(after: u64) -> Vec<String> {
-    let reads = routes::TABLE.iter().filter(|it| it.method == Method::GET);
+    let reads = routes::TABLE.iter().filter(|table| table.method == Method::GET);
     let each = reads.flat_map(|route| match route.path {
         "/api/v1/events/stream" => Vec::new(),
         "/api/v1/events" => vec![format!("{}?after={after}&limit=500", route.path)],
@@ -228,7 +229,8 @@ fn paths(after: u64) -> Vec<String> {
 #[tokio::test]
 async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() {
     let fixture = Fixture::two_pools().await;
-    let all = NAMES.join(" ") + &samples::FOREIGN_COUNTS.map(|it| format!(" {it}")).concat();
+    let all = NAMES.join(" ")
+        + &samples::FOREIGN_COUNTS.map(|foreign_count| format!(" {foreign_count}")).concat();
     let (mut codes, mut shown, mut domain_faults) = (BTreeSet::new(), BTreeSet::new(), 0);
     for why in cases() {
         let after = fixture.app().tail.end();
@@ -255,7 +257,7 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() 
         assert!(!is_failure || seen.contains("the last failed at"), "{seen}");
         assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
     }
-    assert!(Reason::CODES.iter().all(|it| codes.contains(*it)), "{codes:?}");
+    assert!(Reason::CODES.iter().all(|code| codes.contains(*code)), "{codes:?}");
     assert_eq!(domain_faults, cases().len(), "the domain fault is shown with the caller's node");
     assert_eq!(shown, markers(&all), "a marker that is never shown tests nothing");
 }
@@ -309,7 +311,7 @@ async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     let generations = |text: &str| {
         let listed: serde_json::Value = serde_json::from_str(text).unwrap();
         let listed = listed["artifacts"].as_array().unwrap().clone();
-        listed.iter().map(|it| it["generation"].as_u64().unwrap()).collect::<Vec<_>>()
+        listed.iter().map(|row| row["generation"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(generations(&fixture.read(&list, "fleet").await), [2, 1]);
     assert_eq!(generations(&fixture.read(&list, "pool:train").await), [2]);
