@@ -27,7 +27,7 @@ pub(crate) fn record(
 
 /// The recorded URL. `HOST` stands in for an unknown host name.
 pub fn url(dir: &Path) -> String {
-    let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|other| !other.is_empty());
+    let recorded = fs::read_to_string(dir.join(FILE_NAME)).ok().filter(|url| !url.is_empty());
     recorded.unwrap_or_else(|| "https://HOST:9443".to_owned())
 }
 

@@ -155,8 +155,8 @@ mod tests {
             let enrolled = Event::Enrolled { node: node.clone(), location: location.clone() };
             controller.submit(Actor::Server, enrolled).await.unwrap();
             let now = Timestamp::now();
-            let wanted = NewJoinToken::new(location.pool, now + SignedDuration::from_hours(1));
-            let token = store.create(&wanted, now).unwrap().digest();
+            let request = NewJoinToken::new(location.pool, now + SignedDuration::from_hours(1));
+            let token = store.create(&request, now).unwrap().digest();
             store.join(&token, &node, b"key", None, now).unwrap();
             audit.log_pending().await.unwrap();
             let audit = Arc::new(audit);

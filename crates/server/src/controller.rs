@@ -639,19 +639,22 @@ mod tests {
         let ahead = Timestamp::now() + SignedDuration::from_hours(24);
         let mut thread = thread(&folder, ahead, Duration::ZERO);
         let registered = thread.sessions.register(&"a".parse().unwrap(), None);
-        let cut = Arc::new(std::sync::Mutex::new(registered.disconnect));
-        let (seen, order) = (Arc::clone(&cut), Arc::new(AtomicU64::new(0)));
+        let disconnected = Arc::new(std::sync::Mutex::new(registered.disconnect));
+        let (disconnect, order) = (Arc::clone(&disconnected), Arc::new(AtomicU64::new(0)));
         let counted = Arc::clone(&order);
         thread.on_clock_step = Box::new(move || {
             assert!(
-                seen.lock().unwrap().try_recv().is_err(),
+                disconnect.lock().unwrap().try_recv().is_err(),
                 "the session was disconnected before"
             );
             counted.fetch_add(1, Ordering::Relaxed);
         });
         thread.tick().unwrap();
         assert_eq!(order.load(Ordering::Relaxed), 1);
-        assert!(matches!(cut.lock().unwrap().try_recv(), Ok(DisconnectReason::ClockStepped)));
+        assert!(matches!(
+            disconnected.lock().unwrap().try_recv(),
+            Ok(DisconnectReason::ClockStepped)
+        ));
     }
 
     #[test]

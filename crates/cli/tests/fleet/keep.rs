@@ -366,7 +366,7 @@ fn a_log_that_this_version_does_not_read_is_not_called_empty() {
 #[test]
 fn a_lost_access_store_is_rebuilt_from_the_log() {
     use farrier_fleet::fleet::Location;
-    use farrier_server::access::{Store, NewJoinToken};
+    use farrier_server::access::{NewJoinToken, Store};
     use jiff::{SignedDuration, Timestamp};
 
     let mut town = Town::plain();
@@ -377,8 +377,11 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     let now = Timestamp::now();
     let store = Store::open(&town.path("server")).unwrap();
     let wanted = NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-    let place = Location { rack: Some("r1".parse().unwrap()), ..wanted.place.clone() };
-    let token = store.create(&NewJoinToken { uses: 3, place, ..wanted.clone() }, now).unwrap().digest();
+    let place = Location { rack: Some("r1".parse().unwrap()), ..wanted.location.clone() };
+    let token = store
+        .create(&NewJoinToken { uses: 3, location: place, ..wanted.clone() }, now)
+        .unwrap()
+        .digest();
     let used_up = store.create(&wanted, now).unwrap().digest();
     store.join(&used_up, &"other".parse().unwrap(), b"other", None, now).unwrap();
     let [good, bad] = ["good", "bad"].map(|name| {

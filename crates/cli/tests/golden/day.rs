@@ -51,7 +51,7 @@ pub(crate) fn inventory(name: &str, boot: &str) -> NodeInventory {
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     /// The GPU fell off the bus: a reboot.
-    LostToken,
+    Lost,
     /// The GPU's firmware hangs: a reboot, too.
     Firmware,
     /// An error of memory that a reset mends.
@@ -152,7 +152,7 @@ impl Day {
 
     /// It is over; gives the number of the last entry.
     pub(crate) fn end(&self) -> u64 {
-        self.core.keep().unwrap();
+        self.core.write_snapshot().unwrap();
         self.core.state().seq
     }
 

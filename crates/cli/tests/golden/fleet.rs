@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use farrier_server::access::{Store, NewJoinToken};
+use farrier_server::access::{NewJoinToken, Store};
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, Running, WallClock};
 use jiff::{SignedDuration, Timestamp};

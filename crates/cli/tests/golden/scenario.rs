@@ -135,7 +135,7 @@ fn out_of_service(day: &mut Day) {
     day.serving("quarantined", "");
     day.find("quarantined", &[Fault::Lost]);
     day.serving("quarantined-for-many", "");
-    day.find("quarantined-for-many", &[Fault::Memory, Fault::LostToken, Fault::Link]);
+    day.find("quarantined-for-many", &[Fault::Memory, Fault::Lost, Fault::Link]);
     day.serving("draining", "");
     day.find("draining", &[Fault::Lost]);
     day.obey_until("draining", |what| matches!(what, OrderKind::Drain { .. }));

@@ -391,13 +391,14 @@ mod tests {
                 start.wait();
                 Authority::open(folder.path(), Timestamp::now()).unwrap().fingerprint()
             };
-            let mut seen: Vec<String> = std::thread::scope(|scope| {
+            let mut fingerprints: Vec<String> = std::thread::scope(|scope| {
                 let all: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
                 all.into_iter().map(|handle| handle.join().unwrap()).collect()
             });
-            seen.push(Authority::open(folder.path(), Timestamp::now()).unwrap().fingerprint());
-            seen.dedup();
-            assert_eq!(seen.len(), 1, "one authority: {seen:?}");
+            fingerprints
+                .push(Authority::open(folder.path(), Timestamp::now()).unwrap().fingerprint());
+            fingerprints.dedup();
+            assert_eq!(fingerprints.len(), 1, "one authority: {fingerprints:?}");
         }
     }
 

@@ -80,10 +80,10 @@ impl Store {
         let changed = || -> rusqlite::Result<Option<T>> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let Some((given, what)) = change(&transaction)? else { return Ok(None) };
+            let Some((result, what)) = change(&transaction)? else { return Ok(None) };
             record_change(&transaction, None, by, now, &what)?;
             transaction.commit()?;
-            Ok(Some(given))
+            Ok(Some(result))
         };
         changed().map_err(failed(what))
     }

@@ -95,7 +95,7 @@ fn find_token(
         // A token whose location is malformed is invalid: it would put nodes elsewhere.
         let location = match row.get::<_, Option<String>>(5)? {
             None => pool.map(Location::in_pool),
-            told => parse_location(told).filter(|location| Some(&location.pool) == pool.as_ref()),
+            text => parse_location(text).filter(|location| Some(&location.pool) == pool.as_ref()),
         };
         let scope: Option<Domain> =
             row.get::<_, Option<String>>(4)?.and_then(|text| text.parse().ok());
@@ -160,7 +160,8 @@ fn redeem(
             |row| row.get(0),
         )
         .optional()?;
-    let is_current = |value: &u64| current.as_ref().is_some_and(|now| now.generation == *value);
+    let is_current =
+        |generation: &u64| current.as_ref().is_some_and(|now| now.generation == *generation);
     if let Some(generation) = before.filter(is_current) {
         if member_of.is_none() {
             reserve_name(transaction, node, generation, &token.location.pool)?;

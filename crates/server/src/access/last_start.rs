@@ -30,8 +30,8 @@ impl Store {
         let insert =
             "INSERT OR REPLACE INTO last_start (id, seq, hash, authority) VALUES (1, ?1, ?2, ?3)";
         let (seq, hash) = start.log.map(|(seq, hash)| (seq, hash.0)).unzip();
-        let noted = self.connection().execute(insert, params![seq, hash, start.authority]);
-        noted.map(drop).map_err(failed("record the start"))
+        let recorded = self.connection().execute(insert, params![seq, hash, start.authority]);
+        recorded.map(drop).map_err(failed("record the start"))
     }
 
     /// Clears the recorded log, because another one is accepted.

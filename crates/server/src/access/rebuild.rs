@@ -78,7 +78,7 @@ impl Store {
         for change in logged.iter().filter(|change| change.number <= last) {
             let same =
                 |other: &Change| other.number == change.number && other.change == change.change;
-            let is_here = known.binary_search_by_key(&change.number, |parameter| parameter.number);
+            let is_here = known.binary_search_by_key(&change.number, |change| change.number);
             if is_here.is_ok_and(|at| !same(&known[at])) {
                 return Err(AccessError::Diverged(change.number));
             }
@@ -192,7 +192,7 @@ fn insert_lost(
         }
         LostToken::Join { location, node, .. } => {
             let (pool, node) = (location.pool.as_str(), node.as_ref().map(NodeId::as_str));
-            let location = Some(location).filter(|value| value.has_more_than_pool());
+            let location = Some(location).filter(|location| location.has_more_than_pool());
             let location = location.and_then(|location| serde_json::to_string(location).ok());
             let nothing = None::<String>;
             let row = params![

@@ -173,7 +173,7 @@ impl Store {
             "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let node = request.node.as_ref().map(NodeId::as_str);
-        let location = Some(&request.location).filter(|value| value.has_more_than_pool());
+        let location = Some(&request.location).filter(|location| location.has_more_than_pool());
         let row = params![
             secret.digest().0,
             request.location.pool.as_str(),
@@ -296,9 +296,9 @@ impl Store {
     pub(crate) fn name_held_by(&self, node: &NodeId) -> Result<Option<Pool>, AccessError> {
         let query = "SELECT pool FROM identities WHERE node = ?1";
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Option<String>>(0);
-        let held = self.connection().query_row(query, [node.as_str()], row).optional();
-        let held = held.map_err(failed("look up the node's name"))?;
-        Ok(held.flatten().and_then(|pool| pool.parse().ok()))
+        let pool = self.connection().query_row(query, [node.as_str()], row).optional();
+        let pool = pool.map_err(failed("look up the node's name"))?;
+        Ok(pool.flatten().and_then(|pool| pool.parse().ok()))
     }
 
     /// Frees the name of a retired node.
@@ -322,7 +322,7 @@ impl Store {
 }
 
 pub(super) fn parse_location(text: Option<String>) -> Option<Location> {
-    text.and_then(|other| serde_json::from_str(&other).ok())
+    text.and_then(|json| serde_json::from_str(&json).ok())
 }
 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {

@@ -259,20 +259,27 @@ mod tests {
 
     #[test]
     fn repeated_reports_are_duplicates() {
-        let seen =
+        let inventory_reported =
             || Event::InventoryReported { node: node(), inventory: NodeInventory::default() };
-        let heard = || Event::HeartbeatRestored { node: node() };
+        let heartbeat_restored = || Event::HeartbeatRestored { node: node() };
         let silent = || Event::HeartbeatLost { node: node(), since: Timestamp::UNIX_EPOCH };
         let cordon = || Event::CordonObserved { node: node(), cordon: Cordon::ByFarrier };
         let orders = || Event::OrderGenerationObserved { node: node(), generation: 7 };
         let before = after(vec![enrolled()]);
-        let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3), orders()]);
-        for event in [seen(), silent(), cordon(), found("j", 3), orders()] {
+        let state = after(vec![
+            enrolled(),
+            inventory_reported(),
+            silent(),
+            cordon(),
+            found("j", 3),
+            orders(),
+        ]);
+        for event in [inventory_reported(), silent(), cordon(), found("j", 3), orders()] {
             assert_eq!(classify_as_ann(&before, &event), Admission::New, "{event:?}");
             assert_eq!(classify_as_ann(&state, &event), Admission::Duplicate, "{event:?}");
         }
-        assert_eq!(classify_as_ann(&before, &heard()), Admission::Duplicate);
-        assert_eq!(classify_as_ann(&state, &heard()), Admission::New);
+        assert_eq!(classify_as_ann(&before, &heartbeat_restored()), Admission::Duplicate);
+        assert_eq!(classify_as_ann(&state, &heartbeat_restored()), Admission::New);
     }
 
     #[test]
@@ -344,14 +351,14 @@ mod tests {
             OperatorRequest::Freeze { domain: domain.clone(), until, reason: reason() },
         ];
         for what in requests {
-            let ask = || Event::OperatorRequested { request: what.clone() };
+            let request = || Event::OperatorRequested { request: what.clone() };
             assert_eq!(
-                classify_as_ann(&after(vec![enrolled()]), &ask()),
+                classify_as_ann(&after(vec![enrolled()]), &request()),
                 Admission::New,
                 "{what:?}"
             );
-            let twice = after(vec![enrolled(), ask()]);
-            assert_eq!(classify_as_ann(&twice, &ask()), Admission::Duplicate, "{what:?}");
+            let twice = after(vec![enrolled(), request()]);
+            assert_eq!(classify_as_ann(&twice, &request()), Admission::Duplicate, "{what:?}");
         }
         // Undoing what is not in effect, and requests for unknown nodes.
         let idle = [
@@ -360,11 +367,11 @@ mod tests {
             OperatorRequest::Verify { node: node(), level: VerificationLevel::V0 },
         ];
         for what in idle {
-            let ask = Event::OperatorRequested { request: what };
+            let request = Event::OperatorRequested { request: what };
             assert_eq!(
-                classify_as_ann(&after(vec![enrolled()]), &ask),
+                classify_as_ann(&after(vec![enrolled()]), &request),
                 Admission::Duplicate,
-                "{ask:?}"
+                "{request:?}"
             );
         }
         let hold = Event::OperatorRequested {
@@ -404,16 +411,16 @@ mod tests {
             };
             ids.map(|id| Change::Opened(finding(id).unwrap())).collect::<Vec<_>>()
         };
-        let said = |number, ids| Event::FindingsReported {
+        let report = |number, ids| Event::FindingsReported {
             node: node(),
             record: record("j", number),
             changes: opened(ids),
         };
         let state = after(vec![
             Event::Enrolled { node: node(), location: Location::in_pool("train".parse().unwrap()) },
-            said(1, 0..FINDINGS_MAX as u64),
+            report(1, 0..FINDINGS_MAX as u64),
         ]);
-        assert_eq!(classify_as_ann(&state, &said(2, 0..1)), Admission::TooManyFindings(node()));
+        assert_eq!(classify_as_ann(&state, &report(2, 0..1)), Admission::TooManyFindings(node()));
         assert_eq!(classify_as_ann(&state, &found("j", 2)), Admission::New);
         let mut large = opened(0..1500);
         for change in &mut large {
@@ -475,7 +482,7 @@ mod tests {
             }
             serde_json::from_value::<Finding>(finding).unwrap()
         };
-        let said = |number, change: Change| Event::FindingsReported {
+        let report = |number, change: Change| Event::FindingsReported {
             node: node(),
             record: record("j", number),
             changes: vec![change],
@@ -484,17 +491,17 @@ mod tests {
         let fatal = finding(2, "fatal", "reboot-node", false);
         let state = after(vec![
             enrolled(),
-            said(1, Change::Opened(suspect.clone())),
-            said(2, Change::Opened(fatal.clone())),
+            report(1, Change::Opened(suspect.clone())),
+            report(2, Change::Opened(fatal.clone())),
         ]);
         let low = |event: &Event| is_low_value(&state, event);
-        assert!(low(&said(3, Change::Opened(finding(3, "warning", "ignore", false)))));
+        assert!(low(&report(3, Change::Opened(finding(3, "warning", "ignore", false)))));
         for change in [
             Change::Opened(finding(3, "warning", "reset-gpu", false)),
             Change::Cleared(finding(1, "warning", "reset-gpu", true)),
             Change::Updated(finding(2, "warning", "ignore", false)),
         ] {
-            assert!(!low(&said(3, change.clone())), "{change:?}");
+            assert!(!low(&report(3, change.clone())), "{change:?}");
         }
         let open = |findings: &[&Finding]| Event::FindingsSnapshot {
             node: node(),

@@ -266,32 +266,34 @@ impl Session<'_> {
         bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
         let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
         let cordon = convert::cordon(cordon.unwrap_or_default())?;
-        let known = self.node_record().await?;
-        if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
-            return Err(End::OrdersAhead { reported: last_order, issued: known.generation });
+        let node_record = self.node_record().await?;
+        if last_order > node_record.generation.saturating_add(ORDERS_AHEAD_MAX) {
+            return Err(End::OrdersAhead { reported: last_order, issued: node_record.generation });
         }
-        self.last =
-            known.record.filter(|record| record.journal == journal).map(|record| record.number);
+        self.last = node_record
+            .record
+            .filter(|record| record.journal == journal)
+            .map(|record| record.number);
         self.journal = journal;
-        self.inventory = known.inventory;
-        self.logged = known.logged;
+        self.inventory = node_record.inventory;
+        self.logged = node_record.logged;
         self.send(server_message::What::Welcome(proto::Welcome {
             acked_record: self.last,
             server_time_ms: self.context.controller.now().as_millisecond(),
             heartbeat_interval_s: self.context.heartbeat_interval_s,
-            reconnect_spread_s: known.reconnect_spread_s,
+            reconnect_spread_s: node_record.reconnect_spread_s,
         }))
         .await?;
         let is_back = self.context.sessions.mark_accepted(&self.node, &self.last_seen)
-            || known.is_out_of_touch;
+            || node_record.is_out_of_touch;
         // Like every report, the hello's events wait for the quota, but the heartbeat counts at
         // once.
         if !is_back {
             self.wait_for_quota().await?;
         }
         // First, because the following events may lead to an order.
-        if last_order > known.generation {
-            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and later decisions, revocations and approvals are lost");
+        if last_order > node_record.generation {
+            tracing::warn!(node = %self.node, last_order, issued = node_record.generation, "the node had orders that are not in the log: the log is from an older backup, and later decisions, revocations and approvals are lost");
             let node = self.node.clone();
             self.submit(Event::OrderGenerationObserved { node, generation: last_order }).await?;
         }
@@ -327,7 +329,7 @@ impl Session<'_> {
 
     async fn node_record(&self) -> Result<NodeRecord, End> {
         let node = self.node.clone();
-        let known = self.context.controller.read(move |state| {
+        let node_record = self.context.controller.read(move |state| {
             state.nodes.get(&node).map(|node| NodeRecord {
                 record: node.reports.record().cloned(),
                 inventory: node.reported_inventory().cloned(),
@@ -340,7 +342,7 @@ impl Session<'_> {
                 reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });
-        Ok(known.await?.ok_or_else(|| SubmitError::UnknownNode(self.node.clone()))?)
+        Ok(node_record.await?.ok_or_else(|| SubmitError::UnknownNode(self.node.clone()))?)
     }
 
     async fn handle(&mut self, message: AgentMessage) -> Result<(), End> {

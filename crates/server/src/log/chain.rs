@@ -23,7 +23,7 @@ impl Hash {
 
     /// Parses hexadecimal text.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        let digits = std::str::from_utf8(text).ok().filter(|other| other.len() == 64)?;
+        let digits = std::str::from_utf8(text).ok().filter(|digits| digits.len() == 64)?;
         let mut hash = [0; 32];
         for (at, byte) in hash.iter_mut().enumerate() {
             *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;

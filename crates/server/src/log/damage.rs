@@ -32,9 +32,9 @@ impl Damage {
 
     /// Waits for damage.
     pub async fn found(&self) -> LogError {
-        let mut seen = self.0.subscribe();
+        let mut receiver = self.0.subscribe();
         // `self` holds a sender, so the channel is never closed.
-        let _ = seen.wait_for(Option::is_some).await;
-        LogError::Corrupt(seen.borrow().clone().unwrap_or_default())
+        let _ = receiver.wait_for(Option::is_some).await;
+        LogError::Corrupt(receiver.borrow().clone().unwrap_or_default())
     }
 }

@@ -236,15 +236,15 @@ impl Log for SqliteLog {
     fn base_state(&self) -> Result<FleetState, LogError> {
         // One transaction, as in `head`.
         let read = || {
-            let look = self.connection.unchecked_transaction()?;
-            let anchor = read_anchor(&look)?;
+            let transaction = self.connection.unchecked_transaction()?;
+            let anchor = read_anchor(&transaction)?;
             let pair = |row: &Row<'_>| Ok((bytes_column(row, 0)?, hash_column(row, 1)?));
-            let kept = (anchor.seq > 0)
-                .then(|| look.query_row("SELECT state, digest FROM anchor", [], pair));
-            Ok((anchor, kept.transpose()?))
+            let base = (anchor.seq > 0)
+                .then(|| transaction.query_row("SELECT state, digest FROM anchor", [], pair));
+            Ok((anchor, base.transpose()?))
         };
-        let (anchor, kept) = read().map_err(failed("read the log's base snapshot"))?;
-        let Some((bytes, digest)) = kept else { return Ok(FleetState::default()) };
+        let (anchor, base) = read().map_err(failed("read the log's base snapshot"))?;
+        let Some((bytes, digest)) = base else { return Ok(FleetState::default()) };
         decode_state(&bytes, digest).map_err(|unread| match unread {
             SnapshotReadError::Damaged => LogError::MissingBaseSnapshot(anchor.seq),
             SnapshotReadError::Newer => {

@@ -92,8 +92,8 @@ fn verify_against(
         return Ok(Err(IntegrityError::Truncated { recorded: recorded.seq, found: seq }));
     }
     // A snapshot later than the log's end contains entries that are gone.
-    if let Some(kept) = snapshot.filter(|snapshot| snapshot.state.seq > seq) {
-        return Ok(Err(IntegrityError::Snapshot(kept.state.seq)));
+    if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.state.seq > seq) {
+        return Ok(Err(IntegrityError::Snapshot(snapshot.state.seq)));
     }
     if head.seq == seq && head.hash == hash {
         Ok(Ok(head))

@@ -88,18 +88,18 @@ pub(super) async fn delete(call: &Call, node: NodeId) {
 async fn visible_node(call: &Call) -> Result<(NodeId, u64), Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let look = call.app.controller.read(move |state| {
+    let first_seq = call.app.controller.read(move |state| {
         state.nodes.get(&id).filter(|node| caller.sees(&node.location)).map(|node| node.first_seq)
     });
-    let first_seq = look.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))?;
+    let first_seq = first_seq.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))?;
     Ok((name, first_seq))
 }
 
 async fn with_store<T: Send + 'static>(
     call: &Call,
-    ask: impl FnOnce(&ArtifactStore) -> std::io::Result<T> + Send + 'static,
+    access: impl FnOnce(&ArtifactStore) -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
     let store = Arc::clone(&call.app.artifacts);
-    let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
-    asked.map_err(|_| Failure::stopping())?.map_err(|err| internal_error(&err))
+    let result = tokio::task::spawn_blocking(move || access(&store)).await;
+    result.map_err(|_| Failure::stopping())?.map_err(|err| internal_error(&err))
 }

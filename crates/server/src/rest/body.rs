@@ -32,20 +32,20 @@ pub(super) async fn drain(mut body: Incoming) {
 /// Parses a body strictly: named fields only, each once, and no unknown ones.
 pub(super) fn parse_body<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
     let wrong = |err| Failure::bad_request(format!("the body: {err}"));
-    let given = strict_json::parse(bytes).map_err(wrong)?;
-    let read: T = T::deserialize(&given).map_err(wrong)?;
+    let input = strict_json::parse(bytes).map_err(wrong)?;
+    let read: T = T::deserialize(&input).map_err(wrong)?;
     let canonical = serde_json::to_value(&read).map_err(wrong)?;
-    if !has_fields(&given, &canonical) {
+    if !has_fields(&input, &canonical) {
         return Err(Failure::bad_request("the body: expected an object, found a list"));
     }
     Ok(read)
 }
 
 /// Whether structs are objects: serde would also accept arrays, by field order.
-fn has_fields(given: &Value, canonical: &Value) -> bool {
-    match (given, canonical) {
+fn has_fields(input: &Value, canonical: &Value) -> bool {
+    match (input, canonical) {
         (Value::Array(_), Value::Object(_)) => false,
-        (Value::Object(given), Value::Object(canonical)) => given.iter().all(|(name, value)| {
+        (Value::Object(input), Value::Object(canonical)) => input.iter().all(|(name, value)| {
             canonical.get(name).is_none_or(|canonical| has_fields(value, canonical))
         }),
         _ => true,

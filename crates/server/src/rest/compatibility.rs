@@ -88,8 +88,8 @@ impl VerdictCache {
     }
 }
 
-fn evaluate(facts: &FactSet, on: Date, asked: &Combination) -> Option<CombinationVerdict> {
-    let Combination { gpu, driver, framework } = asked.clone();
+fn evaluate(facts: &FactSet, on: Date, combination: &Combination) -> Option<CombinationVerdict> {
+    let Combination { gpu, driver, framework } = combination.clone();
     let request = Request { gpu, driver, framework, ..Request::default() };
     let report = check(facts, &Query::read(facts, &request, on).ok()?);
     let exposure = exposure(&report);
@@ -134,14 +134,14 @@ mod tests {
     #[test]
     fn a_combination_is_evaluated_once_a_day() {
         let (facts, mut verdicts) = (FactSet::embedded(), VerdictCache::default());
-        let mut judge = |on| {
-            let asked = ("NVIDIA H200", "580.95.05");
-            verdicts.get(facts, on, asked, None).expect("the facts include both")
+        let mut verdict_on = |on| {
+            let names = ("NVIDIA H200", "580.95.05");
+            verdicts.get(facts, on, names, None).expect("the facts include both")
         };
         let day = jiff::civil::date(2026, 11, 15);
-        let first = judge(day);
-        assert!(Arc::ptr_eq(&first, &judge(day)));
-        assert!(!Arc::ptr_eq(&first, &judge(day.tomorrow().unwrap())));
+        let first = verdict_on(day);
+        assert!(Arc::ptr_eq(&first, &verdict_on(day)));
+        assert!(!Arc::ptr_eq(&first, &verdict_on(day.tomorrow().unwrap())));
     }
 
     /// On a single-threaded runtime, which must stay free while the work waits for it.
@@ -149,19 +149,19 @@ mod tests {
     async fn blocking_work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
         let shared = Arc::new(Mutex::new(Vec::new()));
         let (go_on, released) = mpsc::channel::<()>();
-        let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+        let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
         let first = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
                 let work = move |order: &mut Vec<u32>| {
-                    begun.send(()).unwrap();
+                    started.send(()).unwrap();
                     released.recv_timeout(PATIENCE).unwrap();
                     order.push(1);
                 };
                 run_blocking(shared.lock_owned().await, work).await.unwrap();
             }
         });
-        has_begun.recv().await.unwrap();
+        has_started.recv().await.unwrap();
         let second = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {

@@ -48,8 +48,8 @@ impl Filter {
     ) -> Result<Vec<EventRow>, Failure> {
         // Filter before redaction, which reads the state.
         entries.retain(|entry| self.matches(entry));
-        let seen = redact::visible_entries(&app.controller, caller, entries).await?;
-        seen.iter().map(row).collect()
+        let visible = redact::visible_entries(&app.controller, caller, entries).await?;
+        visible.iter().map(row).collect()
     }
 
     fn matches(&self, entry: &Entry) -> bool {

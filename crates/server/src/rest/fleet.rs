@@ -73,15 +73,15 @@ pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
     let extent = Extent::count(&call.app.controller, call.caller()?).await?;
     let now = call.app.controller.now();
     let freezes = call.app.controller.read(move |state| {
-        let holds = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
-        let seen = holds.filter(|(domain, _)| extent.touches(domain));
+        let active = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
+        let visible = active.filter(|(domain, _)| extent.touches(domain));
         let row = |(domain, freeze): (&Domain, &farrier_fleet::fleet::state::Freeze)| FreezeRow {
             domain: domain.clone(),
             until: freeze.until,
             by: freeze.by.to_string(),
             reason: freeze.reason.clone(),
         };
-        seen.map(row).collect()
+        visible.map(row).collect()
     });
     Reply::json(&FreezeList { freezes: freezes.await? })
 }
@@ -98,6 +98,6 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     caller.check_fleet_wide()?;
     let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
     policy.check().map_err(|err| Failure::bad_request(err.to_string()))?;
-    let taken = call.app.controller.submit(caller.actor(), Event::PolicySet { policy }).await?;
-    Reply::json(&Done { changed: taken.is_logged() })
+    let outcome = call.app.controller.submit(caller.actor(), Event::PolicySet { policy }).await?;
+    Reply::json(&Done { changed: outcome.is_logged() })
 }

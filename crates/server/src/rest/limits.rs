@@ -150,9 +150,10 @@ mod tests {
     fn concurrent_answers_are_limited() {
         let limits = Limits::new(Rate { per_s: 0.0, burst: 100.0 });
         let now = Instant::now();
-        let mut held: Vec<_> = (0..CONCURRENT_MAX).map(|_| limits.admit(1, now).unwrap()).collect();
+        let mut admitted: Vec<_> =
+            (0..CONCURRENT_MAX).map(|_| limits.admit(1, now).unwrap()).collect();
         assert_eq!(limits.admit(1, now).unwrap_err().problem.status, 429);
-        held.pop();
+        admitted.pop();
         assert!(limits.admit(1, now).is_ok());
     }
 }

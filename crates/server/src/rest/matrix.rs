@@ -178,9 +178,10 @@ fn row(
     let mut found: Vec<Arc<CombinationVerdict>> = Vec::new();
     if let (Some(gpu), Some(driver)) = (&key.gpu, &key.driver) {
         let alone = [None].into_iter();
-        let asked = alone.chain(key.frameworks.iter().map(|framework| Some(framework.as_str())));
+        let frameworks =
+            alone.chain(key.frameworks.iter().map(|framework| Some(framework.as_str())));
         found.extend(
-            asked.filter_map(|framework| verdicts.get(facts, on, (gpu, driver), framework)),
+            frameworks.filter_map(|framework| verdicts.get(facts, on, (gpu, driver), framework)),
         );
     }
     let mut verdict = found.iter().map(|verdict| verdict.verdict).max();
@@ -200,9 +201,9 @@ fn row(
     let driver: Option<DriverVersion> =
         key.driver.as_deref().and_then(|driver| driver.parse().ok());
     MatrixRow {
-        sku: first.map(|other| other.sku.clone()),
+        sku: first.map(|verdict| verdict.sku.clone()),
         support: driver.as_ref().and_then(|driver| support(facts, driver, on)),
-        exposure: first.map(|other| other.exposure.clone()),
+        exposure: first.map(|verdict| verdict.exposure.clone()),
         verdict: verdict.map_or("unknown", Verdict::name).to_owned(),
         reasons,
         gpu: key.gpu,

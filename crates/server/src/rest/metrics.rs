@@ -56,11 +56,12 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
 /// Reports disk space besides `ok`.
 fn health(space: &DiskSpace) -> String {
     let bytes = space.bytes();
-    let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
+    let text_or_unknown =
+        |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
     format!(
         "ok\nlog_bytes {}\ndisk_free_bytes {}\ndisk_low {}\n",
-        told(bytes.map(|(log, _)| log)),
-        told(bytes.map(|(_, free)| free)),
+        text_or_unknown(bytes.map(|(log, _)| log)),
+        text_or_unknown(bytes.map(|(_, free)| free)),
         space.is_low()
     )
 }
@@ -117,8 +118,8 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
         "Nodes whose heartbeat is lost",
         count(|tally| tally.is_heartbeat_lost),
     );
-    let held = count(|tally| tally.is_deferred);
-    text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", held);
+    let deferred = count(|tally| tally.is_deferred);
+    text.gauge("farrier_fleet_nodes_deferred", "Nodes with a deferred action", deferred);
     text.gauge(
         "farrier_fleet_domain_faults",
         "Racks, switches and NVLink domains with a domain fault",

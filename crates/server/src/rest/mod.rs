@@ -250,8 +250,8 @@ impl Rest {
 
     /// Identifies the caller by the bearer token.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
-        let mut given = headers.get_all(AUTHORIZATION).iter();
-        let (Some(first), None) = (given.next(), given.next()) else {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (Some(first), None) = (values.next(), values.next()) else {
             return Err(Failure::unauthenticated());
         };
         let text = first.to_str().map_err(|_| Failure::unauthenticated())?;
@@ -327,11 +327,11 @@ impl AppState {
     /// Accesses the access store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,
+        access: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,
     ) -> Result<T, Failure> {
         let store = Arc::clone(&self.store);
-        let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
-        asked.map_err(|_| Failure::stopping())?.map_err(|err| access_failure(&err))
+        let result = tokio::task::spawn_blocking(move || access(&store)).await;
+        result.map_err(|_| Failure::stopping())?.map_err(|err| access_failure(&err))
     }
 }
 

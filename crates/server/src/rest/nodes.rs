@@ -43,13 +43,13 @@ impl Filter {
             rack: query.parsed("rack")?,
             leaf: query.parsed("leaf")?,
             phase: phase.transpose()?,
-            text: query.text("text").map(str::to_lowercase).filter(|other| !other.is_empty()),
+            text: query.text("text").map(str::to_lowercase).filter(|text| !text.is_empty()),
         })
     }
 
     fn matches(&self, caller: &Caller, id: &NodeId, node: &Node) -> bool {
         self.matches_location(node)
-            && self.text.as_ref().is_none_or(|other| node_matches(caller, id, node, other))
+            && self.text.as_ref().is_none_or(|text| node_matches(caller, id, node, text))
     }
 
     fn matches_location(&self, node: &Node) -> bool {
@@ -63,7 +63,7 @@ impl Filter {
 
 /// Whether the node's name, reason, driver, GPUs or findings contain the text.
 fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
-    let has = |value: &str| value.to_lowercase().contains(text);
+    let has = |field: &str| field.to_lowercase().contains(text);
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref()).into_iter().flatten();
     has(id.as_str())
@@ -76,7 +76,7 @@ fn node_matches(caller: &Caller, id: &NodeId, node: &Node, text: &str) -> bool {
 }
 
 fn finding_matches(finding: &Finding, text: &str) -> bool {
-    let has = |value: &str| value.to_lowercase().contains(text);
+    let has = |field: &str| field.to_lowercase().contains(text);
     has(&finding.code) || has(&finding.text) || has(&finding.detail)
 }
 
@@ -115,7 +115,7 @@ pub(super) fn fill_connections(app: &AppState, rows: &mut [NodeRow]) {
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let inventory = node.reported_inventory();
     let gpus = inventory.and_then(|inventory| inventory.gpus.as_ref());
-    let first = gpus.and_then(|gpu| gpu.first()).and_then(|gpu| gpu.name.clone());
+    let first = gpus.and_then(|gpus| gpus.first()).and_then(|gpu| gpu.name.clone());
     let is_same =
         |name: &String| gpus.into_iter().flatten().all(|gpu| gpu.name.as_ref() == Some(name));
     NodeRow {
@@ -124,7 +124,7 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
         phase: node.phase(),
         since: node.phase.since(),
         reason: (&node.phase.rationale().reason.redacted(caller.scope())).into(),
-        gpus: gpus.map(|gpu| count(gpu.len())),
+        gpus: gpus.map(|gpus| count(gpus.len())),
         gpu: first.filter(is_same),
         driver: inventory.and_then(|inventory| inventory.driver.clone()),
         findings: count(node.open_findings().count()),
@@ -146,21 +146,21 @@ pub(super) fn count(number: usize) -> u32 {
 /// Reads a node that the caller sees.
 async fn with_node<T: Send + 'static>(
     call: &Call,
-    look: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
+    read: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let looked = call.app.controller.read(move |state| {
+    let result = call.app.controller.read(move |state| {
         let node = state.nodes.get(&id).filter(|node| caller.sees(&node.location))?;
-        Some(look(state, &id, node))
+        Some(read(state, &id, node))
     });
-    looked.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))
+    result.await?.ok_or_else(|| Failure::node_not_found(name.as_str()))
 }
 
 pub(super) async fn get(call: Call) -> Result<Reply, Failure> {
     let viewer = call.caller()?.clone();
-    let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&viewer, state, id, node);
-    let mut node = with_node(&call, look).await?;
+    let read = move |state: &FleetState, id: &NodeId, node: &Node| detail(&viewer, state, id, node);
+    let mut node = with_node(&call, read).await?;
     node.connection = Some(call.app.connection(&node.node));
     Reply::json(&node)
 }
@@ -266,11 +266,11 @@ fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
             result.text, result.status, result.at, result.evidence
         )
     });
-    let owed = node
+    let required = node
         .verification
         .required()
         .map(|level| format!("it failed {level}, which has to pass before it returns to service"));
-    silent.into_iter().chain(ended).chain(owed).collect()
+    silent.into_iter().chain(ended).chain(required).collect()
 }
 
 pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
@@ -285,7 +285,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
                     || explanation.rationale.reason.findings().contains(&finding.id)
             })
             .partition(|finding| explanation.rationale.reason.findings().contains(&finding.id));
-        let said = |finding: &Cow<'_, Finding>| {
+        let describe = |finding: &Cow<'_, Finding>| {
             let clears = if finding.clears.is_empty() {
                 String::new()
             } else {
@@ -309,7 +309,7 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             findings: first
                 .iter()
                 .chain(&rest)
-                .map(said)
+                .map(describe)
                 .chain(other_problems(&viewer, node))
                 .collect(),
             rationale: (&explanation.rationale).into(),
@@ -350,7 +350,7 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let after = call.query.text("cursor").map(cursor).transpose()?;
     let limit = call.query.limit(PAGE);
     let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
-    let range = [from, only].map(|other| other.map_or(Bound::Unbounded, Bound::Included)).into();
+    let range = [from, only].map(|bound| bound.map_or(Bound::Unbounded, Bound::Included)).into();
     let visit: pagination::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
         let text = filter.text.as_deref();
         if !filter.matches_location(node) {
@@ -375,6 +375,6 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
     let has_more = findings.len() > limit;
     findings.truncate(limit);
     let next = findings.last().filter(|_| has_more);
-    let next = next.map(|other| format!("{}/{}", other.node, other.finding.id));
+    let next = next.map(|row| format!("{}/{}", row.node, row.finding.id));
     Reply::json(&FindingPage { findings, next })
 }

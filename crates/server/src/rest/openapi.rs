@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn every_route_is_documented() {
-        let told = include_str!("../../../../docs/api.md");
+        let docs = include_str!("../../../../docs/api.md");
         for route in TABLE {
             let line = format!("| `{} {}` |", route.method, route.path);
-            assert!(told.contains(&line), "docs/api.md lacks {line}");
+            assert!(docs.contains(&line), "docs/api.md lacks {line}");
         }
         let lines =
-            told.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
+            docs.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
         assert_eq!(lines.count(), TABLE.len(), "and nothing else");
     }
 

@@ -56,21 +56,21 @@ impl<'c, T: Send + 'static> Batches<'c, T> {
         };
         let (visit, caller) = (Arc::clone(&self.visit), self.caller.clone());
         let until = to.clone();
-        let look = self.controller.read(move |state| {
+        let batch = self.controller.read(move |state| {
             let mut found = Vec::new();
-            let mut looked = 0;
+            let mut visited = 0;
             for (id, node) in state.nodes.range((from, to)) {
                 if caller.sees(&node.location) {
                     visit(state, id, node, &mut found);
                 }
-                looked += 1;
-                if found.len() > want || looked == BATCH_NODES {
+                visited += 1;
+                if found.len() > want || visited == BATCH_NODES {
                     return (found, Some(id.clone()));
                 }
             }
             (found, None)
         });
-        let (found, last) = look.await?;
+        let (found, last) = batch.await?;
         self.range = last.map(|last| (Bound::Excluded(last), until));
         Ok(Some(found))
     }

@@ -79,7 +79,7 @@ pub(super) struct Params(BTreeMap<&'static str, String>);
 impl Params {
     /// Parses a query. Unknown and repeated parameters are errors.
     pub(super) fn read(query: &str, known: &'static [Parameter]) -> Result<Self, Failure> {
-        let mut said = Self::default();
+        let mut params = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
@@ -93,11 +93,11 @@ impl Params {
                 )));
             };
             parameter.check(&value)?;
-            if said.0.insert(parameter.name, value).is_some() {
+            if params.0.insert(parameter.name, value).is_some() {
                 return Err(Failure::bad_request(format!("`{name}` is repeated")));
             }
         }
-        Ok(said)
+        Ok(params)
     }
 
     pub(super) fn put(&mut self, parameter: &Parameter, text: &str) -> Result<(), Failure> {
@@ -128,8 +128,8 @@ impl Params {
         self.parsed("node")?.ok_or_else(|| Failure::bad_request("a node is missing"))
     }
 
-    pub(super) fn limit(&self, usual: usize) -> usize {
-        self.number("limit").and_then(|other| usize::try_from(other).ok()).unwrap_or(usual)
+    pub(super) fn limit(&self, default: usize) -> usize {
+        self.number("limit").and_then(|limit| usize::try_from(limit).ok()).unwrap_or(default)
     }
 }
 
@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn parameters_are_checked_and_unknown_ones_refused() {
-        let said = Params::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
-        assert_eq!(said.text("text"), Some("Xid 79 on"));
-        assert_eq!((said.number("limit"), said.limit(3)), (Some(7), 7));
+        let params = Params::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
+        assert_eq!(params.text("text"), Some("Xid 79 on"));
+        assert_eq!((params.number("limit"), params.limit(3)), (Some(7), 7));
         assert!(Params::read("", KNOWN).unwrap().text("pool").is_none());
         for wrong in [
             "pools=a",

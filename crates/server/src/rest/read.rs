@@ -13,13 +13,13 @@ use super::{nodes, routes};
 
 /// Whether path and query match a route, and whether the body is valid for some route.
 pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {
-    let asked = Method::from_bytes(method).ok().and_then(|method| {
+    let is_route = Method::from_bytes(method).ok().and_then(|method| {
         let found = routes::find(&method, path).ok()?;
-        let said = Params::read(query, found.route.query).ok()?;
-        said.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
+        let params = Params::read(query, found.route.query).ok()?;
+        params.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
     });
     let policy = parse_body::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
-    let asks = [
+    let bodies = [
         policy,
         parse_body::<FreezeRequest>(body).is_ok(),
         parse_body::<HoldRequest>(body).is_ok(),
@@ -32,7 +32,7 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
         parse_body::<DiagRequest>(body).is_ok(),
         parse_body::<TuneRequest>(body).is_ok(),
     ];
-    (asked.is_some(), asks.contains(&true))
+    (is_route.is_some(), bodies.contains(&true))
 }
 
 #[cfg(test)]

@@ -31,11 +31,11 @@ pub(super) async fn visible_entries(
         Extent::uncounted(caller)
     };
     let caller = caller.clone();
-    let seen = controller.read(move |state| {
+    let visible = controller.read(move |state| {
         let redactor = Redactor { state, caller: &caller, extent: &extent };
         entries.into_iter().filter_map(|entry| redactor.redact(entry)).collect()
     });
-    Ok(seen.await?)
+    Ok(visible.await?)
 }
 
 /// Whether visibility depends on the domains of the caller's nodes.

@@ -27,11 +27,11 @@ async fn node(
 ) -> Result<NodeId, Failure> {
     let (id, caller) = (call.path.node()?, call.caller()?.clone());
     let name = id.clone();
-    let looked = call.app.controller.read(move |state: &FleetState| {
+    let refusal = call.app.controller.read(move |state: &FleetState| {
         let node = state.nodes.get(&id).filter(|node| caller.sees(&node.location))?;
         Some(refuse(node))
     });
-    match looked.await? {
+    match refusal.await? {
         None => Err(Failure::node_not_found(name.as_str())),
         Some(Some(failure)) => Err(failure),
         Some(None) => Ok(name),
@@ -61,8 +61,8 @@ fn certificate_revoked(node: &Node) -> Option<Failure> {
 
 async fn submit(call: &Call, event: Event) -> Result<Reply, Failure> {
     let caller = call.caller()?;
-    let taken = call.app.controller.submit(caller.actor(), event).await?;
-    Reply::json(&Done { changed: taken.is_logged() })
+    let outcome = call.app.controller.submit(caller.actor(), event).await?;
+    Reply::json(&Done { changed: outcome.is_logged() })
 }
 
 async fn submit_request(call: &Call, what: OperatorRequest) -> Result<Reply, Failure> {
@@ -132,14 +132,14 @@ pub(super) async fn order(call: Call, what: OrderKind) -> Result<Reply, Failure>
 
 /// One at a time. There is no queue.
 async fn requested_order(call: Call, what: OrderKind) -> Result<Reply, Failure> {
-    let wanted = what.clone();
+    let requested = what.clone();
     let needs_idle = what.spec().node == NodeUse::Idle;
     let refuse = move |node: &Node| {
         let other = node
             .requests
             .requested_order
             .as_ref()
-            .filter(|requested_order| requested_order.order != wanted);
+            .filter(|requested_order| requested_order.order != requested);
         let waits = other.map(|requested_order| {
             let text = format!(
                 "`{}`, requested by {}, is still pending",
@@ -160,11 +160,11 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
         // Locked until the name is free, so that no node enrols under it.
         let _name = call.app.store.names.lock(&node).await;
         let id = node.clone();
-        let look = call.app.controller.read(move |state| {
+        let is_visible = call.app.controller.read(move |state| {
             let node = state.nodes.get(&id)?;
             Some(caller.sees(&node.location))
         });
-        match look.await? {
+        match is_visible.await? {
             Some(true) => {
                 let why = reason.into_text();
                 let reply =
@@ -214,11 +214,11 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
         return Ok(());
     }
     let ours = Extent::count(&call.app.controller, caller).await?.members(domain);
-    let wanted = domain.clone();
+    let requested = domain.clone();
     let members = call
         .app
         .controller
-        .read(move |state| state.domain_counts.get(&wanted).map(|counts| counts.members));
+        .read(move |state| state.domain_counts.get(&requested).map(|counts| counts.members));
     if ours > 0 && members.await? == Some(ours) {
         return Ok(());
     }
@@ -229,11 +229,11 @@ async fn check_owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
 /// The domain must exist: freezing a misspelt rack would have no effect. Suggests similar domains
 /// of the caller.
 async fn check_exists(call: &Call, domain: &Domain) -> Result<(), Failure> {
-    let (controller, caller, wanted) = (&call.app.controller, call.caller()?, domain.clone());
+    let (controller, caller, requested) = (&call.app.controller, call.caller()?, domain.clone());
     let is_there = controller.read(move |state| {
-        wanted == Domain::Fleet
-            || state.domain_counts.get(&wanted).is_some_and(|counts| counts.members > 0)
-            || state.freezes.contains_key(&wanted)
+        requested == Domain::Fleet
+            || state.domain_counts.get(&requested).is_some_and(|counts| counts.members > 0)
+            || state.freezes.contains_key(&requested)
     });
     if is_there.await? {
         return Ok(());

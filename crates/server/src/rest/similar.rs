@@ -4,14 +4,14 @@ const SUGGESTIONS_MAX: usize = 3;
 const EDIT_DISTANCE_MAX: usize = 2;
 
 /// The most similar existing names, best first.
-pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<String> {
-    let mut near: Vec<(usize, String)> = there
+pub(super) fn names(unknown: &str, existing: impl Iterator<Item = String>) -> Vec<String> {
+    let mut near: Vec<(usize, String)> = existing
         .filter_map(|name| {
-            if name.chars().count().abs_diff(wanted.chars().count()) > EDIT_DISTANCE_MAX {
+            if name.chars().count().abs_diff(unknown.chars().count()) > EDIT_DISTANCE_MAX {
                 return None;
             }
-            let apart = distance(wanted, &name);
-            (apart <= EDIT_DISTANCE_MAX).then_some((apart, name))
+            let edits = distance(unknown, &name);
+            (edits <= EDIT_DISTANCE_MAX).then_some((edits, name))
         })
         .collect();
     near.sort();
@@ -44,10 +44,10 @@ mod tests {
             [distance("", "abc"), distance("abc", "abd"), distance("trian", "train")],
             [3, 1, 2]
         );
-        let there =
+        let existing =
             || ["rack:r1", "rack:r2", "rack:r20", "pool:train"].map(str::to_owned).into_iter();
-        assert_eq!(names("rack:r11", there()), ["rack:r1", "rack:r2", "rack:r20"]);
-        assert_eq!(names("pool:trian", there()), ["pool:train"]);
-        assert!(names("site:moon", there()).is_empty());
+        assert_eq!(names("rack:r11", existing()), ["rack:r1", "rack:r2", "rack:r20"]);
+        assert_eq!(names("pool:trian", existing()), ["pool:train"]);
+        assert!(names("site:moon", existing()).is_empty());
     }
 }

@@ -63,7 +63,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
     let mut tail = call.app.tail.clone();
     let mut stopped = call.app.stopped.clone();
     let mut at = begin;
-    let mut looked = tokio::time::Instant::now();
+    let mut checked = tokio::time::Instant::now();
     if let Err(end) = send(out, "retry: 2000\n\n".to_owned()).await {
         return end;
     }
@@ -77,8 +77,8 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
             };
             // A reader whose token became invalid gets nothing more.
-            if waited.is_err() || looked.elapsed() >= TOKEN_CHECK_INTERVAL {
-                looked = tokio::time::Instant::now();
+            if waited.is_err() || checked.elapsed() >= TOKEN_CHECK_INTERVAL {
+                checked = tokio::time::Instant::now();
                 match call.app.caller_for(caller.digest.clone()).await {
                     Ok(Some(_)) => {}
                     Ok(None) => return End::Token,

@@ -91,12 +91,12 @@ impl Fixture {
         let (_, token) = app.store.add_user(&Actor::Server, &person, now).unwrap();
         let rest = Rest::new(app, Rate::default());
         let fixture = Self { _folder: folder, _stop: stop, rest, token: token.digest() };
-        let wanted =
+        let request =
             NewJoinToken::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-        let token = fixture.app().store.create(&wanted, now).unwrap().digest();
+        let token = fixture.app().store.create(&request, now).unwrap().digest();
         fixture.app().store.join(&token, &node(), b"key", None, now).unwrap();
         fixture.app().changes.log_pending().await.unwrap();
-        let enrolled = Event::Enrolled { node: node(), location: wanted.location };
+        let enrolled = Event::Enrolled { node: node(), location: request.location };
         fixture.app().controller.submit(Actor::Server, enrolled).await.unwrap();
         fixture
     }
@@ -155,18 +155,18 @@ impl Fixture {
     }
 
     /// The result of a future that only reads from the controller, and the number of reads.
-    async fn looks<T>(&self, asked: impl Future<Output = T>) -> (T, usize) {
-        let mut asked = Box::pin(asked);
-        let mut looks = 0;
+    async fn count_reads<T>(&self, future: impl Future<Output = T>) -> (T, usize) {
+        let mut future = Box::pin(future);
+        let mut reads = 0;
         loop {
             // A busy controller answers once per poll.
             let busy = self.busy().await;
-            let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+            let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
             busy.end().await;
             if let Poll::Ready(answer) = polled {
-                return (answer, looks);
+                return (answer, reads);
             }
-            looks += 1;
+            reads += 1;
             self.app().controller.read(|_| ()).await.unwrap();
         }
     }
@@ -174,17 +174,17 @@ impl Fixture {
     /// Blocks the controller, so that jobs queue up and can be counted.
     async fn busy(&self) -> Busy {
         let (release, released) = mpsc::channel::<()>();
-        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (started, has_started) = tokio::sync::oneshot::channel();
         let controller = self.app().controller.clone();
-        let looked = tokio::spawn(async move {
-            let look = controller.read(move |_| {
-                begun.send(()).unwrap();
+        let reader = tokio::spawn(async move {
+            let read = controller.read(move |_| {
+                started.send(()).unwrap();
                 released.recv().is_ok()
             });
-            look.await.unwrap()
+            read.await.unwrap()
         });
-        has_begun.await.unwrap();
-        Busy { release, looked }
+        has_started.await.unwrap();
+        Busy { release, reader }
     }
 
     /// Polls a request `polls` times, completing what it waits for in between, and drops it.
@@ -221,13 +221,13 @@ impl Fixture {
 /// Keeps the controller blocked.
 struct Busy {
     release: mpsc::Sender<()>,
-    looked: tokio::task::JoinHandle<bool>,
+    reader: tokio::task::JoinHandle<bool>,
 }
 
 impl Busy {
     async fn end(self) {
         self.release.send(()).unwrap();
-        assert!(self.looked.await.unwrap());
+        assert!(self.reader.await.unwrap());
     }
 }
 
@@ -354,20 +354,21 @@ async fn the_callers_domains_are_counted_in_one_batched_pass() {
         (&Method::GET, "/api/v1/freezes", "pool:train", "", 200),
         (&Method::GET, "/api/v1/policy", "pool:train", "", 200),
     ] {
-        let (answer, looks) = fixture.looks(fixture.request(method, path, scope, body)).await;
+        let (answer, reads) = fixture.count_reads(fixture.request(method, path, scope, body)).await;
         let found = answer.err().map_or(200, |failure| failure.problem.status);
         assert_eq!(found, status, "{method} {path}");
-        assert!(expected.contains(&looks), "{method} {path}: {looks} reads");
+        assert!(expected.contains(&reads), "{method} {path}: {reads} reads");
     }
     let entries = fixture.app().tail.read(0, 1000).await.unwrap();
     let caller = fixture.caller("pool:train");
-    let (seen, looks) = fixture.looks(redact::visible_entries(controller, &caller, entries)).await;
-    let Ok(seen) = seen else { panic!("the log is read") };
-    assert!(expected.contains(&looks), "{looks} looks");
+    let (visible, reads) =
+        fixture.count_reads(redact::visible_entries(controller, &caller, entries)).await;
+    let Ok(visible) = visible else { panic!("the log is read") };
+    assert!(expected.contains(&reads), "{reads} reads");
     let frozen = |entry: &&farrier_fleet::fleet::Entry| {
         matches!(&entry.event, Event::OperatorRequested { request: OperatorRequest::Freeze { .. } })
     };
-    assert_eq!(seen.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
+    assert_eq!(visible.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
 }
 
 #[tokio::test]
@@ -376,13 +377,13 @@ async fn similar_domains_are_suggested_to_callers_with_nodes_there() {
     fixture.enrol("b", "train", "r1").await;
     fixture.enrol("c", "serve", "r2").await;
     let misspelt = r#"{"domain":"rack:r3","reason":"x","for_s":60}"#;
-    let told = async |scope| {
+    let detail_for = async |scope| {
         let Err(failure) = fixture.post("/api/v1/freezes", scope, misspelt).await else {
             panic!("there is no such rack")
         };
         failure.problem.detail
     };
-    let detail = told("fleet").await;
+    let detail = detail_for("fleet").await;
     assert!(detail.contains("`rack:r1`, `rack:r2`"), "{detail}");
     let unfreeze = r#"{"domain":"pool:empt"}"#;
     let Err(failure) = fixture.post("/api/v1/unfreezes", "pool:empt", unfreeze).await else {

@@ -44,11 +44,11 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let expires = now
         .checked_add(SignedDuration::from_secs(i64::from(expires_s)))
         .map_err(|_| Failure::bad_request("`expires_s` is too long"))?;
-    let wanted = NewJoinToken { location, node, scope: caller.scope().clone(), expires, uses };
+    let request = NewJoinToken { location, node, scope: caller.scope().clone(), expires, uses };
     let by = caller.actor();
-    let made = call.app.with_store(move |store| store.create_by(&by, &wanted, now)).await?;
+    let created = call.app.with_store(move |store| store.create_by(&by, &request, now)).await?;
     call.app.changes.log_pending().await?;
-    let (id, secret) = made;
+    let (id, secret) = created;
     Reply::created(&TokenCreated {
         id,
         token: secret.reveal().to_owned(),
@@ -63,8 +63,8 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
     let tokens = call.app.with_store(Store::list).await?;
-    let seen = tokens.into_iter().filter(|token| is_in_scope(caller, token));
-    let tokens = seen.map(|other| row(other, now)).collect();
+    let visible = tokens.into_iter().filter(|token| is_in_scope(caller, token));
+    let tokens = visible.map(|token| row(token, now)).collect();
     Reply::json(&TokenList { tokens })
 }
 

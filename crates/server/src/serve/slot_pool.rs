@@ -27,7 +27,7 @@ pub(super) struct Slot<K: Ord> {
     pool: Arc<SlotPool<K>>,
     key: K,
     number: u64,
-    place: oneshot::Receiver<()>,
+    evicted: oneshot::Receiver<()>,
 }
 
 impl<K: Ord + Clone> SlotPool<K> {
@@ -37,7 +37,7 @@ impl<K: Ord + Clone> SlotPool<K> {
     }
 
     pub(super) fn enter(self: &Arc<Self>, key: K) -> Slot<K> {
-        let (held, place) = oneshot::channel();
+        let (hold, evicted) = oneshot::channel();
         let mut state = self.state();
         state.count += 1;
         let number = state.count;
@@ -45,9 +45,9 @@ impl<K: Ord + Clone> SlotPool<K> {
         while slots.len() >= self.capacity {
             slots.pop_first();
         }
-        slots.insert(number, held);
+        slots.insert(number, hold);
         drop(state);
-        Slot { pool: Arc::clone(self), key, number, place }
+        Slot { pool: Arc::clone(self), key, number, evicted }
     }
 }
 
@@ -60,7 +60,7 @@ impl<K: Ord> SlotPool<K> {
 impl<K: Ord> Slot<K> {
     /// Returns when the slot is evicted. Await it once.
     pub(super) async fn displaced(&mut self) {
-        let _ = (&mut self.place).await;
+        let _ = (&mut self.evicted).await;
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn is_displaced(slot: &mut Slot<&str>) -> bool {
-        matches!(slot.place.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+        matches!(slot.evicted.try_recv(), Err(oneshot::error::TryRecvError::Closed))
     }
 
     #[test]

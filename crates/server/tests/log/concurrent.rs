@@ -42,14 +42,14 @@ impl Log for Busy<'_> {
     }
 
     fn read(&self, seq: u64, limit: usize) -> Result<Vec<Stored>, LogError> {
-        let read = self.log.read(seq, most);
+        let read = self.log.read(seq, limit);
         self.reads.set(self.reads.get() + 1);
         self.happens.borrow_mut()(self.reads.get());
         read
     }
 
     fn snapshot_writer(&self) -> Box<dyn SnapshotWriter + Send> {
-        self.log.keeper()
+        self.log.snapshot_writer()
     }
 
     fn latest_snapshot(&self) -> Result<Option<Snapshot>, LogError> {

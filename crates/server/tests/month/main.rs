@@ -59,7 +59,7 @@ impl SimulatedFleet {
                 Event::Enrolled { node: node.clone(), location: Clone::clone(location) },
             )
         };
-        let joined = fleet.fleet.locations().map(join).collect();
+        let joined = fleet.fleet.places().map(join).collect();
         fleet.commit(joined);
         fleet
     }
@@ -107,7 +107,7 @@ impl SimulatedFleet {
     /// Events that the server detects itself: lost and restored heartbeats.
     fn silence(&mut self) -> Vec<(Actor, Event)> {
         let mut events = Vec::new();
-        for (id, _) in self.fleet.locations() {
+        for (id, _) in self.fleet.places() {
             let up = self.fleet.node(id).unwrap().is_up();
             match self.gone.get_mut(id) {
                 None if !up => {

@@ -35,8 +35,9 @@ async fn an_inventory_of_a_thousand_names_is_limited_and_the_answer_says_so() {
     let inventory = inventory(GPUS_MAX, FRAMEWORKS_MAX);
     fleet.submit(Event::InventoryReported { node: node("b"), inventory }).await;
     let token = fleet.token("vic", Role::Viewer, "fleet");
-    let asked = async || fleet.get("/api/v1/matrix", &token).await;
-    let (matrix, again, ()) = tokio::join!(asked(), asked(), fleet.report_finding("a", 1));
+    let matrix_request = async || fleet.get("/api/v1/matrix", &token).await;
+    let (matrix, again, ()) =
+        tokio::join!(matrix_request(), matrix_request(), fleet.report_finding("a", 1));
     assert_eq!(matrix, again);
     let left_out = json!({ "rows": 0, "gpus": GPUS_MAX - 16, "nodes": 1 });
     assert_eq!(matrix["left_out"], left_out, "{}", matrix["left_out"]);

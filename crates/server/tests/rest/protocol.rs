@@ -220,7 +220,7 @@ async fn only_existing_domains_are_frozen() {
         answer.assert_problem(404);
         assert!(answer.body.contains(near), "{answer:?}");
     }
-    let answer = ask("server:moon").await;
+    let answer = ask("site:moon").await;
     answer.assert_problem(404);
     assert!(answer.body.contains("/api/v1/domains"), "{answer:?}");
     for domain in ["fleet", "rack:r1", "pool:train", "tenant:lab"] {

@@ -173,20 +173,20 @@ async fn reasons_do_not_count_other_pools_nodes() {
     for counted in ["0 of 3 nodes of the fleet are out", "3 of 3 nodes of rack r1 began"] {
         assert!(whole.contains(counted), "{counted} is missing: {whole}");
     }
-    let mut seen = String::new();
+    let mut visible = String::new();
     for token in &scoped {
         let text = everything(token).await;
         for counted in [" of 3 nodes", " of 4 nodes", "and 0 may be"] {
             assert!(!text.contains(counted), "{counted}: {text}");
         }
-        seen.push_str(&text);
+        visible.push_str(&text);
     }
-    for told in [
+    for text in [
         "as many nodes of the fleet are out of service as may be",
         "a node of the fleet is back in service",
         "several nodes of rack r1 began to show silence: one cause",
     ] {
-        assert!(seen.contains(told), "{told} is missing: {seen}");
+        assert!(visible.contains(text), "{text} is missing: {visible}");
     }
 }
 
@@ -197,12 +197,12 @@ async fn pages_are_complete_while_nodes_come_and_go() {
         fleet.enrol(&format!("n{number:03}"), "train", None, None).await;
     }
     let token = fleet.token("ann", Role::Viewer, "fleet");
-    let mut seen: Vec<String> = Vec::new();
+    let mut visible: Vec<String> = Vec::new();
     let mut path = "/api/v1/nodes?limit=7".to_owned();
     let mut pages = 0;
     loop {
         let page = fleet.get(&path, &token).await;
-        seen.extend(TestFleet::names(&page));
+        visible.extend(TestFleet::names(&page));
         pages += 1;
         if pages == 3 {
             // A node before the cursor goes, one after it goes, and one is added on each side.
@@ -217,12 +217,12 @@ async fn pages_are_complete_while_nodes_come_and_go() {
             None => break,
         }
     }
-    let mut sorted = seen.clone();
+    let mut sorted = visible.clone();
     sorted.sort();
     sorted.dedup();
-    assert_eq!(seen, sorted, "each once, in order");
-    assert_eq!(seen.len(), 60 - 1 + 1);
-    assert!(seen.contains(&"n051a".to_owned()) && !seen.contains(&"n050".to_owned()));
+    assert_eq!(visible, sorted, "each once, in order");
+    assert_eq!(visible.len(), 60 - 1 + 1);
+    assert!(visible.contains(&"n051a".to_owned()) && !visible.contains(&"n050".to_owned()));
     // Findings, too: several of one node across two pages.
     for number in 1..=9 {
         fleet.report_finding("a", number).await;
@@ -245,9 +245,9 @@ async fn pages_are_complete_while_nodes_come_and_go() {
             None => break,
         }
     }
-    let wanted: Vec<(String, u64)> =
+    let expected: Vec<(String, u64)> =
         ["a", "b"].iter().flat_map(|name| (1..=9).map(|id| ((*name).to_owned(), id))).collect();
-    assert_eq!(found, wanted);
+    assert_eq!(found, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -365,10 +365,10 @@ async fn metrics_are_counted_and_health_needs_no_token() {
         assert!(answer.body.contains(line), "{line} is missing: {}", answer.body);
     }
     let health = fleet.send("GET", "/healthz", None, None).await;
-    let told: Vec<&str> =
+    let text: Vec<&str> =
         health.body.lines().filter_map(|line| line.split_ascii_whitespace().next()).collect();
     assert_eq!(health.status, 200);
-    assert_eq!(told, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
+    assert_eq!(text, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
 }
 
 /// The connection state: never opened, open, ended, and unknown after a restart.
@@ -421,11 +421,11 @@ async fn heartbeats_of_an_idle_node_are_counted() {
     // By then the session only sends heartbeats. Without them, the age would be that of the
     // session.
     fleet
-        .wait_for("/api/v1/nodes/a", &ann, |node, asked| {
+        .wait_for("/api/v1/nodes/a", &ann, |node, sent_at| {
             let connection = &node["connection"];
             let opened: Timestamp = connection["since"].as_str().unwrap().parse().unwrap();
             let age_s = connection["last_heartbeat_age_s"].as_i64();
-            age_s.is_some_and(|age_s| asked.duration_since(opened).as_secs() > age_s + 3)
+            age_s.is_some_and(|age_s| sent_at.duration_since(opened).as_secs() > age_s + 3)
         })
         .await;
 }

@@ -13,12 +13,12 @@ use serde_json::json;
 use crate::test_fleet::TestFleet;
 use crate::test_server::node;
 
-fn asked(fleet: &TestFleet) -> Vec<(Actor, OperatorRequest)> {
-    let ask = |entry: Entry| match entry.event {
+fn logged_requests(fleet: &TestFleet) -> Vec<(Actor, OperatorRequest)> {
+    let request = |entry: Entry| match entry.event {
         Event::OperatorRequested { request } => Some((entry.by, request)),
         _ => None,
     };
-    fleet.server.entries().into_iter().filter_map(ask).collect()
+    fleet.server.entries().into_iter().filter_map(request).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,22 +27,22 @@ async fn a_hold_applies_at_once_and_another_user_may_release_it() {
     let ann = fleet.token("ann", Role::Operator, "pool:train");
     let bob = fleet.token("bob", Role::Operator, "fleet");
     for changed in [true, false] {
-        let held = fleet.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
-        assert_eq!(held.json(), json!({ "changed": changed }));
+        let answer = fleet.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
+        assert_eq!(answer.json(), json!({ "changed": changed }));
     }
     assert_eq!(fleet.read_node("a", Node::phase).await, NodePhase::Held);
-    let told = fleet.get("/api/v1/nodes/a", &ann).await;
-    assert_eq!(told["hold"], json!({ "by": "ann", "reason": "a look" }), "{told}");
-    assert_eq!(told["history"], "/api/v1/events?node=a");
+    let node = fleet.get("/api/v1/nodes/a", &ann).await;
+    assert_eq!(node["hold"], json!({ "by": "ann", "reason": "a look" }), "{node}");
+    assert_eq!(node["history"], "/api/v1/events?node=a");
     let why = fleet.get("/api/v1/nodes/a/explanation", &ann).await;
     assert_eq!(why["why"]["reason"]["text"], "ann holds it: a look", "{why}");
     for changed in [true, false] {
         let released = fleet.post("/api/v1/nodes/a/release", &bob, "").await;
         assert_eq!(released.json(), json!({ "changed": changed }));
     }
-    let asked = asked(&fleet);
-    let names: Vec<String> = asked.iter().map(|(by, _)| by.to_string()).collect();
-    assert_eq!(names, ["ann", "bob"], "{asked:?}");
+    let logged_requests = logged_requests(&fleet);
+    let names: Vec<String> = logged_requests.iter().map(|(by, _)| by.to_string()).collect();
+    assert_eq!(names, ["ann", "bob"], "{logged_requests:?}");
     let events = fleet.get("/api/v1/events?kind=asked&node=a&by=ann", &bob).await;
     assert_eq!(events["events"].as_array().unwrap().len(), 1, "{events}");
     assert_eq!(events["events"][0]["text"], "hold it: a look");
@@ -95,8 +95,8 @@ async fn a_node_is_tested_and_tuned_only_while_held() {
     }
     fleet.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
     for changed in [true, false] {
-        let asked = fleet.post("/api/v1/nodes/a/diag", &ann, diag).await;
-        assert_eq!(asked.json(), json!({ "changed": changed }), "{asked:?}");
+        let answer = fleet.post("/api/v1/nodes/a/diag", &ann, diag).await;
+        assert_eq!(answer.json(), json!({ "changed": changed }), "{answer:?}");
     }
     // One at a time.
     let refused = fleet.post("/api/v1/nodes/a/tune", &ann, tune).await;
@@ -143,9 +143,9 @@ async fn a_policy_is_replaced_as_a_whole_if_valid() {
         put(wrong.to_string()).await.assert_problem(400);
     }
     put("{".to_owned()).await.assert_problem(400);
-    let wanted = json!({ "pools": { "train": { "autonomy": "observe" } } });
+    let request_body = json!({ "pools": { "train": { "autonomy": "observe" } } });
     for changed in [true, false] {
-        assert_eq!(put(wanted.to_string()).await.json(), json!({ "changed": changed }));
+        assert_eq!(put(request_body.to_string()).await.json(), json!({ "changed": changed }));
     }
     let policy = fleet.get("/api/v1/policy", &ann).await;
     assert_eq!(policy["policy"]["pools"]["train"]["autonomy"], "observe");
@@ -178,8 +178,8 @@ async fn the_name_of_a_retired_node_is_free() {
     let ann = fleet.token("ann", Role::Admin, "pool:train");
     let (store, now) = (fleet.server.store(), Timestamp::now());
     let expires = now + SignedDuration::from_hours(1);
-    let wanted = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), expires) };
-    let token = store.create(&wanted, now).unwrap().digest();
+    let request = NewJoinToken { uses: 9, ..NewJoinToken::new("train".parse().unwrap(), expires) };
+    let token = store.create(&request, now).unwrap().digest();
     let enrol = |key: &[u8]| store.join(&token, &node("b"), key, None, now);
     enrol(b"one").unwrap();
     assert!(matches!(enrol(b"two"), Err(JoinError::Taken(_))));
@@ -231,9 +231,9 @@ async fn a_token_with_a_location_requires_the_whole_fleet_as_scope() {
     let fleet = TestFleet::open().await;
     let root = fleet.token("root", Role::Admin, "fleet");
     let eve = fleet.token("eve", Role::Admin, "pool:train");
-    let wanted = r#"{"pool":"train","rack":"r1","nvlink":"n1"}"#;
-    fleet.post("/api/v1/tokens", &eve, wanted).await.assert_problem(403);
-    assert_eq!(fleet.post("/api/v1/tokens", &root, wanted).await.status, 201);
+    let request_body = r#"{"pool":"train","rack":"r1","nvlink":"n1"}"#;
+    fleet.post("/api/v1/tokens", &eve, request_body).await.assert_problem(403);
+    assert_eq!(fleet.post("/api/v1/tokens", &root, request_body).await.status, 201);
     let listed = fleet.get("/api/v1/tokens", &eve).await;
     let location = json!({ "pool": "train", "rack": "r1", "nvlink": "n1" });
     assert_eq!(listed["tokens"][0]["location"], location, "{listed}");

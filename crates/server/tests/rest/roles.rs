@@ -136,7 +136,7 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                 let body = if body == "FREEZE" { freeze.as_str() } else { body };
                 let body = Some(body).filter(|value| !value.is_empty());
                 let answer = fleet.send(method, path, Some(&token), body).await;
-                let wanted = match reach {
+                let expected = match reach {
                     _ if !may(role, who) => 403,
                     ScopeRule::FleetWide if !is_whole => 403,
                     ScopeRule::InScope(refused) if !is_inside => refused,
@@ -154,9 +154,12 @@ async fn each_role_has_exactly_its_permissions_in_its_scope() {
                     _ if path.ends_with("/tokens") && method == "POST" => 201,
                     _ => 200,
                 };
-                assert_eq!(answer.status, wanted, "{role} of {scope}: {method} {path}: {answer:?}");
-                if wanted >= 400 {
-                    answer.assert_problem(wanted);
+                assert_eq!(
+                    answer.status, expected,
+                    "{role} of {scope}: {method} {path}: {answer:?}"
+                );
+                if expected >= 400 {
+                    answer.assert_problem(expected);
                 }
             }
             fleet.server.assert_whole();

@@ -79,8 +79,8 @@ async fn a_slow_reader_loses_nothing_and_blocks_nobody() {
     }
     let end = fleet.server.running().tail().end();
     assert!(end >= begin + 1000);
-    let heard = tokio::task::spawn_blocking(move || slow.seqs(end)).await.unwrap();
-    assert!(heard.iter().copied().eq(begin + 1..=end), "each once and in order");
+    let received = tokio::task::spawn_blocking(move || slow.seqs(end)).await.unwrap();
+    assert!(received.iter().copied().eq(begin + 1..=end), "each once and in order");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,12 +124,12 @@ async fn a_stream_is_limited_by_scope_and_filter() {
     for (name, number) in [("c", 1), ("a", 1), ("c", 2), ("b", 1)] {
         fleet.report_finding(name, number).await;
     }
-    let heard = tokio::task::spawn_blocking(move || {
+    let received = tokio::task::spawn_blocking(move || {
         (0..2)
             .map(|_| reader.next().unwrap()["node"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     });
-    assert_eq!(heard.await.unwrap(), ["a", "b"]);
+    assert_eq!(received.await.unwrap(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

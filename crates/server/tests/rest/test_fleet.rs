@@ -205,9 +205,9 @@ impl TestFleet {
     ) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
-            let asked = Timestamp::now();
+            let sent_at = Timestamp::now();
             let answer = self.get(path, token).await;
-            if is(&answer, asked) {
+            if is(&answer, sent_at) {
                 return answer;
             }
             assert!(Instant::now() < end, "{path} did not match: {answer}");

@@ -44,11 +44,13 @@ fn resident_bytes() -> usize {
 }
 
 /// A message that announces a mebibyte and never ends. Counted once the server has read all of it.
-fn unfinished(taken: Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = Infallible> + Send {
+fn unfinished(
+    read_completely: Arc<AtomicUsize>,
+) -> impl Body<Data = Bytes, Error = Infallible> + Send {
     let prefix = Bytes::from_static(&[0, 0, 0x10, 0, 0]);
     let chunks = std::iter::repeat_n(Bytes::from_static(CHUNK), CHUNKS);
     let data = std::iter::once(prefix).chain(chunks).enumerate().map(move |(at, bytes)| {
-        taken.fetch_add(usize::from(at == CHUNKS), Ordering::Relaxed);
+        read_completely.fetch_add(usize::from(at == CHUNKS), Ordering::Relaxed);
         Ok(Frame::data(bytes))
     });
     StreamBody::new(tokio_stream::iter(data).chain(tokio_stream::pending()))
@@ -77,15 +79,15 @@ async fn attack(
                 .method(method)
                 .uri(format!("https://localhost{path}"))
                 .header("content-type", "application/grpc")
-                .body(unfinished(Arc::clone(&answers.taken)))
+                .body(unfinished(Arc::clone(&answers.read_completely)))
                 .unwrap();
-            let (mut sender, given) = (sender.clone(), Arc::clone(&answers.given));
+            let (mut sender, received) = (sender.clone(), Arc::clone(&answers.received));
             tasks.spawn(async move {
                 // Streams beyond the limit are reset.
                 let answer = sender.send_request(request).await.ok().map(|response| {
                     (response.status().as_u16(), response.headers().get("grpc-status").cloned())
                 });
-                given.lock().unwrap().push(answer);
+                received.lock().unwrap().push(answer);
                 // The connection stays open.
                 std::future::pending::<()>().await;
             });
@@ -100,26 +102,26 @@ type Answer = (u16, Option<HeaderValue>);
 #[derive(Default)]
 struct Answers {
     /// `None` if the request was reset.
-    given: Arc<Mutex<Vec<Option<Answer>>>>,
+    received: Arc<Mutex<Vec<Option<Answer>>>>,
     /// Requests that the server has read completely.
-    taken: Arc<AtomicUsize>,
+    read_completely: Arc<AtomicUsize>,
 }
 
 impl Answers {
     /// Waits until each request is answered or read completely.
     async fn settled(&self) {
         until("the server has handled each request", || {
-            let answered = self.given.lock().unwrap().len();
-            answered.max(self.taken.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
+            let answered = self.received.lock().unwrap().len();
+            answered.max(self.read_completely.load(Ordering::Relaxed)) >= CONNECTIONS * STREAMS
         })
         .await;
     }
 
     /// All answers are as expected, and there is at least one.
     fn assert_all(&self, expected: &Answer) {
-        let given = self.given.lock().unwrap();
-        assert!(given.iter().any(Option::is_some), "none was answered");
-        assert!(given.iter().flatten().all(|answer| answer == expected), "{given:?}");
+        let received = self.received.lock().unwrap();
+        assert!(received.iter().any(Option::is_some), "none was answered");
+        assert!(received.iter().flatten().all(|answer| answer == expected), "{received:?}");
     }
 }
 
@@ -136,7 +138,7 @@ async fn unfinished_enrolments_take_no_memory_and_block_nobody() {
     assert!(growth < GROWTH_BYTES_MAX, "memory grew by {growth} bytes");
     let out_of_range = HeaderValue::from_static("11");
     answers.assert_all(&(200, Some(out_of_range)));
-    let refused = answers.given.lock().unwrap().iter().flatten().count();
+    let refused = answers.received.lock().unwrap().iter().flatten().count();
     let text = metrics(&server, trusting(&agent)).await;
     let name = "farrier_server_unauthenticated_requests_failed_total{reason=\"too-large\"} ";
     let counted = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<usize>().ok());

@@ -55,8 +55,8 @@ async fn invalid_tokens_and_other_authorities_are_refused() {
     let pool = server.token(None, 10);
     assert_eq!(code(server.enrol("a", &dir("c"), &pool).await), Code::AlreadyExists);
     let past = Timestamp::now() - SignedDuration::from_secs(1);
-    let wanted = NewJoinToken::new("train".parse().unwrap(), past);
-    let expired = server.store().create(&wanted, Timestamp::now()).unwrap();
+    let request = NewJoinToken::new("train".parse().unwrap(), past);
+    let expired = server.store().create(&request, Timestamp::now()).unwrap();
     assert_eq!(code(server.enrol("d", &dir("d"), expired.reveal()).await), Code::PermissionDenied);
     // A server with another authority does not get the token.
     let other = Enrolment { fingerprint: "00".repeat(32), ..server.enrolment("e", &dir("e")) };
@@ -118,8 +118,9 @@ async fn concurrent_enrolments_with_tokens_of_two_pools_agree_with_the_certifica
     let server = TestServer::with_tls().await;
     let token = |pool: &str| {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
-        let wanted = NewJoinToken { uses: 20, ..NewJoinToken::new(pool.parse().unwrap(), expires) };
-        server.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+        let request =
+            NewJoinToken { uses: 20, ..NewJoinToken::new(pool.parse().unwrap(), expires) };
+        server.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     };
     let (train, dev) = (token("train"), token("dev"));
     for round in 0..20 {
@@ -184,9 +185,9 @@ async fn a_node_has_its_tokens_location_until_an_admin_changes_it() {
     let token = |text: &str, of_node: Option<&str>| {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_pool = NewJoinToken::new("train".parse().unwrap(), expires);
-        let wanted =
+        let request =
             NewJoinToken { location: location(text), node: of_node.map(node), uses: 2, ..of_pool };
-        server.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+        server.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     };
     let stands = async |text: &str| {
         let controller = server.running().controller();
@@ -336,8 +337,8 @@ async fn a_server_with_a_wrong_clock_at_start_is_trusted_once_corrected() {
         assert_eq!(is_trusted(&server, &agent).await, is_trusted_meanwhile, "{wrong_days} d");
         let stepped_to = |entry: &Entry, hours: i64| match entry.event {
             Event::ClockStepped { to, .. } => {
-                let wanted = Timestamp::now() + SignedDuration::from_hours(hours);
-                to.duration_since(wanted).abs() < SignedDuration::from_hours(1)
+                let request = Timestamp::now() + SignedDuration::from_hours(hours);
+                to.duration_since(request).abs() < SignedDuration::from_hours(1)
             }
             _ => false,
         };

@@ -20,15 +20,15 @@ const MANY: usize = 300;
 
 /// Keeps many connections open that send only this. Reopens those that the server closes, so they
 /// persist for the whole test, also on a slow machine.
-async fn idle(server: &TestServer, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
+async fn idle(server: &TestServer, data: impl Fn() -> Vec<u8>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let opened = Arc::new(Semaphore::new(0));
     for _ in 0..MANY {
-        let (address, said, opened) = (server.address, said(), Arc::clone(&opened));
+        let (address, data, opened) = (server.address, data(), Arc::clone(&opened));
         connections.spawn(async move {
             loop {
                 let Ok(mut socket) = TcpStream::connect(address).await else { continue };
-                let _ = socket.write_all(&said).await;
+                let _ = socket.write_all(&data).await;
                 opened.add_permits(1);
                 let _ = socket.read_to_end(&mut Vec::new()).await;
             }
@@ -141,8 +141,8 @@ async fn a_node_connection_without_a_session_idles_out() {
     let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();
     // The HTTP/2 preface, and no request.
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    let mut said = Vec::new();
-    let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut said)).await;
+    let mut data = Vec::new();
+    let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut data)).await;
     assert!(gone.is_ok(), "it goes");
     let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(answer.code(), Code::InvalidArgument, "the one with a session stays: {answer:?}");

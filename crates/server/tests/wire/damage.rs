@@ -324,8 +324,8 @@ async fn a_start_fails_if_others_can_read_keys_or_change_stores() {
         set_permissions(path, Permissions::from_mode(mode)).unwrap();
         let text = refused(server.options()).await.unwrap();
         assert!(text.contains(&format!("has mode {mode:04o}")), "{name}: {text}");
-        let wanted = if name.is_empty() { "700" } else { "600" };
-        assert!(text.contains(&format!("chmod {wanted} ")), "{name}: {text}");
+        let expected_mode = if name.is_empty() { "700" } else { "600" };
+        assert!(text.contains(&format!("chmod {expected_mode} ")), "{name}: {text}");
         set_permissions(path, before).unwrap();
     }
     // Group-readable is fine for a file without keys.

@@ -52,14 +52,14 @@ async fn simulated_nodes_enrol_fail_and_return() {
     // One fault needs a reset, the other a reboot.
     let ill: [NodeId; 2] = ["node-00003".parse().unwrap(), "node-00011".parse().unwrap()];
     let names = [("gpu.xid", "Xid 48"), ("gpu.xid", "Xid 119")];
-    let (mut tail, mut seen) = (running.tail(), running.tail().end());
+    let (mut tail, mut last_seq) = (running.tail(), running.tail().end());
     for (node, (code, detail)) in ill.iter().zip(names) {
         herd.befall(node.clone(), Trouble::named(code, detail).unwrap()).await;
     }
     let mut out = BTreeSet::new();
     while out.len() < ill.len() {
-        for entry in tail.next(seen, 64).await.unwrap().unwrap() {
-            seen = entry.seq;
+        for entry in tail.next(last_seq, 64).await.unwrap().unwrap() {
+            last_seq = entry.seq;
             if let Event::PhaseChanged { node, to: NodePhase::Quarantined, rationale } = entry.event
             {
                 assert!(
@@ -89,7 +89,7 @@ async fn simulated_nodes_enrol_fail_and_return() {
         replay.take(entry).unwrap();
     }
     replay.finish().unwrap();
-    let way = "verify verify cordon drain reset verify verify uncordon";
-    assert_eq!(orders[&ill[0]].join(" "), way);
+    let expected = "verify verify cordon drain reset verify verify uncordon";
+    assert_eq!(orders[&ill[0]].join(" "), expected);
     assert!(orders[&ill[1]].contains(&"reboot".to_owned()), "{:?}", orders[&ill[1]]);
 }

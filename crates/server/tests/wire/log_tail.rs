@@ -21,12 +21,12 @@ async fn a_reader_gets_every_entry_once_and_then_the_end() {
     }
     assert_eq!(early.await.unwrap()[0].seq, 1);
     let end = tail.end();
-    let mut heard: Vec<Entry> = Vec::new();
-    while heard.len() < usize::try_from(end).unwrap() {
-        let from = heard.last().map_or(0, |entry| entry.seq);
-        heard.extend(tail.next(from, 3).await.unwrap().unwrap());
+    let mut received: Vec<Entry> = Vec::new();
+    while received.len() < usize::try_from(end).unwrap() {
+        let from = received.last().map_or(0, |entry| entry.seq);
+        received.extend(tail.next(from, 3).await.unwrap().unwrap());
     }
-    assert!(heard.iter().map(|entry| entry.seq).eq(1..=end));
+    assert!(received.iter().map(|entry| entry.seq).eq(1..=end));
     running.stop().await.unwrap();
     assert!(tail.next(end, 3).await.is_none());
     assert_eq!(

@@ -69,9 +69,9 @@ async fn a_joining_node_is_verified_and_enters_service() {
     agent.cordon.send_replace(Cordon::External { owner: "ops".into(), reason: "moving".into() });
     server
         .wait_for("it is held for another's cordon", |entries| {
-            let held =
+            let is_held =
                 |event: &Event| matches!(event, Event::PhaseChanged { to: NodePhase::Held, .. });
-            entries.iter().any(|entry| held(&entry.event))
+            entries.iter().any(|entry| is_held(&entry.event))
         })
         .await;
 }
@@ -88,9 +88,9 @@ async fn a_server_with_an_older_log_continues_from_reported_generations() {
     };
     until("an order is accepted", || numbers() == [42]).await;
     until("and that is in the log", || answers(&server) == [(42, OrderStatus::Accepted)]).await;
-    let seen =
+    let observed =
         |event: &Event| matches!(event, Event::OrderGenerationObserved { generation: 41, .. });
-    assert_eq!(server.count(seen), 1);
+    assert_eq!(server.count(observed), 1);
     // The oldest possible backup: an empty log.
     agent.disconnect();
     server.running.take().unwrap().stop().await.unwrap();
@@ -165,7 +165,7 @@ async fn a_retired_node_is_disconnected_and_refused() {
 }
 
 /// Opens a session as `a` that reports this generation as its last order.
-async fn said(server: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
+async fn hello_with(server: &TestServer, last_order: u64) -> Result<(), tonic::Status> {
     use farrier_wire::proto::{self, AgentMessage, agent_message};
     let url = server.url().parse().unwrap();
     let mut agents =
@@ -201,7 +201,7 @@ async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
     until("the first order is accepted", || *order_handler.last.lock().unwrap() == 1).await;
     agent.disconnect();
     for lie in [1002, 1 << 48, (1 << 48) + 1, u64::MAX - 1, u64::MAX] {
-        let status = said(&server, lie).await.unwrap_err();
+        let status = hello_with(&server, lie).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{lie}: {status}");
         assert!(status.message().contains(&lie.to_string()), "{status}");
     }
@@ -210,12 +210,12 @@ async fn a_hello_with_a_never_issued_generation_does_not_change_the_next() {
     agent.connect(&server);
     agent.find(1);
     agent.acked(1).await;
-    let given =
+    let generation =
         server.running().controller().read(|state| state.nodes[&node("a")].orders.generation());
-    assert_eq!(given.await.unwrap(), 1);
+    assert_eq!(generation.await.unwrap(), 1);
     // A restored log may lack this many orders.
     agent.disconnect();
-    said(&server, 1001).await.unwrap();
+    hello_with(&server, 1001).await.unwrap();
     assert_eq!(
         server.count(|event| matches!(
             event,
@@ -254,9 +254,9 @@ async fn a_cordon_that_changes_during_the_hello_reaches_the_server() {
     *agent.order_handler.cordoned_at_hello.lock().unwrap() =
         Some((agent.cordon.clone(), theirs.clone()));
     agent.connect(&server);
-    let seen =
+    let observed =
         |event: &Event| matches!(event, Event::CordonObserved { cordon, .. } if *cordon == theirs);
-    until("the server knows of the cordon", || server.count(seen) == 1).await;
+    until("the server knows of the cordon", || server.count(observed) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,8 +132,8 @@ impl TestServer {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_node = of_node.map(node);
         let of_pool = NewJoinToken::new("train".parse().unwrap(), expires);
-        let wanted = NewJoinToken { node: of_node, uses, ..of_pool };
-        self.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+        let request = NewJoinToken { node: of_node, uses, ..of_pool };
+        self.store().create(&request, Timestamp::now()).unwrap().reveal().to_owned()
     }
 
     pub(crate) fn enrolment(&self, name: &str, dir: &Path) -> Enrolment {

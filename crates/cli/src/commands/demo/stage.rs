@@ -11,7 +11,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
 use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::{Event, FleetState, Location, NodePhase, Policy};
-use farrier_server::log_tail::Tail;
+use farrier_server::log_tail::LogTail;
 use farrier_server::run::{self, Options, Running};
 use farrier_sim::fleet::wire::Herd;
 use farrier_sim::fleet::{Fleet, Plan};
@@ -124,7 +124,7 @@ impl Stage {
     }
 
     /// The log, from its beginning.
-    pub(super) fn followed(&self) -> (Tail, u64) {
+    pub(super) fn followed(&self) -> (LogTail, u64) {
         (self.running.tail(), 0)
     }
 
@@ -164,7 +164,10 @@ impl Stage {
                     repair: "a new board".to_owned(),
                 };
                 let by = Actor::User("technician".to_owned());
-                self.running.controller().submit(by, Event::OperatorRequested { request: what }).await?;
+                self.running
+                    .controller()
+                    .submit(by, Event::OperatorRequested { request: what })
+                    .await?;
             }
         }
         Ok(())

@@ -77,7 +77,7 @@ impl Folder {
         let store = Store::open(&self.dir)?;
         // A change here would hide that others are missing.
         if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
-            store.check_has(recorded.access).map_err(|err| match err {
+            store.check_not_behind(recorded.access).map_err(|err| match err {
                 AccessError::Behind { .. } => Hinted::error(err.to_string(), BEHIND),
                 other => other.into(),
             })?;

@@ -56,11 +56,11 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
     }
     prepare_folder(dir)?;
-    let _lock = take(dir)?;
+    let _lock = lock_folder(dir)?;
     let logs = logs(args)?;
     let store = Store::open(dir)?;
     if let Some(first) = logs.first() {
-        let (begin, last) = (first.beginning()?, store.last_change()?);
+        let (begin, last) = (first.base_state()?, store.last_change()?);
         // Without the authority's key no certificate counts that was ever given: nothing can be missed.
         let has_authority = ["ca.key", "ca.pem"].iter().any(|name| dir.join(name).exists());
         if begin.access > last && has_authority {
@@ -128,13 +128,13 @@ fn again(lost: &LostToken, dir: &Path) -> String {
             )
         }
         // A token that is made here has the whole fleet: for one node, it takes that node from any other pool.
-        LostToken::Join { place, node: Some(node), by, .. } if !is_local(by) => {
+        LostToken::Join { location: place, node: Some(node), by, .. } if !is_local(by) => {
             let pool = &place.pool;
             format!(
                 "node {node} of pool {pool}, made by {by}, whose scope is not in the log: no command, because a token that is made here also takes the node from another pool; an admin of pool {pool} makes it with `POST /api/v1/tokens`"
             )
         }
-        LostToken::Join { place, node, uses, by: _ } => {
+        LostToken::Join { location: place, node, uses, by: _ } => {
             let Location { pool, tenant, site, rack, leaf, nvlink } = place;
             let mut flags = String::new();
             let mut add = |flag: &str, value: Option<&str>| {
@@ -164,7 +164,7 @@ mod tests {
         let place = Location::in_pool("train".parse().unwrap());
         let node = node.map(|it| it.parse().unwrap());
         let by = Actor::User(by.to_owned());
-        again(&LostToken::Join { place, node, uses: 1, by }, Path::new("/srv"))
+        again(&LostToken::Join { location: place, node, uses: 1, by }, Path::new("/srv"))
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let expires = now.checked_add(args.expires)?;
     let place = args.place.in_pool(args.pool.clone());
     let wanted = NewJoinToken {
-        place: place.clone(),
+        location: place.clone(),
         node: args.node.clone(),
         uses: args.uses,
         ..NewJoinToken::new(args.pool.clone(), expires)
@@ -150,7 +150,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
         let pool = token.pool.unwrap_or_default();
         if args.output == Output::Json {
             let value = json!({
-                "id": token.id, "pool": pool, "place": token.place, "node": token.node, "expires": token.expires.to_string(),
+                "id": token.id, "pool": pool, "place": token.location, "node": token.node, "expires": token.expires.to_string(),
                 "uses_left": token.uses_left, "state": state,
             });
             printer.line(&value.to_string())?;
@@ -158,7 +158,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
             rows.push(vec![
                 token.id.to_string(),
                 state.to_string(),
-                token.place.as_ref().map_or_else(|| format!("pool {pool}"), words),
+                token.location.as_ref().map_or_else(|| format!("pool {pool}"), words),
                 token.node.unwrap_or_else(|| "any".to_owned()),
                 token.uses_left.to_string(),
                 format!("{:.0}", token.expires),

@@ -157,7 +157,7 @@ fn read_on(
     let mut is_held = args.holds.is_none();
     let mut replay: Option<Replay> = None;
     for log in logs.iter().filter(|_| args.replay || args.holds.is_some()) {
-        let begin = log.beginning()?;
+        let begin = log.base_state()?;
         let mut replayed = match replay.take() {
             None => Replay::on(begin),
             Some(mut replayed) => {

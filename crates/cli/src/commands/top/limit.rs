@@ -66,7 +66,7 @@ pub(super) enum Kind {
     /// It waits for a reset.
     Reset,
     /// It fell off the bus.
-    LostToken,
+    Lost,
 }
 
 impl Kind {
@@ -140,7 +140,7 @@ impl Limit {
 /// The one to act on first. `held`: whether a process holds it; none: not known.
 pub(super) fn of(gpu: &GpuNow, held: Option<bool>) -> Limit {
     if gpu.value(Signal::GpuLost).is_some_and(|value| value > 0.0) {
-        return Limit::new(Kind::LostToken, "it fell off the bus and answers nothing");
+        return Limit::new(Kind::Lost, "it fell off the bus and answers nothing");
     }
     if gpu.value(Signal::GpuResetRequired).is_some_and(|value| value > 0.0) {
         return Limit::new(Kind::Reset, "it does not work before a reset");

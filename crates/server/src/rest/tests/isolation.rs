@@ -85,8 +85,8 @@ impl Fixture {
             let changes = vec![Change::Opened(finding(is_own))];
             fixture.log(Event::FindingsReported { node: id(name), record, changes }).await;
             let reason = "a look".to_owned();
-            let held = OperatorRequest::Hold { node: id(name), reason };
-            fixture.log(Event::OperatorRequested { request: held }).await;
+            let hold = OperatorRequest::Hold { node: id(name), reason };
+            fixture.log(Event::OperatorRequested { request: hold }).await;
         }
         let mut policy = Policy::default();
         // One node is enough for a domain fault.
@@ -104,7 +104,7 @@ impl Fixture {
 
     /// Uses the reason wherever one can appear: phase, deferral, order, cancelled order,
     /// operator-requested order and domain fault.
-    async fn tell(&self, why: &Rationale) {
+    async fn log_reason(&self, why: &Rationale) {
         let reason = || why.reason.clone();
         for name in [OWN, FOREIGN[0]] {
             let node = || id(name);
@@ -166,7 +166,7 @@ impl Fixture {
     }
 
     /// The answer to a caller, also if it is a refusal.
-    async fn read(&self, path: &str, scope: &str) -> String {
+    async fn get(&self, path: &str, scope: &str) -> String {
         let mut body = match self.request(&Method::GET, path, scope, "").await {
             Ok(reply) => reply.into_response(None).into_body(),
             Err(failure) => return serde_json::to_string(&failure.problem).unwrap(),
@@ -181,7 +181,7 @@ impl Fixture {
 
     /// The stream up to the last visible entry.
     async fn follow(&self, after: u64, scope: &str) -> String {
-        let page = self.read(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
+        let page = self.get(&format!("/api/v1/events?after={after}&limit=500"), scope).await;
         let page: serde_json::Value = serde_json::from_str(&page).unwrap();
         let Some(last) = page["events"].as_array().and_then(|items| items.last()) else {
             return String::new();
@@ -234,28 +234,28 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() 
     let (mut codes, mut shown, mut domain_faults) = (BTreeSet::new(), BTreeSet::new(), 0);
     for why in cases() {
         let after = fixture.app().tail.end();
-        fixture.tell(&why).await;
+        fixture.log_reason(&why).await;
         codes.insert(why.reason.code().to_owned());
         let explanation = format!("/api/v1/nodes/{OWN}/explanation");
         let is_whole = |shown: &BTreeSet<String>| *shown == markers(&all);
         for path in paths(after) {
-            let seen = fixture.read(&path, "pool:train").await;
-            assert_eq!(markers(&seen), BTreeSet::new(), "{path} for {why:?}: {seen}");
-            domain_faults += usize::from(path == "/api/v1/domain-faults" && seen.contains(OWN));
+            let answer = fixture.get(&path, "pool:train").await;
+            assert_eq!(markers(&answer), BTreeSet::new(), "{path} for {why:?}: {answer}");
+            domain_faults += usize::from(path == "/api/v1/domain-faults" && answer.contains(OWN));
             // A caller with the whole fleet sees the markers, so they are there.
             if !is_whole(&shown) {
-                shown.extend(markers(&fixture.read(&path, "fleet").await));
+                shown.extend(markers(&fixture.get(&path, "fleet").await));
             }
         }
-        let seen = fixture.follow(after, "pool:train").await;
-        assert_eq!(markers(&seen), BTreeSet::new(), "the stream for {why:?}: {seen}");
-        assert!(seen.contains(OWN), "{seen}");
+        let answer = fixture.follow(after, "pool:train").await;
+        assert_eq!(markers(&answer), BTreeSet::new(), "the stream for {why:?}: {answer}");
+        assert!(answer.contains(OWN), "{answer}");
         fixture.withdraw(&why).await;
-        let seen = fixture.read(&explanation, "pool:train").await;
+        let answer = fixture.get(&explanation, "pool:train").await;
         // An order superseded by another has not failed.
         let is_failure = !matches!(why.reason, Reason::OrderSuperseded { .. });
-        assert!(!is_failure || seen.contains("the last failed at"), "{seen}");
-        assert_eq!(markers(&seen), BTreeSet::new(), "{explanation} for {why:?}: {seen}");
+        assert!(!is_failure || answer.contains("the last failed at"), "{answer}");
+        assert_eq!(markers(&answer), BTreeSet::new(), "{explanation} for {why:?}: {answer}");
     }
     assert!(Reason::CODES.iter().all(|code| codes.contains(*code)), "{codes:?}");
     assert_eq!(domain_faults, cases().len(), "the domain fault is shown with the caller's node");
@@ -267,19 +267,19 @@ async fn a_caller_of_one_pool_sees_no_name_or_count_of_another_for_any_reason() 
 async fn the_log_of_a_pool_names_only_its_own_nodes() {
     let fixture = Fixture::two_pools().await;
     let why = Rationale::new(Reason::Repaired, UnblockedBy::Finding);
-    fixture.tell(&why).await;
+    fixture.log_reason(&why).await;
     for (scope, own, other) in
         [("pool:train", OWN, FOREIGN[0]), ("pool:zz-secret", FOREIGN[0], OWN)]
     {
         for path in ["/api/v1/events?after=0", "/api/v1/export?what=log&after=0"] {
-            let seen = fixture.read(path, scope).await;
-            assert!(seen.contains(own), "{path} of {scope}: {seen}");
-            assert!(!seen.contains(other), "{path} of {scope}: {seen}");
+            let answer = fixture.get(path, scope).await;
+            assert!(answer.contains(own), "{path} of {scope}: {answer}");
+            assert!(!answer.contains(other), "{path} of {scope}: {answer}");
         }
     }
-    let metrics = fixture.read("/metrics", "pool:train").await;
+    let metrics = fixture.get("/metrics", "pool:train").await;
     assert!(metrics.contains(r#""status":403"#), "{metrics}");
-    assert!(fixture.read("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
+    assert!(fixture.get("/metrics", "fleet").await.contains("farrier_fleet_nodes"));
 }
 
 /// Artifacts that a node sent while in another pool stay with that pool.
@@ -290,8 +290,8 @@ async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
     use crate::artifacts;
 
     let fixture = Fixture::two_pools().await;
-    let look = fixture.app().controller.read(|state| state.nodes[&id(OWN)].first_seq);
-    let first_seq = look.await.unwrap();
+    let first_seq = fixture.app().controller.read(|state| state.nodes[&id(OWN)].first_seq);
+    let first_seq = first_seq.await.unwrap();
     for (generation, pool) in [(1, FOREIGN_POOL), (2, "train")] {
         let location = Location::in_pool(pool.parse().unwrap());
         let at = Timestamp::now();
@@ -313,13 +313,13 @@ async fn artifacts_from_before_a_node_entered_the_pool_are_hidden() {
         let listed = listed["artifacts"].as_array().unwrap().clone();
         listed.iter().map(|row| row["generation"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(generations(&fixture.read(&list, "fleet").await), [2, 1]);
-    assert_eq!(generations(&fixture.read(&list, "pool:train").await), [2]);
-    assert_eq!(fixture.read(&format!("{list}/2"), "pool:train").await, "zz-secret");
-    let hidden = fixture.read(&format!("{list}/1"), "pool:train").await;
+    assert_eq!(generations(&fixture.get(&list, "fleet").await), [2, 1]);
+    assert_eq!(generations(&fixture.get(&list, "pool:train").await), [2]);
+    assert_eq!(fixture.get(&format!("{list}/2"), "pool:train").await, "zz-secret");
+    let hidden = fixture.get(&format!("{list}/1"), "pool:train").await;
     assert!(hidden.contains("there is no such artifact"), "{hidden}");
     // The other pool does not see the node at all, and a retired node has no artifacts.
-    let other = fixture.read(&list, "pool:zz-secret").await;
+    let other = fixture.get(&list, "pool:zz-secret").await;
     assert!(other.contains("is not a node of the fleet"), "{other}");
     let retire = format!("/api/v1/nodes/{OWN}/retire");
     fixture.request(&Method::POST, &retire, "fleet", r#"{"reason":"gone"}"#).await.unwrap();
