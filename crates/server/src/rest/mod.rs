@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each handler is an entry of one table ([`routes`]), from which the OpenAPI document is
-//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and entries of the log are
+//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and log entries are
 //! redacted ([`redact`]).
 
 mod answer_body;

@@ -29,8 +29,8 @@ const RECORDED_V2: &str = include_str!("testdata/states_v2.jsonl");
 const RECORDED: &str = include_str!("testdata/states_v3.jsonl");
 
 /// As stored in a log.
-const FORM_V1: &str = "farrier state 1\n";
-const FORM_V2: &str = "farrier state 2\n";
+const HEADER_V1: &str = "farrier state 1\n";
+const HEADER_V2: &str = "farrier state 2\n";
 const HEADER: &str = "farrier state 3\n";
 
 const SYMPTOMS: [Symptom; 4] =
@@ -45,7 +45,7 @@ fn reason() -> Reason {
     Reason::VerificationFailed { level: VerificationLevel::V0, evidence, findings: vec![7] }
 }
 
-fn place() -> Location {
+fn location() -> Location {
     Location {
         pool: "train".parse().unwrap(),
         tenant: "lab".parse().ok(),
@@ -56,7 +56,7 @@ fn place() -> Location {
     }
 }
 
-fn makeup(gpus: &[&str]) -> NodeInventory {
+fn inventory(gpus: &[&str]) -> NodeInventory {
     let gpu = |uuid: &&str| GpuInventory {
         uuid: GpuUuid((*uuid).to_owned()),
         name: Some("NVIDIA H200".to_owned()),
@@ -190,12 +190,12 @@ impl Folded {
     fn past(&mut self, id: &NodeId, number: usize) {
         let node = || id.clone();
         let verify = |rung| OrderKind::Verify { level: rung };
-        self.fold(1, Event::Enrolled { node: node(), location: place() });
+        self.fold(1, Event::Enrolled { node: node(), location: location() });
         self.fold(
             1,
-            Event::InventoryReported { node: node(), inventory: makeup(&["GPU-1", "GPU-2"]) },
+            Event::InventoryReported { node: node(), inventory: inventory(&["GPU-1", "GPU-2"]) },
         );
-        self.fold(2, Event::InventoryReported { node: node(), inventory: makeup(&["GPU-1"]) });
+        self.fold(2, Event::InventoryReported { node: node(), inventory: inventory(&["GPU-1"]) });
         self.enter(id, 3, NodePhase::InService);
         let record = Record { journal: "j1".to_owned(), number: 3 };
         self.fold(4, Event::FindingsSnapshot { node: node(), record, open: vec![finding()] });
@@ -256,9 +256,9 @@ fn sample() -> FleetState {
         log.past(&id, number);
         log.present(&id, number);
     }
-    log.fold(26, Event::Enrolled { node: node(9), location: place() });
+    log.fold(26, Event::Enrolled { node: node(9), location: location() });
     log.fold(27, Event::Retired { node: node(9), reason: "sold".to_owned() });
-    for (index, domain) in place().domains().into_iter().enumerate() {
+    for (index, domain) in location().domains().into_iter().enumerate() {
         let freeze = OperatorRequest::Freeze {
             domain: domain.clone(),
             until: at(90),
@@ -288,10 +288,12 @@ fn every_field_of_a_node_is_recorded() {
     let expected = [
         "first_in_service_at",
         "first_seq",
-        "inventory.makeup",
+        "inventory.reported",
         "inventory.missing_gpus",
         "liveness.certificate-revoked",
         "liveness.heartbeat-lost",
+        "location.pool",
+        "next_deadline",
         "orders.failures",
         "orders.generation",
         "orders.pending",
@@ -299,8 +301,7 @@ fn every_field_of_a_node_is_recorded() {
         "phase.phase",
         "phase.since",
         "phase.uncounted_s",
-        "phase.why",
-        "place.pool",
+        "phase.rationale",
         "quarantines",
         "repairs.approved",
         "repairs.earlier",
@@ -308,16 +309,15 @@ fn every_field_of_a_node_is_recorded() {
         "repairs.unverified",
         "reports.journal",
         "reports.trouble",
-        "requests.errand",
-        "requests.errands_ended",
         "requests.hold",
+        "requests.requested_order",
+        "requests.results",
         "scheduling.cordoned",
-        "symptoms.silence",
+        "symptoms.heartbeat-lost",
         "verification.failure",
         "verification.v0",
         "verification.v1",
         "verification.v2",
-        "wake",
     ];
     for name in expected {
         assert!(fields.contains(name), "no node has {name}");
@@ -337,14 +337,76 @@ fn begun_with(bytes: &[u8]) -> Result<FleetState, LogError> {
     SqliteLog::open(&path).unwrap().base_state()
 }
 
+/// Names in recorded states that were renamed since: the key above them, or `*`, the old name and
+/// the new one.
+const RENAMED: [(&str, &str, &str); 34] = [
+    ("failures", "why", "reason"),
+    ("refused", "why", "reason"),
+    ("*", "why", "rationale"),
+    ("requested_order", "what", "order"),
+    ("results", "what", "order"),
+    ("by-hand", "what", "what"),
+    ("acknowledge-repair", "what", "repair"),
+    ("*", "what", "kind"),
+    ("results", "answer", "status"),
+    ("results", "withdrawn", "cancelled"),
+    ("verify", "rung", "level"),
+    ("*", "approve_reboot", "reboot_needs_approval"),
+    ("*", "blame", "common_cause"),
+    ("*", "blamed", "domain_faults"),
+    ("*", "breakers", "disruption_budgets"),
+    ("*", "drain_wait_s", "drain_timeout_s"),
+    ("*", "errand", "requested_order"),
+    ("*", "errands_ended", "results"),
+    ("*", "in-repair", "repairing"),
+    ("*", "makeup", "reported"),
+    ("*", "note-repair", "acknowledge-repair"),
+    ("*", "ours", "by-farrier"),
+    ("*", "person", "user"),
+    ("*", "place", "location"),
+    ("*", "prove", "required_verifications"),
+    ("*", "retry_s", "retry_backoff_s"),
+    ("*", "silence", "heartbeat-lost"),
+    ("*", "silent_s", "heartbeat_timeout_s"),
+    ("*", "suspect_s", "suspect_timeout_s"),
+    ("*", "tallies", "domain_counts"),
+    ("*", "theirs", "external"),
+    ("*", "tries", "max_attempts"),
+    ("*", "wake", "next_deadline"),
+    ("*", "wakes", "deadlines"),
+];
+
+/// A recorded value under its present names.
+fn renamed(above: &str, value: &Value) -> Value {
+    let new_name = |name: &str| {
+        let rename = RENAMED
+            .iter()
+            .find(|(parent, old, _)| (*parent == "*" || *parent == above) && *old == name);
+        rename.map_or(name, |(_, _, new)| new).to_owned()
+    };
+    match value {
+        Value::Object(fields) => {
+            let rename = |(name, value): (&String, &Value)| {
+                let name = new_name(name);
+                let value = renamed(&name, value);
+                (name, value)
+            };
+            Value::Object(fields.iter().map(rename).collect())
+        }
+        Value::Array(items) => items.iter().map(|item| renamed(above, item)).collect(),
+        Value::String(text) => new_name(text).into(),
+        _ => value.clone(),
+    }
+}
+
 /// Whether everything recorded is still there. There may be more.
 fn holds(now: &Value, then: &Value) -> bool {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => {
-            then.iter().all(|(name, it)| now.get(name).is_some_and(|now| holds(now, it)))
+            then.iter().all(|(name, then)| now.get(name).is_some_and(|now| holds(now, then)))
         }
         (Value::Array(now), Value::Array(then)) => {
-            now.len() == then.len() && now.iter().zip(then).all(|(now, it)| holds(now, it))
+            now.len() == then.len() && now.iter().zip(then).all(|(now, then)| holds(now, then))
         }
         _ => now == then,
     }
@@ -372,13 +434,13 @@ fn every_recorded_state_still_reads() {
         assert!(!recorded.is_empty());
     }
     for line in RECORDED.lines() {
-        let then: Value = serde_json::from_str(line).unwrap();
+        let then = renamed("", &serde_json::from_str(line).unwrap());
         let state = begun_with(format!("{HEADER}{line}").as_bytes()).unwrap();
         let now = serde_json::to_value(&state).unwrap();
         assert!(holds(&now, &then), "something is lost: {now}");
     }
     // Before format 1 there was no header.
-    let old = [(RECORDED_V2, FORM_V2), (RECORDED_V1, FORM_V1), (RECORDED_V1, "")];
+    let old = [(RECORDED_V2, HEADER_V2), (RECORDED_V1, HEADER_V1), (RECORDED_V1, "")];
     for (recorded, form) in old {
         for line in recorded.lines() {
             let then: Value = serde_json::from_str(line).unwrap();
@@ -389,7 +451,8 @@ fn every_recorded_state_still_reads() {
             let now = serde_json::to_value(&state).unwrap();
             // Nodes are compared above, domains are counted again, and in format 1 domain faults
             // have a sentence as reason.
-            for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "wakes"] {
+            let then = renamed("", &then);
+            for name in ["seq", "at", "policy", "retired", "freezes", "symptoms", "deadlines"] {
                 assert!(holds(&now[name], &then[name]), "{name} is lost: {now}");
             }
         }
@@ -398,7 +461,10 @@ fn every_recorded_state_still_reads() {
 
 /// A node of format 1 or 2 after conversion: everything consistent is kept.
 fn holds_what_it_was(node: &Node, then: &Value) {
-    let is = |name: &str, now: Value| assert_eq!(now, then[name], "{name}");
+    let is = |name: &str, now: Value| {
+        let above = if name == "errand" { "requested_order" } else { name };
+        assert_eq!(now, renamed(above, &then[name]), "{name}");
+    };
     let time = |other: Option<jiff::Timestamp>| serde_json::to_value(other).unwrap();
     let text = |value: Option<&str>| serde_json::to_value(value).unwrap();
     is("standing", serde_json::to_value(node.phase()).unwrap());
@@ -465,7 +531,7 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
     of_node["findings"]["7"]["action"] = "reboot-node".into();
     line["freezes"] = serde_json::json!({});
     line["blamed"] = serde_json::json!({});
-    let mut state = begun_with(format!("{FORM_V2}{line}").as_bytes()).unwrap();
+    let mut state = begun_with(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let dirty = BTreeSet::from([id.clone()]);
     let decided = decide(&state, &dirty, at(100)).events;
@@ -473,7 +539,7 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
     assert_eq!(rationale.unblocked_by, UnblockedBy::OperatorRepair, "{rationale:?}");
     // Without that repair the node is rebooted.
     line["nodes"][id.as_str()]["repairs"] = serde_json::json!([]);
-    let mut state = begun_with(format!("{FORM_V2}{line}").as_bytes()).unwrap();
+    let mut state = begun_with(format!("{HEADER_V2}{line}").as_bytes()).unwrap();
     state.policy = Policy::default();
     let decided = decide(&state, &dirty, at(100)).events;
     let [Event::OrderIssued { order }] = decided.as_slice() else { panic!("{decided:?}") };
@@ -483,7 +549,7 @@ fn a_repair_of_an_earlier_format_is_not_repeated() {
 #[test]
 fn sentences_of_format_1_and_their_deadlines_are_kept() {
     let line = RECORDED_V1.lines().last().unwrap();
-    let state = begun_with(format!("{FORM_V1}{line}").as_bytes()).unwrap();
+    let state = begun_with(format!("{HEADER_V1}{line}").as_bytes()).unwrap();
     let node = &state.nodes[&node(1)];
     let why = node.phase.rationale();
     assert_eq!(why.reason.to_string(), "Xid 79 on GPU 3");
@@ -514,15 +580,15 @@ fn nodes_of_format_1_are_counted_by_current_rules() {
     let one = written["nodes"]["n1"].clone();
     let mut nodes = serde_json::Map::new();
     for (number, standing) in [(1, "held"), (2, "in-service"), (3, "joining")] {
-        let mut it = one.clone();
-        it["place"] = serde_json::to_value(&place).unwrap();
-        it["standing"] = standing.into();
-        it["quarantines"] = serde_json::json!([]);
-        nodes.insert(node(number).to_string(), it);
+        let mut node_v1 = one.clone();
+        node_v1["place"] = serde_json::to_value(&place).unwrap();
+        node_v1["standing"] = standing.into();
+        node_v1["quarantines"] = serde_json::json!([]);
+        nodes.insert(node(number).to_string(), node_v1);
     }
     written["nodes"] = nodes.into();
     written["tallies"] = serde_json::json!({ "fleet": { "members": 3, "out": 1 } });
-    let mut state = begun_with(format!("{FORM_V1}{written}").as_bytes()).unwrap();
+    let mut state = begun_with(format!("{HEADER_V1}{written}").as_bytes()).unwrap();
     assert_eq!(state.domain_counts[&fleet], DomainCounts { members: 3, out: 1 });
     moved(&mut state, 2, NodePhase::Held);
     assert_eq!(
@@ -547,7 +613,7 @@ fn a_base_snapshot_starts_with_its_version() {
     let meant = format!("{HEADER}{}", serde_json::to_string(&state).unwrap());
     assert_eq!(String::from_utf8(bytes).unwrap(), meant);
     let later = begun_with(meant.replacen('3', "4", 1).as_bytes()).unwrap_err().to_string();
-    assert!(later.contains("of a later version"), "{later}");
+    assert!(later.contains("by a later version"), "{later}");
     let nothing = begun_with(b"farrier").unwrap_err();
     assert!(matches!(nothing, LogError::MissingBaseSnapshot(5)), "{nothing}");
 }

@@ -111,7 +111,7 @@ async fn only_fleet_wide_admins_see_access_changes() {
     let end = fleet.server.entries().last().unwrap().seq;
     until("readers see them", || fleet.server.running().tail().end() >= end).await;
     for (token, count) in [(&admin, 3), (&viewer, 0), (&scoped, 0)] {
-        let page = fleet.get("/api/v1/events?kind=access", token).await;
+        let page = fleet.get("/api/v1/events?kind=access-changed", token).await;
         assert_eq!(page["events"].as_array().unwrap().len(), count);
     }
     // Tokens of other pools are invisible.

@@ -197,7 +197,7 @@ async fn streams_and_requests_of_a_token_have_separate_limits() {
     }
     let more = fleet.send("GET", "/api/v1/events/stream", Some(&token), None).await;
     more.assert_problem(429);
-    assert!(more.body.contains("16 streams"), "{more:?}");
+    assert!(more.body.contains("16 concurrent streams"), "{more:?}");
     drop(open);
     let freed = || {
         let mut socket = stream(address, &token);

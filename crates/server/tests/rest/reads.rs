@@ -170,21 +170,21 @@ async fn reasons_do_not_count_other_pools_nodes() {
         text
     };
     let whole = everything(&all).await;
-    for counted in ["0 of 3 nodes of the fleet are out", "3 of 3 nodes of rack r1 began"] {
+    for counted in ["0 of 3 nodes are out of service", "3 of 3 nodes of rack r1 started"] {
         assert!(whole.contains(counted), "{counted} is missing: {whole}");
     }
     let mut visible = String::new();
     for token in &scoped {
         let text = everything(token).await;
-        for counted in [" of 3 nodes", " of 4 nodes", "and 0 may be"] {
+        for counted in [" of 3 nodes", " of 4 nodes", "0 allowed"] {
             assert!(!text.contains(counted), "{counted}: {text}");
         }
         visible.push_str(&text);
     }
     for text in [
-        "as many nodes of the fleet are out of service as may be",
-        "a node of the fleet is back in service",
-        "several nodes of rack r1 began to show silence: one cause",
+        "the disruption budget of the fleet is used up",
+        "a node of the fleet returns to service",
+        "several nodes of rack r1 started to show lost heartbeats: common cause",
     ] {
         assert!(visible.contains(text), "{text} is missing: {visible}");
     }
@@ -257,7 +257,8 @@ async fn the_log_is_complete_in_both_directions_and_with_filters() {
         fleet.report_finding("a", number).await;
     }
     let token = fleet.token("ann", Role::Admin, "fleet");
-    let kinds = ["", "&kind=found", "&node=a", "&by=node%20a", "&kind=moved&node=b"];
+    let kinds =
+        ["", "&kind=findings-reported", "&node=a", "&by=node%20a", "&kind=phase-changed&node=b"];
     crate::test_server::until("the token is in the log", || {
         fleet.server.count(|event| matches!(event, Event::AccessChanged { .. })) == 1
     })
@@ -296,7 +297,7 @@ async fn the_log_is_complete_in_both_directions_and_with_filters() {
         if filter.is_empty() {
             assert!(ways[0].iter().copied().eq(1..=ways[0].len() as u64), "{:?}", ways[0]);
         }
-        if filter == "&kind=found" {
+        if filter == "&kind=findings-reported" {
             assert_eq!(ways[0].len(), 40);
         }
     }
@@ -358,7 +359,7 @@ async fn metrics_are_counted_and_health_needs_no_token() {
         "# TYPE farrier_server_commits_total counter",
         // The machine may stall, and its clock may be stepped.
         "\nfarrier_server_clock_steps_total ",
-        "\nfarrier_server_pauses_total ",
+        "\nfarrier_server_controller_pauses_total ",
         "farrier_server_reports_throttled_total 0",
         "farrier_server_disk_low ",
     ] {
@@ -447,7 +448,7 @@ async fn a_scoped_reader_sees_nothing_of_an_earlier_node_of_that_name() {
     }
     assert!(!everything.contains("hidden") && !everything.contains("sold"), "{everything}");
     assert!(!everything.contains("train"), "{everything}");
-    assert!(everything.contains("found"), "later findings are theirs: {everything}");
+    assert!(everything.contains("findings-reported"), "later findings are theirs: {everything}");
     let all = fleet.token("ann", Role::Viewer, "fleet");
     let events = fleet.send("GET", "/api/v1/events?node=a&limit=500", Some(&all), None).await;
     assert!(events.body.contains("hidden"), "a fleet-wide reader sees all of it");

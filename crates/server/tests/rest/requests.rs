@@ -34,8 +34,8 @@ async fn a_hold_applies_at_once_and_another_user_may_release_it() {
     let node = fleet.get("/api/v1/nodes/a", &ann).await;
     assert_eq!(node["hold"], json!({ "by": "ann", "reason": "a look" }), "{node}");
     assert_eq!(node["history"], "/api/v1/events?node=a");
-    let why = fleet.get("/api/v1/nodes/a/explanation", &ann).await;
-    assert_eq!(why["why"]["reason"]["text"], "ann holds it: a look", "{why}");
+    let explanation = fleet.get("/api/v1/nodes/a/explanation", &ann).await;
+    assert_eq!(explanation["rationale"]["reason"]["text"], "held by ann: a look", "{explanation}");
     for changed in [true, false] {
         let released = fleet.post("/api/v1/nodes/a/release", &bob, "").await;
         assert_eq!(released.json(), json!({ "changed": changed }));
@@ -43,9 +43,9 @@ async fn a_hold_applies_at_once_and_another_user_may_release_it() {
     let logged_requests = logged_requests(&fleet);
     let names: Vec<String> = logged_requests.iter().map(|(by, _)| by.to_string()).collect();
     assert_eq!(names, ["ann", "bob"], "{logged_requests:?}");
-    let events = fleet.get("/api/v1/events?kind=asked&node=a&by=ann", &bob).await;
+    let events = fleet.get("/api/v1/events?kind=operator-requested&node=a&by=ann", &bob).await;
     assert_eq!(events["events"].as_array().unwrap().len(), 1, "{events}");
-    assert_eq!(events["events"][0]["text"], "hold it: a look");
+    assert_eq!(events["events"][0]["text"], "hold: a look");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +138,7 @@ async fn a_policy_is_replaced_as_a_whole_if_valid() {
         json!({ "pools": { "a b": {} } }),
         json!({ "services": { "gpu.x": "x; rm -rf /" } }),
         json!([]),
-        json!({ "blame": [3, 0.5, 300] }),
+        json!({ "common_cause": [3, 0.5, 300] }),
     ] {
         put(wrong.to_string()).await.assert_problem(400);
     }

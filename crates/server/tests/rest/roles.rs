@@ -54,7 +54,7 @@ const CASES: [(&str, &str, &str, Allowed, ScopeRule); 34] = [
     (
         "POST",
         "/api/v1/nodes/a/repaired",
-        r#"{"what":"x"}"#,
+        r#"{"repair":"x"}"#,
         Allowed::Operators,
         ScopeRule::InScope(404),
     ),

@@ -115,7 +115,7 @@ async fn a_stream_is_limited_by_scope_and_filter() {
     let token = fleet.token("ann", Role::Viewer, "pool:train");
     let address = fleet.server.address;
     let reader = tokio::task::spawn_blocking(move || {
-        let mut reader = Reader::open(address, &token, "?kind=found", "");
+        let mut reader = Reader::open(address, &token, "?kind=findings-reported", "");
         assert_eq!(reader.line().unwrap(), "HTTP/1.0 200 OK");
         while reader.line().unwrap() != "retry: 2000" {}
         reader

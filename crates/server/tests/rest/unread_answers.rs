@@ -102,7 +102,7 @@ async fn an_export_holds_its_slot_until_it_is_read() {
     let open = open.await.unwrap();
     let refused = fleet.send("GET", "/api/v1/export", Some(&token), None).await;
     refused.assert_problem(429);
-    assert!(refused.body.contains("16 streams"), "{refused:?}");
+    assert!(refused.body.contains("16 concurrent streams"), "{refused:?}");
     drop(open);
     let is_answered = || {
         let text = request("GET", "/api/v1/export", Some(&token), None);
