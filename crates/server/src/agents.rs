@@ -108,7 +108,8 @@ impl Service {
             (request.extensions().get::<Peer>(), &self.plain_pool)
         {
             let node = named.ok_or_else(|| Status::unauthenticated("`farrier-node` is missing"))?;
-            self.enrol_in(&node, Location::in_pool(pool.clone()), LocationUpdate::Keep).await?;
+            self.enrol_or_move(&node, Location::in_pool(pool.clone()), LocationUpdate::Keep)
+                .await?;
             return Ok(AuthenticatedNode { node, certificate: None });
         }
         let certificate = self.admitted(request)?;
@@ -137,7 +138,7 @@ impl Service {
 
     /// Enrols a node. For an enrolled node, updates its location as far as `location_update`
     /// allows.
-    async fn enrol_in(
+    async fn enrol_or_move(
         &self,
         node: &NodeId,
         location: Location,
@@ -179,7 +180,7 @@ impl Service {
         }))
     }
 
-    async fn enrol_once(&self, request: EnrolRequest) -> Result<Response<Certificate>, Status> {
+    async fn enrol_limited(&self, request: EnrolRequest) -> Result<Response<Certificate>, Status> {
         let Ok(turn) = Arc::clone(&self.enrolments).try_acquire_owned() else {
             return Err(Status::resource_exhausted("too many concurrent enrolments; try again"));
         };
@@ -222,7 +223,7 @@ impl Service {
             AuditError::Submit(err) => submit_status(&err),
             AuditError::Access(err) => internal(&err),
         })?;
-        self.enrol_in(&node, location, location_update).await?;
+        self.enrol_or_move(&node, location, location_update).await?;
         // Sessions with an older certificate generation lose the name.
         let newest = identity.generation;
         self.context.sessions.disconnect(|id, generation| {
@@ -269,7 +270,7 @@ impl Agents for Service {
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<Certificate>, Status> {
         let request = request.into_inner();
         let node = request.node.parse().ok();
-        self.enrol_once(request).await.inspect_err(|status| {
+        self.enrol_limited(request).await.inspect_err(|status| {
             self.context.counters.enrolment_refused(node, status.code().into());
         })
     }

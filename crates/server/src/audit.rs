@@ -8,7 +8,7 @@ use std::time::Duration;
 use farrier_fleet::fleet::{AccessChange, Event, NodeId};
 use tokio::sync::Mutex;
 
-use crate::access::{AccessError, Change, Store};
+use crate::access::{AccessError, AccessRecord, Store};
 use crate::controller::{Controller, SubmitError};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 
@@ -60,8 +60,9 @@ impl Audit {
         let mut last = self.last.lock().await;
         loop {
             let (store, after) = (Arc::clone(&self.store), *last);
-            let read = tokio::task::spawn_blocking(move || Page::read(&store, after)).await;
-            let Page { changes, oldest } = read.map_err(|_| SubmitError::Stopped)??;
+            let read =
+                tokio::task::spawn_blocking(move || PendingChanges::read(&store, after)).await;
+            let PendingChanges { changes, oldest } = read.map_err(|_| SubmitError::Stopped)??;
             if changes.is_empty() {
                 return Ok(());
             }
@@ -84,13 +85,13 @@ impl Audit {
     }
 }
 
-struct Page {
-    changes: Vec<Change>,
+struct PendingChanges {
+    changes: Vec<AccessRecord>,
     /// The oldest admitted generation of each node revoked in `changes`.
     oldest: HashMap<NodeId, u64>,
 }
 
-impl Page {
+impl PendingChanges {
     fn read(store: &Store, after: u64) -> Result<Self, AccessError> {
         let changes = store.changes(after)?;
         let mut oldest = HashMap::new();

@@ -16,7 +16,7 @@ use crate::last_ran::LastRan;
 /// A difference above this between two reads, one second apart, is a step.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
 /// Differences also accumulate over this window, so that slow drift counts as a step.
-const CREEP_WINDOW: SignedDuration = SignedDuration::from_secs(60);
+const DRIFT_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 /// A slew stays below a tenth of the elapsed time: ntpd slews at 500 ppm, chrony at up to 83,333
 /// ppm (`maxslewrate`).
 const SLEW_DIVISOR: i32 = 10;
@@ -71,7 +71,7 @@ impl fmt::Debug for ClockWatch {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct ClockStep {
     /// Log time without the step.
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
@@ -116,14 +116,14 @@ impl LogClock {
     }
 
     /// Takes a step that is not logged yet. From then on the log clock shows the wall clock.
-    pub(crate) fn take_step(&self) -> Option<Step> {
+    pub(crate) fn take_step(&self) -> Option<ClockStep> {
         self.read(true).1
     }
 
     /// The log time, and a detected step. With `takes_step`, the log clock follows the step.
-    fn read(&self, takes_step: bool) -> (Timestamp, Option<Step>) {
+    fn read(&self, takes_step: bool) -> (Timestamp, Option<ClockStep>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        let (wall_now, now, is_exact) = both_clocks(&self.wall);
+        let (wall_now, now, is_exact) = read_clocks(&self.wall);
         let Readings { last, window } = &mut *readings;
         let expected = saturating_add(last.0, elapsed_between(last.1, now));
         let watched = elapsed_between(window.1, now);
@@ -131,11 +131,11 @@ impl LogClock {
         let (time, step) = match check {
             ClockCheck::Follows(time) => (time, None),
             ClockCheck::Stepped { from } if is_exact && takes_step => {
-                (wall_now, Some(Step { from, to: wall_now }))
+                (wall_now, Some(ClockStep { from, to: wall_now }))
             }
             ClockCheck::Stepped { .. } => (expected, None),
         };
-        let is_over = watched >= CREEP_WINDOW && matches!(check, ClockCheck::Follows(_));
+        let is_over = watched >= DRIFT_WINDOW && matches!(check, ClockCheck::Follows(_));
         if step.is_some() || is_over {
             *window = (wall_now, now);
         }
@@ -145,7 +145,7 @@ impl LogClock {
 }
 
 /// Reads both clocks at one moment. The flag is false if that took longer than [`READ_MAX`].
-fn both_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
+fn read_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
     let mut reads = 0;
     loop {
         let (before, wall, after) = (Instant::now(), clock.now(), Instant::now());
@@ -209,7 +209,7 @@ mod tests {
 
     /// Reads, once a second, a wall clock that gains `gains_ms` per second. Returns the first
     /// detected step, and when.
-    fn creep(gains_ms: i64) -> Option<(i64, Step)> {
+    fn first_step_with_drift(gains_ms: i64) -> Option<(i64, ClockStep)> {
         let wall = WallClock::default();
         let clock = LogClock::after(wall.now(), wall.clone());
         for second in 1..=180 {
@@ -230,10 +230,10 @@ mod tests {
     #[test]
     fn drift_is_a_step_and_a_slew_is_not() {
         for slew_ms in [0, 1, -1, 84, -84, 100, -100] {
-            assert_eq!(creep(slew_ms), None, "{slew_ms} ms per second");
+            assert_eq!(first_step_with_drift(slew_ms), None, "{slew_ms} ms per second");
         }
         for (gains_ms, within_s) in [(1800, 2), (500, 6), (-500, 6), (200, 30), (-200, 30)] {
-            let (second, step) = creep(gains_ms).unwrap();
+            let (second, step) = first_step_with_drift(gains_ms).unwrap();
             assert!(second <= within_s, "{gains_ms} ms per second: {second} s");
             // The step includes everything gained since the window started, not only the last
             // second.

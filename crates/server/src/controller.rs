@@ -14,7 +14,7 @@ use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::clock::{ClockWatch, LogClock, Step};
+use crate::clock::{ClockStep, ClockWatch, LogClock};
 use crate::ingest::admission::{self, Admission};
 use crate::ingest::{DisconnectReason, SessionRegistry};
 use crate::last_ran::LastRan;
@@ -41,7 +41,7 @@ const SNAPSHOT_EVERY: u64 = 50_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// The log has it, and the decisions about its node.
-    Logged(Decided),
+    Logged(DecisionCost),
     /// The log already had it, or it changes nothing.
     Duplicate,
 }
@@ -54,7 +54,7 @@ impl CommitOutcome {
 
 /// What the decisions about one node took of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Decided {
+pub struct DecisionCost {
     pub entries: u32,
     pub bytes: usize,
 }
@@ -94,7 +94,7 @@ pub(crate) struct ControllerStats {
     clock_steps: AtomicU64,
     pauses: AtomicU64,
     /// Whether a tick is already queued.
-    tick_waits: AtomicBool,
+    is_tick_queued: AtomicBool,
 }
 
 /// A handle to the controller thread.
@@ -111,7 +111,7 @@ impl std::fmt::Debug for Controller {
     }
 }
 
-pub(crate) type Ended = oneshot::Receiver<Result<(), LogError>>;
+pub(crate) type ControllerResult = oneshot::Receiver<Result<(), LogError>>;
 
 impl Controller {
     /// Spawns the thread. A test sets `fail_after_commits` to end it after that many commits,
@@ -123,7 +123,7 @@ impl Controller {
         log_end: watch::Sender<u64>,
         clock_watch: ClockWatch,
         fail_after_commits: Option<u64>,
-    ) -> std::io::Result<(Self, Ended)> {
+    ) -> std::io::Result<(Self, ControllerResult)> {
         sessions.track_nodes(state_machine.state());
         let (jobs, inbox) = mpsc::channel(QUEUE_MAX);
         let (end, ended) = oneshot::channel();
@@ -210,7 +210,7 @@ impl Controller {
         loop {
             ticks.tick().await;
             // One queued tick is enough.
-            let waits = self.stats.tick_waits.swap(true, Ordering::Relaxed);
+            let waits = self.stats.is_tick_queued.swap(true, Ordering::Relaxed);
             if !waits && self.jobs.send(Job::Tick).await.is_err() {
                 return;
             }
@@ -326,7 +326,7 @@ impl Thread {
             inputs.push((input.by, input.event));
         }
         let done = self.commit(inputs)?;
-        let mut decided = decided(&done);
+        let mut decided = decision_costs(&done);
         for (node, reply) in replies {
             let decided = node.and_then(|node| decided.remove(&node)).unwrap_or_default();
             let _ = reply.send(Ok(CommitOutcome::Logged(decided)));
@@ -337,7 +337,7 @@ impl Thread {
     /// Logs a step of the wall clock. Agents use the server's clock for leases, so they have to
     /// reconnect for the new time.
     fn follow_clock(&mut self) -> Result<(), LogError> {
-        let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
+        let Some(ClockStep { from, to }) = self.clock.take_step() else { return Ok(()) };
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(%from, %to, "the wall clock was stepped; timers keep their remaining time");
         (self.on_clock_step)();
@@ -448,7 +448,7 @@ impl Thread {
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
-        self.stats.tick_waits.store(false, Ordering::Relaxed);
+        self.stats.is_tick_queued.store(false, Ordering::Relaxed);
         self.follow_clock()?;
         self.disconnect_stale_sessions();
         self.resume()?;
@@ -475,8 +475,8 @@ impl Thread {
 }
 
 /// Decisions of a commit, by node.
-fn decided(done: &Committed) -> HashMap<NodeId, Decided> {
-    let mut decided: HashMap<NodeId, Decided> = HashMap::new();
+fn decision_costs(done: &Committed) -> HashMap<NodeId, DecisionCost> {
+    let mut decided: HashMap<NodeId, DecisionCost> = HashMap::new();
     let entries = done.entries.iter().zip(&done.entry_bytes);
     for (entry, bytes) in entries.filter(|(entry, _)| entry.event.is_decision()) {
         let Some(node) = entry.event.node() else { continue };
@@ -556,7 +556,7 @@ mod tests {
         let bytes = decisions().map(|entry| entry.encode().unwrap().len()).sum();
         let entries = u32::try_from(decisions().count()).unwrap();
         assert!(entries > 0, "verification is ordered");
-        assert_eq!(decided(&done), HashMap::from([(node, Decided { entries, bytes })]));
+        assert_eq!(decision_costs(&done), HashMap::from([(node, DecisionCost { entries, bytes })]));
     }
 
     #[test]

@@ -28,12 +28,12 @@ pub struct LogTail {
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct EntryPage {
     entries: Vec<Entry>,
     bytes: usize,
 }
 
-impl Page {
+impl EntryPage {
     /// Adds an entry. Returns false if the page is full.
     fn push(&mut self, stored: &Stored) -> Result<bool, LogError> {
         self.bytes += stored.bytes.len();
@@ -46,11 +46,11 @@ impl Page {
 }
 
 /// Entries after `seq`, oldest first.
-fn forward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
-    let mut page = Page::default();
+fn forward(log: &dyn Log, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
+    let mut page = EntryPage::default();
     let mut at = seq;
-    while page.entries.len() < most {
-        let step = usize::try_from(STEP_ENTRIES).unwrap_or(1).min(most - page.entries.len());
+    while page.entries.len() < limit {
+        let step = usize::try_from(STEP_ENTRIES).unwrap_or(1).min(limit - page.entries.len());
         let stored_entries = log.read(at, step)?;
         let Some(last) = stored_entries.last() else { break };
         at = last.seq;
@@ -64,9 +64,9 @@ fn forward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError>
 }
 
 /// Entries before `seq`, newest first.
-fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
-    let mut page = Page::default();
-    let first = seq.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)).max(1);
+fn backward(log: &dyn Log, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
+    let mut page = EntryPage::default();
+    let first = seq.saturating_sub(u64::try_from(limit).unwrap_or(u64::MAX)).max(1);
     let mut end = seq;
     while end > first {
         let begin = end.saturating_sub(STEP_ENTRIES).max(first);
@@ -107,40 +107,40 @@ impl LogTail {
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Up to `most` entries after `seq`. Fewer, but at least one, if they exceed
+    /// Up to `limit` entries after `seq`. Fewer, but at least one, if they exceed
     /// [`READ_BYTES_MAX`].
-    pub async fn read(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
+    pub async fn read(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
         if seq >= self.end() {
             return Ok(Vec::new());
         }
-        self.page(move |log| forward(log, seq, most)).await
+        self.page(move |log| forward(log, seq, limit)).await
     }
 
-    /// Up to `most` entries before `seq`, newest first, with the same limit as [`Self::read`].
-    pub async fn read_back(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
-        self.page(move |log| backward(log, seq, most)).await
+    /// Up to `limit` entries before `seq`, newest first, with the same limit as [`Self::read`].
+    pub async fn read_back(&self, seq: u64, limit: usize) -> Result<Vec<Entry>, LogError> {
+        self.page(move |log| backward(log, seq, limit)).await
     }
 
     async fn page(
         &self,
         read: impl FnOnce(&dyn Log) -> Result<Vec<Entry>, LogError> + Send + 'static,
     ) -> Result<Vec<Entry>, LogError> {
-        let turn = Arc::clone(&self.reads).acquire_owned().await;
-        let turn = turn.map_err(|_| LogError::ReadUnfinished)?;
+        let permit = Arc::clone(&self.reads).acquire_owned().await;
+        let permit = permit.map_err(|_| LogError::ReadUnfinished)?;
         let path = Arc::clone(&self.path);
         let read = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             read(&SqliteLog::open_to_read(&path)?)
         });
         // Missing entries were archived, and are skipped.
         self.note_damage(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Waits for an entry after `seq`, then reads up to `most`. `None` if the server has stopped.
+    /// Waits for an entry after `seq`, then reads up to `limit`. `None` if the server has stopped.
     /// Dropping and calling it again loses the place in the queue of readers.
-    pub async fn next(&mut self, seq: u64, most: usize) -> Option<Result<Vec<Entry>, LogError>> {
+    pub async fn next(&mut self, seq: u64, limit: usize) -> Option<Result<Vec<Entry>, LogError>> {
         self.end.wait_for(|end| *end > seq).await.ok()?;
-        Some(self.read(seq, most).await)
+        Some(self.read(seq, limit).await)
     }
 }
 
@@ -149,16 +149,16 @@ mod tests {
     use super::*;
 
     impl LogTail {
-        pub(crate) async fn turn(&self) -> tokio::sync::OwnedSemaphorePermit {
+        pub(crate) async fn permit(&self) -> tokio::sync::OwnedSemaphorePermit {
             Arc::clone(&self.reads).acquire_owned().await.unwrap()
         }
 
-        pub(crate) async fn all_turns(&self) -> Vec<tokio::sync::OwnedSemaphorePermit> {
-            let mut turns = Vec::new();
+        pub(crate) async fn all_permits(&self) -> Vec<tokio::sync::OwnedSemaphorePermit> {
+            let mut permits = Vec::new();
             for _ in 0..READS_MAX {
-                turns.push(self.turn().await);
+                permits.push(self.permit().await);
             }
-            turns
+            permits
         }
     }
 

@@ -16,11 +16,11 @@ const PER_LIFE: i32 = 10;
 #[derive(Debug)]
 pub(crate) struct RenewalLimit {
     interval: Duration,
-    last: Mutex<Last>,
+    last: Mutex<RecentRenewals>,
 }
 
 #[derive(Debug, Default)]
-struct Last {
+struct RecentRenewals {
     renewed: HashMap<NodeId, Instant>,
     /// When old entries were last removed.
     pruned: Option<Instant>,

@@ -26,7 +26,7 @@ use crate::artifacts::ArtifactStore;
 use crate::audit::Audit;
 use crate::clock::ClockWatch;
 pub use crate::clock::WallClock;
-use crate::controller::{Controller, Ended};
+use crate::controller::{Controller, ControllerResult};
 use crate::counters::Counters;
 pub use crate::ingest::ReportQuota;
 use crate::ingest::{DisconnectReason, ReportQueue, SessionContext, SessionRegistry};
@@ -166,7 +166,7 @@ pub struct Running {
     tail: LogTail,
     sessions: Arc<SessionRegistry>,
     space: Arc<DiskSpace>,
-    ended: Ended,
+    ended: ControllerResult,
     damage: Damage,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,

@@ -13,7 +13,7 @@ use rusqlite::{Transaction, TransactionBehavior, params};
 use super::store::{AccessError, Store, failed};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct AccessRecord {
     pub number: u64,
     pub by: Actor,
     pub at: Timestamp,
@@ -89,17 +89,17 @@ impl Store {
     }
 
     /// Changes after `after`, in order.
-    pub fn changes(&self, after: u64) -> Result<Vec<Change>, AccessError> {
+    pub fn changes(&self, after: u64) -> Result<Vec<AccessRecord>, AccessError> {
         let query = "SELECT number, by, at_s, what FROM changes WHERE number > ?1 ORDER BY number LIMIT 1000";
         let connection = self.connection();
-        let read = || -> rusqlite::Result<Vec<Change>> {
+        let read = || -> rusqlite::Result<Vec<AccessRecord>> {
             let mut select = connection.prepare_cached(query)?;
             let rows = select.query_map([after], |row| {
                 let unreadable = |column, err| {
                     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(err))
                 };
                 let (by, what): (String, String) = (row.get(1)?, row.get(3)?);
-                Ok(Change {
+                Ok(AccessRecord {
                     number: row.get(0)?,
                     by: serde_json::from_str(&by).map_err(|err| unreadable(1, err))?,
                     at: Timestamp::from_second(row.get(2)?).unwrap_or(Timestamp::MIN),

@@ -172,16 +172,17 @@ fn redeem(
     if token.uses_left == 0 {
         return Ok(Err(JoinError::Token));
     }
-    let moves = token.is_for_node && token.is_fleet_wide;
+    let may_move = token.is_for_node && token.is_fleet_wide;
     // An enrolment that the fleet does not know yet also reserves the name.
     let enrolled_in = current
         .as_ref()
         .filter(|identity| !identity.is_revoked)
         .and_then(|identity| identity.pool.as_ref());
-    let held_in = member_of.or(enrolled_in);
-    let is_elsewhere = held_in.is_some_and(|pool| *pool != token.location.pool);
-    let holds = held_in.is_some() && current.as_ref().is_some_and(|identity| !identity.is_revoked);
-    if holds && !token.is_for_node || is_elsewhere && !moves {
+    let reserved_in = member_of.or(enrolled_in);
+    let is_other_pool = reserved_in.is_some_and(|pool| *pool != token.location.pool);
+    let is_taken =
+        reserved_in.is_some() && current.as_ref().is_some_and(|identity| !identity.is_revoked);
+    if is_taken && !token.is_for_node || is_other_pool && !may_move {
         return Ok(Err(JoinError::Taken(node.clone())));
     }
     let generation = current.map_or(1, |identity| identity.generation + 1);
@@ -193,7 +194,7 @@ fn redeem(
     reserve_name(transaction, node, generation, &token.location.pool)?;
     let what = AccessChange::NodeEnrolled { node: node.clone(), token: token.id, generation };
     record_change(transaction, None, &Actor::Node(node.clone()), now, &what)?;
-    let location_update = if moves { LocationUpdate::Full } else { LocationUpdate::WithinPool };
+    let location_update = if may_move { LocationUpdate::Full } else { LocationUpdate::WithinPool };
     Ok(Ok(Joined { identity: identity(generation), location: token.location, location_update }))
 }
 

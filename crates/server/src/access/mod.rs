@@ -8,8 +8,8 @@
 //! farrier server user add ─────> user token with role and scope ─> Store::user, at each request
 //! ```
 //!
-//! Each change is recorded in its own transaction ([`Change`]), and the server copies it into the
-//! log. A store that lacks changes of the log is refused, and can be rebuilt from the log
+//! Each change is recorded in its own transaction ([`AccessRecord`]), and the server copies it into
+//! the log. A store that lacks changes of the log is refused, and can be rebuilt from the log
 //! ([`Store::rebuild`]).
 
 mod authority;
@@ -23,7 +23,7 @@ mod token;
 mod users;
 
 pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
-pub use changes::{Change, is_local, local};
+pub use changes::{AccessRecord, is_local, local};
 pub use join::{JoinError, Joined, LocationUpdate};
 pub use last_start::LastStart;
 pub use rebuild::{LostToken, RebuildSummary, changes_in};

@@ -6,7 +6,7 @@ use farrier_fleet::fleet::{AccessChange, Domain, Event, Location, NodeId, Role};
 use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
-use super::changes::{Change, record_change};
+use super::changes::{AccessRecord, record_change};
 use super::last_start::clear_log;
 use super::store::{AccessError, Store, failed};
 use crate::log::{Log, LogError};
@@ -47,7 +47,7 @@ pub struct RebuildSummary {
 }
 
 /// Changes of the access store in logs, in order.
-pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
+pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<AccessRecord>, LogError> {
     let mut changes = Vec::new();
     for log in logs {
         let mut seq = log.anchor()?.seq;
@@ -58,7 +58,7 @@ pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
             for stored in &page {
                 let entry = stored.entry()?;
                 if let Event::AccessChanged { number, at, change } = entry.event {
-                    changes.push(Change { number, by: entry.by, at, change });
+                    changes.push(AccessRecord { number, by: entry.by, at, change });
                 }
             }
         }
@@ -70,14 +70,15 @@ impl Store {
     /// Applies changes that the log has and this store lacks, all or none.
     pub fn rebuild(
         &self,
-        logged: &[Change],
+        logged: &[AccessRecord],
         now: Timestamp,
     ) -> Result<RebuildSummary, AccessError> {
         let last = self.last_change()?;
         let known = self.all_changes()?;
         for change in logged.iter().filter(|change| change.number <= last) {
-            let same =
-                |other: &Change| other.number == change.number && other.change == change.change;
+            let same = |other: &AccessRecord| {
+                other.number == change.number && other.change == change.change
+            };
             let is_here = known.binary_search_by_key(&change.number, |change| change.number);
             if is_here.is_ok_and(|at| !same(&known[at])) {
                 return Err(AccessError::Diverged(change.number));
@@ -109,8 +110,8 @@ impl Store {
         rebuilt().map_err(what)
     }
 
-    fn all_changes(&self) -> Result<Vec<Change>, AccessError> {
-        let mut all: Vec<Change> = Vec::new();
+    fn all_changes(&self) -> Result<Vec<AccessRecord>, AccessError> {
+        let mut all: Vec<AccessRecord> = Vec::new();
         loop {
             let page = self.changes(all.last().map_or(0, |entry| entry.number))?;
             if page.is_empty() {
@@ -123,7 +124,7 @@ impl Store {
 
 fn apply(
     transaction: &Transaction<'_>,
-    change: &Change,
+    change: &AccessRecord,
     now: Timestamp,
     rebuilt: &mut RebuildSummary,
 ) -> rusqlite::Result<()> {
@@ -294,7 +295,7 @@ mod tests {
     fn a_revocation_without_a_known_generation_refuses_all_generations() {
         let World { _folders, other, .. } = world();
         let what = AccessChange::CertificateRevoked { node: "a".parse().unwrap() };
-        let change = Change { number: 4, by: Actor::Server, at: now(), change: what };
+        let change = AccessRecord { number: 4, by: Actor::Server, at: now(), change: what };
         other.rebuild(&[change], now()).unwrap();
         for generation in [1, 7, 1 << 20] {
             assert!(!other.admits(&identity("a", generation)).unwrap());

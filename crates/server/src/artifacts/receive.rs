@@ -86,14 +86,14 @@ pub(crate) struct Receiver {
     space: Arc<DiskSpace>,
     slots: Semaphore,
     /// By node and the entry of its enrolment.
-    senders: Mutex<BTreeMap<(NodeId, u64), Sender>>,
+    senders: Mutex<BTreeMap<(NodeId, u64), NodeUploads>>,
     numbers: AtomicU64,
     /// Bytes being received, for which the disk must have room.
     expected_bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
-struct Sender {
+struct NodeUploads {
     is_sending: bool,
     /// The last order with an artifact, and its number of uploads.
     generation: u64,
@@ -139,7 +139,7 @@ impl Receiver {
         Self { store, space, slots, senders, numbers: AtomicU64::new(0), expected_bytes }
     }
 
-    fn senders(&self) -> MutexGuard<'_, BTreeMap<(NodeId, u64), Sender>> {
+    fn senders(&self) -> MutexGuard<'_, BTreeMap<(NodeId, u64), NodeUploads>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -29,7 +29,7 @@ const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 
 const RESUME_S: f64 = 1.0;
 const ROUNDING_S: f64 = 1e-6;
 /// A node counts as within its quota again after this long without exceeding it.
-const KEPT_AFTER: Duration = Duration::from_secs(60);
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Bucket {
@@ -64,10 +64,10 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Seconds until both buckets have `least_s` again.
-    fn lacks_s(&self, least_s: f64, now: Instant) -> f64 {
+    /// Seconds until both buckets have `min_s` again.
+    fn deficit_s(&self, min_s: f64, now: Instant) -> f64 {
         let (bytes_s, entries_s) = self.left_s(now);
-        least_s - bytes_s.min(entries_s)
+        min_s - bytes_s.min(entries_s)
     }
 }
 
@@ -75,8 +75,8 @@ impl Bucket {
 pub(crate) struct NodeQuota {
     reports: Bucket,
     urgent: Bucket,
-    is_over: bool,
-    last_over: Option<Instant>,
+    is_exceeded: bool,
+    last_exceeded: Option<Instant>,
 }
 
 impl NodeQuota {
@@ -84,8 +84,8 @@ impl NodeQuota {
         Self {
             reports: Bucket::new(quota, now),
             urgent: Bucket::new(URGENT, now),
-            is_over: false,
-            last_over: None,
+            is_exceeded: false,
+            last_exceeded: None,
         }
     }
 
@@ -100,16 +100,16 @@ impl NodeQuota {
 
     /// How long to stop reading from the node. `None` if it is within its quota.
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
-        self.is_over = if self.is_over {
-            self.reports.lacks_s(RESUME_S, now) > ROUNDING_S
+        self.is_exceeded = if self.is_exceeded {
+            self.reports.deficit_s(RESUME_S, now) > ROUNDING_S
         } else {
-            self.reports.lacks_s(0.0, now) >= 0.0
+            self.reports.deficit_s(0.0, now) >= 0.0
         };
-        if !self.is_over {
+        if !self.is_exceeded {
             return None;
         }
-        self.last_over = Some(now);
-        Some(Duration::from_secs_f64(self.reports.lacks_s(RESUME_S, now).max(0.001)))
+        self.last_exceeded = Some(now);
+        Some(Duration::from_secs_f64(self.reports.deficit_s(RESUME_S, now).max(0.001)))
     }
 
     /// Largest findings snapshot to request after throttling: half a second of quota, so that it
@@ -119,16 +119,16 @@ impl NodeQuota {
     }
 
     /// Charges a report to the urgent rate. Returns false if that is exhausted.
-    pub(crate) fn may_hurry(&mut self, bytes: usize, now: Instant) -> bool {
-        let may = self.urgent.lacks_s(0.0, now) < 0.0;
+    pub(crate) fn admit_urgent(&mut self, bytes: usize, now: Instant) -> bool {
+        let may = self.urgent.deficit_s(0.0, now) < 0.0;
         if may {
             self.urgent.charge(1, bytes, now);
         }
         may
     }
 
-    pub(crate) fn is_kept(&self, now: Instant) -> bool {
-        self.last_over.is_none_or(|at| now.saturating_duration_since(at) >= KEPT_AFTER)
+    pub(crate) fn is_within_quota(&self, now: Instant) -> bool {
+        self.last_exceeded.is_none_or(|at| now.saturating_duration_since(at) >= RECOVERED_AFTER)
     }
 }
 
@@ -177,16 +177,16 @@ mod tests {
         );
         assert!(quota.wait(start + wait.mul_f64(0.95)).is_some(), "less than 1 s of quota");
         assert_eq!(quota.wait(start + wait), None);
-        assert!(!quota.is_kept(start + wait));
-        assert!(quota.is_kept(start + wait + KEPT_AFTER));
+        assert!(!quota.is_within_quota(start + wait));
+        assert!(quota.is_within_quota(start + wait + RECOVERED_AFTER));
     }
 
     #[test]
     fn urgent_reports_are_limited() {
         let start = Instant::now();
         let mut quota = quota(start);
-        let hurried = (0..100).filter(|_| quota.may_hurry(1000, start)).count();
+        let hurried = (0..100).filter(|_| quota.admit_urgent(1000, start)).count();
         assert_eq!(hurried, 8);
-        assert!(quota.may_hurry(1000, start + SECOND * 2));
+        assert!(quota.admit_urgent(1000, start + SECOND * 2));
     }
 }

@@ -23,13 +23,13 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use self::end::{End, chain};
+use self::end::{SessionEnd, chain};
 use self::throttle::THROTTLE_STEP;
 use super::priority::ReportQueue;
 use super::quota::NodeQuota;
 use super::session_registry::{DisconnectReason, LastSeen, RegisteredSession, SessionRegistry};
 use crate::access::Store;
-use crate::controller::{CommitOutcome, Controller, Decided, SubmitError};
+use crate::controller::{CommitOutcome, Controller, DecisionCost, SubmitError};
 use crate::counters::Counters;
 use crate::serve::NodePeer;
 use crate::space::DiskSpace;
@@ -88,7 +88,7 @@ pub(crate) async fn serve(
                 quota,
                 is_throttled: false,
                 changes_to_skip: 0,
-                open_bytes: 0,
+                snapshot_bytes: 0,
                 logged: Logged::default(),
                 is_refused: false,
                 refused_inventory: None,
@@ -105,16 +105,16 @@ pub(crate) async fn serve(
                     .as_ref()
                     .is_some_and(|certificate| context.refuses(&certificate.identity))
                 {
-                    return Err(End::Disconnected(DisconnectReason::Revoked));
+                    return Err(SessionEnd::Disconnected(DisconnectReason::Revoked));
                 }
                 session.run(hello, &mut inbound, orders).await
             };
             let end = tokio::select! {
                 // First: the last message of a revoked node must not count.
                 biased;
-                Ok(reason) = &mut disconnect => Err(End::Disconnected(reason)),
+                Ok(reason) = &mut disconnect => Err(SessionEnd::Disconnected(reason)),
                 end = run => end,
-                () = until_expired(certificate.as_ref().map(|certificate| certificate.until)) => Err(End::Disconnected(DisconnectReason::Expired)),
+                () = until_expired(certificate.as_ref().map(|certificate| certificate.until)) => Err(SessionEnd::Disconnected(DisconnectReason::Expired)),
             };
             context.sessions.deregister(&node, number);
             end.err()
@@ -123,8 +123,8 @@ pub(crate) async fn serve(
     };
     let Some(end) = end else { return };
     match &end {
-        End::OrdersAhead { .. } => context.counters.order_generation_refused(&node, &end),
-        End::ClosedByNode | End::Lost(_) => {}
+        SessionEnd::OrdersAhead { .. } => context.counters.order_generation_refused(&node, &end),
+        SessionEnd::ClosedByNode | SessionEnd::Lost(_) => {}
         _ => context.counters.session_ended(&node, chain(&end)),
     }
     tracing::debug!(%node, why = %chain(&end), "a session ended");
@@ -156,12 +156,13 @@ async fn until_expired(until: Option<Timestamp>) {
     }
 }
 
-async fn hello(inbound: &mut Streaming<AgentMessage>) -> Result<proto::Hello, End> {
-    let first =
-        tokio::time::timeout(HELLO_TIMEOUT, inbound.message()).await.map_err(|_| End::Idle)?;
-    match first.map_err(End::Lost)?.ok_or(End::ClosedByNode)?.what {
+async fn hello(inbound: &mut Streaming<AgentMessage>) -> Result<proto::Hello, SessionEnd> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, inbound.message())
+        .await
+        .map_err(|_| SessionEnd::Idle)?;
+    match first.map_err(SessionEnd::Lost)?.ok_or(SessionEnd::ClosedByNode)?.what {
         Some(agent_message::What::Hello(hello)) => Ok(hello),
-        _ => Err(End::Hello),
+        _ => Err(SessionEnd::Hello),
     }
 }
 
@@ -176,7 +177,7 @@ struct Session<'d> {
     /// and includes them.
     changes_to_skip: usize,
     /// Size of the last findings snapshot.
-    open_bytes: usize,
+    snapshot_bytes: usize,
     logged: Logged,
     /// Whether a report was refused because disk space is low. The node is asked for a snapshot
     /// once there is space.
@@ -205,7 +206,7 @@ struct NodeRecord {
     record: Option<Record>,
     inventory: Option<Arc<NodeInventory>>,
     /// Whether its heartbeat is lost, or its certificate was revoked.
-    is_out_of_touch: bool,
+    is_disconnected: bool,
     logged: Logged,
     /// Of the last order.
     generation: u64,
@@ -219,11 +220,11 @@ impl Session<'_> {
         hello: proto::Hello,
         inbound: &mut Streaming<AgentMessage>,
         mut orders: mpsc::Receiver<Box<Order>>,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         // Boxed, like the futures below, to keep an idle session small with 100,000 nodes.
         Box::pin(self.handshake(hello)).await?;
         let end = self.read(inbound, &mut orders).await;
-        if end.as_ref().is_err_and(End::is_unreadable_report) {
+        if end.as_ref().is_err_and(SessionEnd::is_unreadable_report) {
             Box::pin(self.log_unreadable()).await;
         }
         end
@@ -234,7 +235,7 @@ impl Session<'_> {
         &mut self,
         inbound: &mut Streaming<AgentMessage>,
         orders: &mut mpsc::Receiver<Box<Order>>,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         let idle = Duration::from_secs(
             u64::from(self.context.heartbeat_interval_s * MISSED_INTERVALS_MAX).max(5),
         );
@@ -243,32 +244,35 @@ impl Session<'_> {
             Box::pin(self.throttle(wait.is_some())).await?;
             tokio::select! {
                 message = tokio::time::timeout(idle, inbound.message()), if wait.is_none() => {
-                    let message = message.map_err(|_| End::Idle)?;
-                    let message = message.map_err(End::Lost)?.ok_or(End::ClosedByNode)?;
+                    let message = message.map_err(|_| SessionEnd::Idle)?;
+                    let message = message.map_err(SessionEnd::Lost)?.ok_or(SessionEnd::ClosedByNode)?;
                     self.charge(&message);
                     Box::pin(self.handle(message)).await?;
                     Box::pin(self.clear_conditions()).await?;
                 }
                 () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
                 // Nothing is read while throttled, so this detects a closed connection.
-                () = self.out.closed(), if wait.is_some() => return Err(End::ClosedByNode),
+                () = self.out.closed(), if wait.is_some() => return Err(SessionEnd::ClosedByNode),
                 Some(order) = orders.recv() => Box::pin(self.order(&order)).await?,
             }
         }
     }
 
     /// Handles the node's hello, and tells it where to resume.
-    async fn handshake(&mut self, hello: proto::Hello) -> Result<(), End> {
+    async fn handshake(&mut self, hello: proto::Hello) -> Result<(), SessionEnd> {
         self.quota().charge(hello.encoded_len(), Instant::now());
         let proto::Hello { inventory, journal, last_record: _, outstanding, cordon, last_order } =
             hello;
-        bounded("journal", journal.len(), NAME_BYTES_MAX)?;
-        bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
+        check_limit("journal", journal.len(), NAME_BYTES_MAX)?;
+        check_limit("outstanding", outstanding.len(), ANSWERS_MAX)?;
         let inventory = convert::inventory(inventory.ok_or(ConvertError::Missing("inventory"))?)?;
         let cordon = convert::cordon(cordon.unwrap_or_default())?;
         let node_record = self.node_record().await?;
         if last_order > node_record.generation.saturating_add(ORDERS_AHEAD_MAX) {
-            return Err(End::OrdersAhead { reported: last_order, issued: node_record.generation });
+            return Err(SessionEnd::OrdersAhead {
+                reported: last_order,
+                issued: node_record.generation,
+            });
         }
         self.last = node_record
             .record
@@ -285,7 +289,7 @@ impl Session<'_> {
         }))
         .await?;
         let is_back = self.context.sessions.mark_accepted(&self.node, &self.last_seen)
-            || node_record.is_out_of_touch;
+            || node_record.is_disconnected;
         // Like every report, the hello's events wait for the quota, but the heartbeat counts at
         // once.
         if !is_back {
@@ -327,13 +331,13 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn node_record(&self) -> Result<NodeRecord, End> {
+    async fn node_record(&self) -> Result<NodeRecord, SessionEnd> {
         let node = self.node.clone();
         let node_record = self.context.controller.read(move |state| {
             state.nodes.get(&node).map(|node| NodeRecord {
                 record: node.reports.record().cloned(),
                 inventory: node.reported_inventory().cloned(),
-                is_out_of_touch: node.liveness != Liveness::Connected,
+                is_disconnected: node.liveness != Liveness::Connected,
                 logged: Logged {
                     is_over_quota: node.reports.over_quota_since().is_some(),
                     is_unreadable: node.reports.unreadable_since().is_some(),
@@ -345,7 +349,7 @@ impl Session<'_> {
         Ok(node_record.await?.ok_or_else(|| SubmitError::UnknownNode(self.node.clone()))?)
     }
 
-    async fn handle(&mut self, message: AgentMessage) -> Result<(), End> {
+    async fn handle(&mut self, message: AgentMessage) -> Result<(), SessionEnd> {
         if self.context.sessions.record_message(&self.last_seen) {
             self.submit(Event::HeartbeatRestored { node: self.node.clone() }).await?;
         }
@@ -365,12 +369,12 @@ impl Session<'_> {
             Some(agent_message::What::OrderStatus(status)) => {
                 self.report_order_status(status).await
             }
-            Some(agent_message::What::Hello(_)) => Err(End::Hello),
+            Some(agent_message::What::Hello(_)) => Err(SessionEnd::Hello),
             None => Ok(()),
         }
     }
 
-    async fn order(&mut self, order: &Order) -> Result<(), End> {
+    async fn order(&mut self, order: &Order) -> Result<(), SessionEnd> {
         if order.generation <= self.last_sent_order {
             return Ok(());
         }
@@ -378,31 +382,31 @@ impl Session<'_> {
         self.send(server_message::What::Order(convert::order_message(order))).await
     }
 
-    async fn acknowledge(&self) -> Result<(), End> {
+    async fn acknowledge(&self) -> Result<(), SessionEnd> {
         let record = self.last.unwrap_or_default();
         self.send(server_message::What::Ack(proto::Ack { record })).await
     }
 
-    async fn submit(&self, event: Event) -> Result<(), End> {
+    async fn submit(&self, event: Event) -> Result<(), SessionEnd> {
         let outcome = self.context.controller.submit(Actor::Node(self.node.clone()), event).await?;
         // Decisions caused by a node's report also count towards its quota.
-        if let CommitOutcome::Logged(Decided { entries, bytes }) = outcome {
+        if let CommitOutcome::Logged(DecisionCost { entries, bytes }) = outcome {
             self.quota().charge_entries(entries, bytes, Instant::now());
         }
         Ok(())
     }
 
-    async fn send(&self, what: server_message::What) -> Result<(), End> {
+    async fn send(&self, what: server_message::What) -> Result<(), SessionEnd> {
         let sent = self.out.send(Box::new(Ok(ServerMessage { what: Some(what) })));
         match tokio::time::timeout(SEND_TIMEOUT, sent).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::ClosedByNode),
-            Err(_) => Err(End::NotReading),
+            Ok(Err(_)) => Err(SessionEnd::ClosedByNode),
+            Err(_) => Err(SessionEnd::NotReading),
         }
     }
 }
 
-fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), ConvertError> {
+fn check_limit(what: &'static str, found: usize, most: usize) -> Result<(), ConvertError> {
     if found <= most { Ok(()) } else { Err(ConvertError::TooMuch { what, found, most }) }
 }
 

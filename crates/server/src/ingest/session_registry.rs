@@ -56,7 +56,7 @@ impl LastSeen {
     }
 
     /// Start of the heartbeat timeout.
-    fn counted_from_ms(&self) -> u64 {
+    fn timeout_start_ms(&self) -> u64 {
         self.last_message_ms.load(Ordering::Relaxed).max(self.observed_ms.load(Ordering::Relaxed))
     }
 }
@@ -135,7 +135,7 @@ impl SessionRegistry {
 
     /// The server does not read from the node while throttled, so its timeout restarts.
     pub(crate) fn skip_heartbeats(&self, last_seen: &LastSeen) {
-        last_seen.observed_ms.store(self.up_ms(), Ordering::Relaxed);
+        last_seen.observed_ms.store(self.uptime_ms(), Ordering::Relaxed);
     }
 
     pub(crate) fn count_throttled(&self) {
@@ -183,7 +183,7 @@ impl SessionRegistry {
     #[must_use]
     pub(crate) fn mark_accepted(&self, node: &NodeId, last_seen: &LastSeen) -> bool {
         if let Some(session) = self.by_node().get_mut(node) {
-            (session.opened_ms, session.closed_ms) = (Some(self.up_ms()), None);
+            (session.opened_ms, session.closed_ms) = (Some(self.uptime_ms()), None);
         }
         last_seen.set_delayed(false);
         self.record_message(last_seen)
@@ -195,18 +195,18 @@ impl SessionRegistry {
             session.stream.take_if(|stream| stream.number == number);
             // A session that was never accepted does not change the last one's times.
             if session.stream.is_none() && session.opened_ms.is_some() {
-                session.closed_ms.get_or_insert(self.up_ms());
+                session.closed_ms.get_or_insert(self.uptime_ms());
             }
         }
     }
 
-    fn up_ms(&self) -> u64 {
+    fn uptime_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Records a message. Returns true once if the log has a lost heartbeat.
     pub(crate) fn record_message(&self, last_seen: &LastSeen) -> bool {
-        last_seen.last_message_ms.store(self.up_ms(), Ordering::Relaxed);
+        last_seen.last_message_ms.store(self.uptime_ms(), Ordering::Relaxed);
         last_seen.is_heartbeat_lost.load(Ordering::Relaxed)
             && last_seen.is_heartbeat_lost.swap(false, Ordering::Relaxed)
     }
@@ -282,9 +282,10 @@ impl SessionRegistry {
 
     /// No node could be observed for this long, so it counts towards no heartbeat timeout.
     pub(crate) fn extend_timeouts(&self, by: Duration) {
-        let (up_ms, by_ms) = (self.up_ms(), u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
+        let (uptime_ms, by_ms) =
+            (self.uptime_ms(), u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
         for session in self.by_node().values() {
-            let from_ms = session.last_seen.counted_from_ms().saturating_add(by_ms).min(up_ms);
+            let from_ms = session.last_seen.timeout_start_ms().saturating_add(by_ms).min(uptime_ms);
             session.last_seen.observed_ms.store(from_ms, Ordering::Relaxed);
         }
     }
@@ -301,11 +302,11 @@ impl SessionRegistry {
         let shortest_s =
             pools.chain([state.policy.pools_default.heartbeat_timeout_s]).min().unwrap_or_default();
         let shortest_ms = timeout_ms(shortest_s);
-        let up_ms = self.up_ms();
+        let uptime_ms = self.uptime_ms();
         let mut losses = Vec::new();
         for (id, session) in self.by_node().iter() {
             let last_seen = &session.last_seen;
-            let idle_ms = up_ms.saturating_sub(last_seen.counted_from_ms());
+            let idle_ms = uptime_ms.saturating_sub(last_seen.timeout_start_ms());
             if idle_ms <= shortest_ms {
                 continue;
             }

@@ -31,13 +31,13 @@ pub(super) enum Content {
 /// What a request holds until its answer is sent: a slot among its token's answers or streams, and
 /// its connection.
 #[derive(Debug, Clone)]
-pub(super) struct Hold {
+pub(super) struct AnswerHold {
     _answer: Option<Arc<OwnedSemaphorePermit>>,
     _stream: Option<Arc<StreamSlot>>,
     _active: Arc<ActiveRequest>,
 }
 
-impl Hold {
+impl AnswerHold {
     pub(super) fn new(slot: OwnedSemaphorePermit, active: ActiveRequest) -> Self {
         Self { _answer: Some(Arc::new(slot)), _stream: None, _active: Arc::new(active) }
     }
@@ -53,7 +53,7 @@ impl Hold {
 pub(super) struct ClientNotReading;
 
 #[derive(Debug)]
-enum State {
+enum BodyState {
     Unsent(Unsent),
     Sent,
     Dropped,
@@ -66,7 +66,7 @@ struct Unsent {
     left: Bytes,
     /// When the client last read, or there was nothing to read.
     last_read: Instant,
-    _hold: Option<Hold>,
+    _hold: Option<AnswerHold>,
 }
 
 impl Unsent {
@@ -103,16 +103,16 @@ impl Unsent {
 
 #[derive(Debug)]
 pub(super) struct AnswerBody {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BodyState>>,
     watch: Option<AbortHandle>,
 }
 
 impl AnswerBody {
     /// A body without a hold is small and belongs to no token, so it is not watched.
-    pub(super) fn new(content: Content, hold: Option<Hold>) -> Self {
+    pub(super) fn new(content: Content, hold: Option<AnswerHold>) -> Self {
         let is_watched = hold.is_some();
         let unsent = Unsent { content, left: Bytes::new(), last_read: Instant::now(), _hold: hold };
-        let state = Arc::new(Mutex::new(State::Unsent(unsent)));
+        let state = Arc::new(Mutex::new(BodyState::Unsent(unsent)));
         let watched = is_watched.then(|| Arc::clone(&state));
         let watch = watched.map(|state| tokio::spawn(drop_when_stalled(state)).abort_handle());
         Self { state, watch }
@@ -120,7 +120,7 @@ impl AnswerBody {
 }
 
 /// Drops the rest of a body whose client does not read.
-async fn drop_when_stalled(state: Arc<Mutex<State>>) {
+async fn drop_when_stalled(state: Arc<Mutex<BodyState>>) {
     loop {
         let Some(taken) = check_stalled(&mut locked(&state)) else { return };
         tokio::time::sleep_until(taken + READ_TIMEOUT).await;
@@ -128,20 +128,20 @@ async fn drop_when_stalled(state: Arc<Mutex<State>>) {
 }
 
 /// When the client last read. `None` if nothing is left.
-fn check_stalled(state: &mut State) -> Option<Instant> {
-    let State::Unsent(unsent) = state else { return None };
+fn check_stalled(state: &mut BodyState) -> Option<Instant> {
+    let BodyState::Unsent(unsent) = state else { return None };
     if unsent.waits_for_writer() {
         unsent.last_read = Instant::now();
     }
     let taken = unsent.last_read;
     if taken.elapsed() >= READ_TIMEOUT {
-        *state = State::Dropped;
+        *state = BodyState::Dropped;
         return None;
     }
     Some(taken)
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn locked(state: &Mutex<BodyState>) -> MutexGuard<'_, BodyState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -155,27 +155,27 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ClientNotReading>>> {
         let mut state = locked(&self.state);
         let piece = match &mut *state {
-            State::Unsent(unsent) => ready!(unsent.poll_piece(context)),
-            State::Sent => None,
-            State::Dropped => return Poll::Ready(Some(Err(ClientNotReading))),
+            BodyState::Unsent(unsent) => ready!(unsent.poll_piece(context)),
+            BodyState::Sent => None,
+            BodyState::Dropped => return Poll::Ready(Some(Err(ClientNotReading))),
         };
         if piece.is_none() {
-            *state = State::Sent;
+            *state = BodyState::Sent;
         }
         Poll::Ready(piece.map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &*locked(&self.state) {
-            State::Unsent(Unsent { content: Content::Whole(left), .. }) => left.is_empty(),
-            State::Unsent(_) | State::Dropped => false,
-            State::Sent => true,
+            BodyState::Unsent(Unsent { content: Content::Whole(left), .. }) => left.is_empty(),
+            BodyState::Unsent(_) | BodyState::Dropped => false,
+            BodyState::Sent => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &*locked(&self.state) {
-            State::Unsent(Unsent { content: Content::Whole(left), .. }) => {
+            BodyState::Unsent(Unsent { content: Content::Whole(left), .. }) => {
                 SizeHint::with_exact(left.len() as u64)
             }
             _ => SizeHint::default(),
@@ -185,7 +185,7 @@ impl Body for AnswerBody {
 
 impl Drop for AnswerBody {
     fn drop(&mut self) {
-        *locked(&self.state) = State::Sent;
+        *locked(&self.state) = BodyState::Sent;
         if let Some(watch) = &self.watch {
             watch.abort();
         }
@@ -202,9 +202,9 @@ mod tests {
     use super::*;
     use crate::serve::ConnectionActivity;
 
-    fn hold(slots: &Arc<Semaphore>) -> Hold {
+    fn hold(slots: &Arc<Semaphore>) -> AnswerHold {
         let slot = Arc::clone(slots).try_acquire_owned().unwrap();
-        Hold::new(slot, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
+        AnswerHold::new(slot, ActiveRequest::new(&Arc::new(ConnectionActivity::new())))
     }
 
     fn text(bytes: usize) -> Bytes {

@@ -37,7 +37,7 @@ pub(super) struct CombinationVerdict {
 pub(super) struct VerdictCache {
     on: Option<Date>,
     /// `None` if the facts do not include the GPU, the driver or the framework.
-    known: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
+    cached: HashMap<Combination, Option<Arc<CombinationVerdict>>>,
 }
 
 /// Locked by one request at a time.
@@ -59,7 +59,7 @@ pub(super) async fn run_blocking<S: Send + 'static, T: Send + 'static>(
 impl VerdictCache {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.known.len()
+        self.cached.len()
     }
 
     /// The verdict on a day. `None` if the facts do not include the names.
@@ -70,8 +70,8 @@ impl VerdictCache {
         (gpu, driver): (&str, &str),
         framework: Option<&str>,
     ) -> Option<Arc<CombinationVerdict>> {
-        if self.on != Some(on) || self.known.len() >= CACHED_MAX {
-            self.known.clear();
+        if self.on != Some(on) || self.cached.len() >= CACHED_MAX {
+            self.cached.clear();
             self.on = Some(on);
         }
         let combination = Combination {
@@ -79,11 +79,11 @@ impl VerdictCache {
             driver: driver.to_owned(),
             framework: framework.map(str::to_owned),
         };
-        if let Some(known) = self.known.get(&combination) {
-            return known.clone();
+        if let Some(cached) = self.cached.get(&combination) {
+            return cached.clone();
         }
         let verdict = evaluate(facts, on, &combination).map(Arc::new);
-        self.known.insert(combination, verdict.clone());
+        self.cached.insert(combination, verdict.clone());
         verdict
     }
 }

@@ -14,14 +14,14 @@ const PAGE: usize = 100;
 /// Bytes of a page, if it has more than one event.
 const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Entries per read.
-const STEP: u64 = 1000;
+const STEP_ENTRIES: u64 = 1000;
 /// Reads per page. Large entries limit each read to [`crate::log_tail::READ_BYTES_MAX`] bytes.
 const READS_MAX: usize = 64;
 /// Entries scanned per page. A page may be short, and says where to continue.
 const SCANNED_MAX: u64 = 20_000;
 
 #[derive(Debug, Clone)]
-pub(super) struct Filter {
+pub(super) struct EventFilter {
     node: Option<NodeId>,
     kind: Option<String>,
     by: Option<String>,
@@ -30,7 +30,7 @@ pub(super) struct Filter {
 /// Values of the `kind` parameter.
 pub(super) const EVENT_KINDS: &[&str] = &KINDS;
 
-impl Filter {
+impl EventFilter {
     pub(super) fn from_query(query: &Params) -> Result<Self, Failure> {
         Ok(Self {
             node: query.parsed("node")?,
@@ -46,7 +46,7 @@ impl Filter {
         caller: &Caller,
         mut entries: Vec<Entry>,
     ) -> Result<Vec<EventRow>, Failure> {
-        // Filter before redaction, which reads the state.
+        // EventFilter before redaction, which reads the state.
         entries.retain(|entry| self.matches(entry));
         let visible = redact::visible_entries(&app.controller, caller, entries).await?;
         visible.iter().map(row).collect()
@@ -89,14 +89,14 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&page)
 }
 
-struct Page {
+struct PageBuilder {
     events: Vec<EventRow>,
     bytes: usize,
     limit: usize,
     reads: usize,
 }
 
-impl Page {
+impl PageBuilder {
     fn new(call: &Call) -> Self {
         Self { events: Vec::new(), bytes: 0, limit: call.query.limit(PAGE), reads: 0 }
     }
@@ -106,7 +106,7 @@ impl Page {
     }
 
     /// Adds rows until full. Returns the last row's number if not all fit.
-    fn take(&mut self, rows: Vec<EventRow>) -> Option<u64> {
+    fn extend(&mut self, rows: Vec<EventRow>) -> Option<u64> {
         self.reads += 1;
         for row in rows {
             let bytes = json_bytes(&row);
@@ -122,25 +122,25 @@ impl Page {
     }
 
     /// Whether to scan more entries.
-    fn goes_on(&self) -> bool {
+    fn can_scan_more(&self) -> bool {
         !self.is_full() && self.reads < READS_MAX
     }
 }
 
 async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<EventPage, Failure> {
-    let filter = Filter::from_query(&call.query)?;
-    let mut page = Page::new(call);
+    let filter = EventFilter::from_query(&call.query)?;
+    let mut page = PageBuilder::new(call);
     let mut at = after;
     let stop = after.saturating_add(SCANNED_MAX).min(end);
-    while at < stop && page.goes_on() {
-        let to = (at + STEP).min(stop);
-        let read = call.app.tail.read(at, most(to - at)).await;
+    while at < stop && page.can_scan_more() {
+        let to = (at + STEP_ENTRIES).min(stop);
+        let read = call.app.tail.read(at, entry_count(to - at)).await;
         let mut entries = read.map_err(|err| internal_error(&err))?;
         // Entries archived since then are not replaced by later ones.
         entries.retain(|entry| entry.seq <= to);
         at = entries.last().map_or(to, |entry| entry.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;
-        at = page.take(rows).unwrap_or(at);
+        at = page.extend(rows).unwrap_or(at);
     }
     Ok(EventPage { events: page.events, next: (at < end).then_some(at), begin, end })
 }
@@ -150,24 +150,27 @@ async fn backward(
     before: u64,
     (begin, end): (u64, u64),
 ) -> Result<EventPage, Failure> {
-    let filter = Filter::from_query(&call.query)?;
-    let mut page = Page::new(call);
+    let filter = EventFilter::from_query(&call.query)?;
+    let mut page = PageBuilder::new(call);
     let mut at = before;
     let stop = before.saturating_sub(SCANNED_MAX).max(begin);
-    while at > stop && page.goes_on() {
+    while at > stop && page.can_scan_more() {
         // The first steps are small, because most callers want the last few entries.
-        let back =
-            if at == before { (page.limit as u64).saturating_mul(2).min(STEP) } else { STEP };
+        let back = if at == before {
+            (page.limit as u64).saturating_mul(2).min(STEP_ENTRIES)
+        } else {
+            STEP_ENTRIES
+        };
         let from = at.saturating_sub(back).max(stop);
-        let read = call.app.tail.read_back(at, most(at - from)).await;
+        let read = call.app.tail.read_back(at, entry_count(at - from)).await;
         let entries = read.map_err(|err| internal_error(&err))?;
         at = entries.last().map_or(from, |entry| entry.seq);
         let rows = filter.rows(&call.app, call.caller()?, entries).await?;
-        at = page.take(rows).unwrap_or(at);
+        at = page.extend(rows).unwrap_or(at);
     }
     Ok(EventPage { events: page.events, next: (at > begin).then_some(at), begin, end })
 }
 
-fn most(entries: u64) -> usize {
+fn entry_count(entries: u64) -> usize {
     usize::try_from(entries).unwrap_or(usize::MAX)
 }

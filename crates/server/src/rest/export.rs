@@ -9,7 +9,7 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::events::Filter;
+use super::events::EventFilter;
 use super::failure::Failure;
 use super::limits::READ_TIMEOUT;
 use super::nodes::{fill_connections, row};
@@ -26,7 +26,7 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     let slot = Arc::new(call.stream_slot()?);
     let (out, reply) = Reply::stream(reply::LINES, &slot);
     let of_log = call.query.text("what") == Some("log");
-    let filter = Filter::from_query(&call.query)?;
+    let filter = EventFilter::from_query(&call.query)?;
     tokio::spawn(async move {
         let write = async {
             if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
@@ -79,7 +79,7 @@ async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
 }
 
 /// Up to the current end of the log.
-async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
+async fn log(call: &Call, filter: &EventFilter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let end = call.app.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();
     while at < end {

@@ -41,7 +41,7 @@ impl Default for Rate {
 }
 
 #[derive(Debug)]
-struct Account {
+struct TokenUsage {
     left: f64,
     at: Instant,
     slots: Arc<Semaphore>,
@@ -58,39 +58,39 @@ pub(super) struct StreamSlot {
 #[derive(Debug)]
 pub(super) struct Limits {
     rate: Rate,
-    accounts: Mutex<HashMap<i64, Account>>,
+    usage: Mutex<HashMap<i64, TokenUsage>>,
     streams: Arc<Semaphore>,
 }
 
 impl Limits {
     pub(super) fn new(rate: Rate) -> Self {
-        Self { rate, accounts: Mutex::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
+        Self { rate, usage: Mutex::default(), streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
     }
 
     /// A slot for one answer.
     pub(super) fn admit(&self, token: i64, now: Instant) -> Result<OwnedSemaphorePermit, Failure> {
-        let mut accounts = self.accounts();
-        if accounts.len() >= TOKENS_MAX && !accounts.contains_key(&token) {
+        let mut usage = self.usage();
+        if usage.len() >= TOKENS_MAX && !usage.contains_key(&token) {
             let oldest =
-                accounts.iter().min_by_key(|(_, account)| account.at).map(|(token, _)| *token);
-            oldest.and_then(|token| accounts.remove(&token));
+                usage.iter().min_by_key(|(_, token_usage)| token_usage.at).map(|(token, _)| *token);
+            oldest.and_then(|token| usage.remove(&token));
         }
-        let account = accounts.entry(token).or_insert_with(|| Account {
+        let token_usage = usage.entry(token).or_insert_with(|| TokenUsage {
             left: self.rate.burst,
             at: now,
             slots: Arc::new(Semaphore::new(CONCURRENT_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)),
         });
-        let since_s = now.saturating_duration_since(account.at).as_secs_f64();
-        account.left = (account.left + since_s * self.rate.per_s).min(self.rate.burst);
-        account.at = now;
-        if account.left < 1.0 {
+        let since_s = now.saturating_duration_since(token_usage.at).as_secs_f64();
+        token_usage.left = (token_usage.left + since_s * self.rate.per_s).min(self.rate.burst);
+        token_usage.at = now;
+        if token_usage.left < 1.0 {
             let per_s = self.rate.per_s;
             let text = format!("your token exceeds the rate limit of {per_s} requests per second");
             return Err(Failure::too_many_requests(&text, 1));
         }
-        account.left -= 1.0;
-        let slot = Arc::clone(&account.slots).try_acquire_owned();
+        token_usage.left -= 1.0;
+        let slot = Arc::clone(&token_usage.slots).try_acquire_owned();
         slot.map_err(|_| {
             let text =
                 format!("your token reached the limit of {CONCURRENT_MAX} concurrent requests");
@@ -100,7 +100,7 @@ impl Limits {
 
     /// A slot for a stream of an admitted token.
     pub(super) fn stream(&self, token: i64) -> Result<StreamSlot, Failure> {
-        let own = self.accounts().get(&token).map(|account| Arc::clone(&account.streams));
+        let own = self.usage().get(&token).map(|token_usage| Arc::clone(&token_usage.streams));
         // A token dropped meanwhile has no open streams that count.
         let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_PER_TOKEN_MAX)));
         let of_token = own.try_acquire_owned().map_err(|_| {
@@ -118,8 +118,8 @@ impl Limits {
         Ok(StreamSlot { _of_token: of_token, _of_all: of_all })
     }
 
-    fn accounts(&self) -> MutexGuard<'_, HashMap<i64, Account>> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage(&self) -> MutexGuard<'_, HashMap<i64, TokenUsage>> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn streams_open(&self) -> usize {

@@ -22,7 +22,7 @@ use crate::space::DiskSpace;
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
 
-struct NodeTally {
+struct NodeMetrics {
     phase: NodePhase,
     connection: ConnectionState,
     is_heartbeat_lost: bool,
@@ -70,8 +70,8 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
     let app = Arc::clone(&call.app);
-    let visit: pagination::Visit<NodeTally> = Arc::new(move |_, id, node, found| {
-        found.push(NodeTally {
+    let visit: pagination::Visit<NodeMetrics> = Arc::new(move |_, id, node, found| {
+        found.push(NodeMetrics {
             phase: node.phase(),
             connection: app.connection(id).state,
             is_heartbeat_lost: node.liveness.heartbeat_loss().is_some(),
@@ -86,8 +86,8 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     Ok(Reply::bytes(reply::METRICS, render(&call, &parts, domain_faults)))
 }
 
-fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
-    let mut text = Text::default();
+fn render(call: &Call, parts: &[NodeMetrics], domain_faults: usize) -> String {
+    let mut text = MetricsText::default();
     let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
     for severity in parts.iter().flat_map(|tally| &tally.findings) {
         *severities.entry(*severity).or_default() += 1;
@@ -112,7 +112,7 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
         (severity.to_string(), severities.get(&severity).copied().unwrap_or_default() as u64)
     });
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
-    let count = |is: fn(&&NodeTally) -> bool| parts.iter().filter(is).count() as u64;
+    let count = |is: fn(&&NodeMetrics) -> bool| parts.iter().filter(is).count() as u64;
     text.gauge(
         "farrier_fleet_nodes_heartbeat_lost",
         "Nodes whose heartbeat is lost",
@@ -129,7 +129,7 @@ fn render(call: &Call, parts: &[NodeTally], domain_faults: usize) -> String {
     text.0
 }
 
-fn render_server(text: &mut Text, call: &Call) {
+fn render_server(text: &mut MetricsText, call: &Call) {
     let app = &call.app;
     text.gauge("farrier_server_log_entries", "Number of the log's last entry", app.tail.end());
     text.counter(
@@ -214,7 +214,7 @@ fn render_server(text: &mut Text, call: &Call) {
     );
 }
 
-fn refusals(text: &mut Text, counters: &Counters) {
+fn refusals(text: &mut MetricsText, counters: &Counters) {
     let refused =
         EnrolmentRefusal::ALL.map(|why| (why.to_string(), counters.enrolments_refused(why)));
     text.labelled(
@@ -245,9 +245,9 @@ fn refusals(text: &mut Text, counters: &Counters) {
 }
 
 #[derive(Default)]
-struct Text(String);
+struct MetricsText(String);
 
-impl Text {
+impl MetricsText {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

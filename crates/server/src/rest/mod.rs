@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each handler is an entry of one table ([`routes`]), from which the OpenAPI document is
-//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and log entries are
-//! redacted ([`redact`]).
+//! generated. Each handler limits its answer to the caller's scope ([`caller`]), and redacts log
+//! entries ([`redact`]).
 
 mod answer_body;
 mod artifacts;
@@ -71,7 +71,7 @@ use crate::ingest::SessionRegistry;
 use crate::log_tail::LogTail;
 use crate::serve::{ActiveRequest, ConnectionActivity};
 use crate::space::DiskSpace;
-use answer_body::Hold;
+use answer_body::AnswerHold;
 use body::parse_body;
 use caller::Caller;
 use compatibility::SharedVerdictCache;
@@ -130,7 +130,7 @@ struct Call {
     body: Bytes,
     /// A slot among the token's answers, which a stream exchanges for its own. Shared with the
     /// answer's body.
-    hold: Option<Hold>,
+    hold: Option<AnswerHold>,
 }
 
 impl Call {
@@ -213,7 +213,7 @@ impl Rest {
         head: request::Parts,
         body: &mut Incoming,
         activity: &Arc<ConnectionActivity>,
-        hold: &mut Option<Hold>,
+        hold: &mut Option<AnswerHold>,
     ) -> Result<Reply, Failure> {
         let query = head.uri.query().unwrap_or_default();
         if head.uri.path().len() + query.len() > PATH_BYTES_MAX {
@@ -230,7 +230,7 @@ impl Rest {
         };
         if let Some(caller) = &caller {
             let slot = self.limits.admit(caller.user.token, Instant::now())?;
-            *hold = Some(Hold::new(slot, ActiveRequest::new(activity)));
+            *hold = Some(AnswerHold::new(slot, ActiveRequest::new(activity)));
         }
         let query = Params::read(query, route.query)?;
         let body = self.read(route, &head.headers, body).await?;

@@ -24,7 +24,7 @@ use super::{AppState, Call, pagination};
 
 const PAGE: usize = 100;
 
-struct Filter {
+struct NodeFilter {
     pool: Option<Pool>,
     rack: Option<Unit>,
     leaf: Option<Unit>,
@@ -32,7 +32,7 @@ struct Filter {
     text: Option<String>,
 }
 
-impl Filter {
+impl NodeFilter {
     fn from_query(query: &Params) -> Result<Self, Failure> {
         let phase = query.text("phase").map(|word| {
             let word = serde_json::Value::String(word.to_owned());
@@ -81,7 +81,7 @@ fn finding_matches(finding: &Finding, text: &str) -> bool {
 }
 
 pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::from_query(&call.query)?;
+    let filter = NodeFilter::from_query(&call.query)?;
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
     let viewer = call.caller()?.clone();
@@ -166,7 +166,7 @@ pub(super) async fn get(call: Call) -> Result<Reply, Failure> {
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
-    let proof = |result: VerificationResult<'_>| VerificationView {
+    let verification = |result: VerificationResult<'_>| VerificationView {
         level: result.level,
         passed: result.passed,
         at: result.at,
@@ -201,7 +201,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         drained: node.scheduling.is_drained(),
         hold: hold.map(|hold| HoldView { by: hold.by.to_string(), reason: hold.reason.clone() }),
         order,
-        verifications: node.verification.results().map(proof).collect(),
+        verifications: node.verification.results().map(verification).collect(),
         requested_order: node
             .requests
             .requested_order
@@ -229,22 +229,22 @@ fn domain_faults(caller: &Caller, state: &FleetState, node: &Node) -> Vec<Reason
     found.map(|(_, fault)| (&fault.rationale.reason.redacted(caller.scope())).into()).collect()
 }
 
-fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> RequestedOrderView {
-    let (how, evidence) = match &ended.status {
+fn requested_order_view(caller: &Caller, result: &RequestedOrderResult) -> RequestedOrderView {
+    let (status, evidence) = match &result.status {
         OrderStatus::Done { evidence } => ("done", evidence.as_str()),
         OrderStatus::Failed { reason } => ("failed", reason.as_str()),
         OrderStatus::Refused { reason } => ("refused", reason.as_str()),
         OrderStatus::Accepted => ("failed", ""),
     };
-    let withdrawn =
-        ended.cancelled.as_ref().map(|cancelled| cancelled.redacted(caller.scope()).to_string());
-    let (how, evidence) = (how.to_owned(), withdrawn.unwrap_or_else(|| evidence.to_owned()));
+    let cancelled =
+        result.cancelled.as_ref().map(|cancelled| cancelled.redacted(caller.scope()).to_string());
+    let (status, evidence) = (status.to_owned(), cancelled.unwrap_or_else(|| evidence.to_owned()));
     RequestedOrderView {
-        code: ended.order.spec().code.to_owned(),
-        generation: ended.generation,
-        text: ended.order.to_string(),
-        status: how,
-        at: ended.at,
+        code: result.order.spec().code.to_owned(),
+        generation: result.generation,
+        text: result.order.to_string(),
+        status,
+        at: result.at,
         evidence,
     }
 }
@@ -252,15 +252,16 @@ fn requested_order_view(caller: &Caller, ended: &RequestedOrderResult) -> Reques
 /// Other problems of a node, besides the reason for its phase.
 fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
     let lost_since = node.liveness.heartbeat_lost_since();
-    let silent = lost_since.map(|since| format!("no heartbeat since {since:.0}"));
-    let silent = silent.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
-    let ended = node
+    let lost_heartbeat = lost_since.map(|since| format!("no heartbeat since {since:.0}"));
+    let lost_heartbeat =
+        lost_heartbeat.filter(|_| !node.phase.rationale().reason.is_heartbeat_lost());
+    let failed = node
         .requests
         .results
         .iter()
         .map(|result| requested_order_view(caller, result))
         .filter(|result| result.status != "done");
-    let ended = ended.map(|result| {
+    let failed = failed.map(|result| {
         format!(
             "operator-requested order {} {} at {:.0}: {}",
             result.text, result.status, result.at, result.evidence
@@ -270,7 +271,7 @@ fn other_problems(caller: &Caller, node: &Node) -> Vec<String> {
         .verification
         .required()
         .map(|level| format!("it failed {level}, which has to pass before it returns to service"));
-    silent.into_iter().chain(ended).chain(required).collect()
+    lost_heartbeat.into_iter().chain(failed).chain(required).collect()
 }
 
 pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
@@ -327,9 +328,9 @@ pub(super) async fn explain(call: Call) -> Result<Reply, Failure> {
             connection: None,
         })
     });
-    let mut explained = explained.await?.ok_or_else(|| Failure::node_not_found("it"))?;
-    explained.connection = Some(call.app.connection(&explained.node));
-    Reply::json(&explained)
+    let mut explanation = explained.await?.ok_or_else(|| Failure::node_not_found("it"))?;
+    explanation.connection = Some(call.app.connection(&explanation.node));
+    Reply::json(&explanation)
 }
 
 /// Parses `NODE/NUMBER`.
@@ -340,8 +341,8 @@ pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
 }
 
 pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::from_query(&call.query)?;
-    let least: Option<Severity> = match call.query.text("severity") {
+    let filter = NodeFilter::from_query(&call.query)?;
+    let min_severity: Option<Severity> = match call.query.text("severity") {
         Some(word) => serde_json::from_value(serde_json::Value::String(word.to_owned())).ok(),
         None => None,
     };
@@ -358,12 +359,12 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
         }
         for finding in node.open_findings() {
             let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
-            let is_meant = least.is_none_or(|severity| finding.severity >= severity)
+            let is_selected = min_severity.is_none_or(|severity| finding.severity >= severity)
                 && code.as_ref().is_none_or(|code| finding.code.starts_with(code.as_str()))
                 && text.is_none_or(|other| {
                     finding_matches(&finding, other) || id.as_str().contains(other)
                 });
-            if is_later && is_meant {
+            if is_later && is_selected {
                 let on = Some(node.words_of(&finding.subject));
                 let finding = finding.into_owned();
                 found.push(FindingRow { node: id.clone(), on, finding });

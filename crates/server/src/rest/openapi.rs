@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use super::failure::{Failure, STATUSES};
 use super::reply::{self, Reply};
-use super::routes::{Answer, Route, TABLE, path_parameter};
+use super::routes::{AnswerKind, Route, TABLE, path_parameter};
 
 static DOCUMENT: LazyLock<Vec<u8>> =
     LazyLock::new(|| serde_json::to_vec(&build_document()).unwrap_or_default());
@@ -45,9 +45,9 @@ fn build_document() -> Value {
 
 fn operation(route: &Route, problem: &Value, shapes: &mut Schemas) -> Value {
     let (status, media, shape) = match route.answer {
-        Answer::Json(shape) => ("200", reply::JSON, shape(shapes)),
-        Answer::Created(shape) => ("201", reply::JSON, shape(shapes)),
-        Answer::Other(media) => ("200", media, json!({ "type": "string" })),
+        AnswerKind::Json(shape) => ("200", reply::JSON, shape(shapes)),
+        AnswerKind::Created(shape) => ("201", reply::JSON, shape(shapes)),
+        AnswerKind::Other(media) => ("200", media, json!({ "type": "string" })),
     };
     let media = media.split(';').next().unwrap_or(media);
     let mut responses = Map::new();

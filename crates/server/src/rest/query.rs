@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ParameterKind {
     /// Name of a node, pool, rack or switch.
     Name,
     /// Up to 100 characters.
     Text,
     Number {
-        least: u64,
-        most: u64,
+        min: u64,
+        max: u64,
     },
-    Word(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ParameterKind,
 }
 
 const TEXT_MAX: usize = 100;
@@ -38,19 +38,19 @@ impl Parameter {
             Err(Failure::bad_request(format!("`{}` is `{shown}`: expected {expected}", self.name)))
         };
         match self.kind {
-            Kind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
-            Kind::Text
+            ParameterKind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
+            ParameterKind::Text
                 if value.chars().count() > TEXT_MAX || value.chars().any(char::is_control) =>
             {
                 wrong(format!("up to {TEXT_MAX} characters without control characters"))
             }
-            Kind::Number { least, most } => {
+            ParameterKind::Number { min, max } => {
                 let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
-                let is_within = is_digits
-                    && value.parse().is_ok_and(|value: u64| (least..=most).contains(&value));
-                if is_within { Ok(()) } else { wrong(format!("a number from {least} to {most}")) }
+                let is_within =
+                    is_digits && value.parse().is_ok_and(|value: u64| (min..=max).contains(&value));
+                if is_within { Ok(()) } else { wrong(format!("a number from {min} to {max}")) }
             }
-            Kind::Word(words) if !words.contains(&value) => {
+            ParameterKind::OneOf(words) if !words.contains(&value) => {
                 wrong(format!("one of {}", words.join(", ")))
             }
             _ => Ok(()),
@@ -59,15 +59,15 @@ impl Parameter {
 
     pub(super) fn shape(&self) -> Value {
         match self.kind {
-            Kind::Name => {
+            ParameterKind::Name => {
                 json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })
             }
-            Kind::Text => json!({ "type": "string", "maxLength": TEXT_MAX,
+            ParameterKind::Text => json!({ "type": "string", "maxLength": TEXT_MAX,
                 "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" }),
-            Kind::Number { least, most } => {
-                json!({ "type": "integer", "minimum": least, "maximum": most })
+            ParameterKind::Number { min, max } => {
+                json!({ "type": "integer", "minimum": min, "maximum": max })
             }
-            Kind::Word(words) => json!({ "type": "string", "enum": words }),
+            ParameterKind::OneOf(words) => json!({ "type": "string", "enum": words }),
         }
     }
 }
@@ -165,10 +165,10 @@ mod tests {
     use super::*;
 
     const KNOWN: &[Parameter] = &[
-        Parameter { name: "pool", about: "", kind: Kind::Name },
-        Parameter { name: "text", about: "", kind: Kind::Text },
-        Parameter { name: "limit", about: "", kind: Kind::Number { least: 1, most: 500 } },
-        Parameter { name: "kind", about: "", kind: Kind::Word(&["found", "moved"]) },
+        Parameter { name: "pool", about: "", kind: ParameterKind::Name },
+        Parameter { name: "text", about: "", kind: ParameterKind::Text },
+        Parameter { name: "limit", about: "", kind: ParameterKind::Number { min: 1, max: 500 } },
+        Parameter { name: "kind", about: "", kind: ParameterKind::OneOf(&["found", "moved"]) },
     ];
 
     #[test]

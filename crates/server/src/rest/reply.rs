@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tonic::body::Body;
 
-use super::answer_body::{AnswerBody, Content, Hold};
+use super::answer_body::{AnswerBody, AnswerHold, Content};
 use super::failure::{Failure, internal_error};
 use super::limits::StreamSlot;
 
@@ -72,7 +72,7 @@ impl Reply {
     }
 
     /// The response. Its body holds `hold` until it is sent.
-    pub(super) fn into_response(self, hold: Option<Hold>) -> Response<Body> {
+    pub(super) fn into_response(self, hold: Option<AnswerHold>) -> Response<Body> {
         let hold = hold.map(|hold| match self.stream_slot {
             Some(slot) => hold.with_stream_slot(slot),
             None => hold,
@@ -111,7 +111,7 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
     count.0
 }
 
-pub(super) fn failed(failure: &Failure, hold: Option<Hold>) -> Response<Body> {
+pub(super) fn failed(failure: &Failure, hold: Option<AnswerHold>) -> Response<Body> {
     let bytes = serde_json::to_vec(&*failure.problem).unwrap_or_default();
     let status = StatusCode::from_u16(failure.problem.status);
     let reply = Reply {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::events::EVENT_KINDS;
 use super::failure::Failure;
-use super::query::{Kind, Parameter, Params};
+use super::query::{Parameter, ParameterKind, Params};
 use super::reply::{self, Reply};
 use super::{
     Call, artifacts, events, export, fleet, matrix, metrics, nodes, openapi, requests, stream,
@@ -28,7 +28,7 @@ type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>
 pub(super) type SchemaFn = fn(&mut Schemas) -> Value;
 
 #[derive(Clone, Copy)]
-pub(super) enum Answer {
+pub(super) enum AnswerKind {
     Json(SchemaFn),
     Created(SchemaFn),
     /// Of this media type.
@@ -45,38 +45,44 @@ pub(super) struct Route {
     pub(super) permission: Option<Permission>,
     pub(super) query: &'static [Parameter],
     pub(super) body: Option<SchemaFn>,
-    pub(super) answer: Answer,
+    pub(super) answer: AnswerKind,
     /// Whether it requests an order, which conflicts with a pending one.
     pub(super) requests_order: bool,
     pub(super) run: fn(Call) -> HandlerFuture,
 }
 
-const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+const fn parameter(name: &'static str, kind: ParameterKind, about: &'static str) -> Parameter {
     Parameter { name, about, kind }
 }
 
-const NUMBER: Kind = Kind::Number { least: 0, most: i64::MAX as u64 };
-const LIMIT: Parameter =
-    parameter("limit", Kind::Number { least: 1, most: 500 }, "maximum number of items per page");
-const CURSOR: Parameter = parameter("cursor", Kind::Text, "`next` of the previous page");
-const PHASE_KIND: Kind = Kind::Word(&[
+const NUMBER: ParameterKind = ParameterKind::Number { min: 0, max: i64::MAX as u64 };
+const LIMIT: Parameter = parameter(
+    "limit",
+    ParameterKind::Number { min: 1, max: 500 },
+    "maximum number of items per page",
+);
+const CURSOR: Parameter = parameter("cursor", ParameterKind::Text, "`next` of the previous page");
+const PHASE_KIND: ParameterKind = ParameterKind::OneOf(&[
     "joining",
     "in-service",
     "suspect",
     "quarantined",
-    "in-repair",
+    "repairing",
     "verifying",
     "held",
 ]);
-const SEVERITY: Kind = Kind::Word(&["info", "warning", "critical", "fatal"]);
-const POOL: Parameter = parameter("pool", Kind::Name, "only this pool");
-const RACK: Parameter = parameter("rack", Kind::Name, "only this rack");
-const LEAF: Parameter = parameter("leaf", Kind::Name, "only this leaf switch");
+const SEVERITY: ParameterKind = ParameterKind::OneOf(&["info", "warning", "critical", "fatal"]);
+const POOL: Parameter = parameter("pool", ParameterKind::Name, "only this pool");
+const RACK: Parameter = parameter("rack", ParameterKind::Name, "only this rack");
+const LEAF: Parameter = parameter("leaf", ParameterKind::Name, "only this leaf switch");
 const PHASE: Parameter = parameter("phase", PHASE_KIND, "only this phase");
-const NODE: Parameter = parameter("node", Kind::Name, "only this node");
-const KIND: Parameter = parameter("kind", Kind::Word(EVENT_KINDS), "only this kind");
-const BY: Parameter =
-    parameter("by", Kind::Text, "only by this user; `farrier` is the server, `node NAME` a node");
+const NODE: Parameter = parameter("node", ParameterKind::Name, "only this node");
+const KIND: Parameter = parameter("kind", ParameterKind::OneOf(EVENT_KINDS), "only this kind");
+const BY: Parameter = parameter(
+    "by",
+    ParameterKind::Text,
+    "only by this user; `farrier` is the server, `node NAME` a node",
+);
 const AFTER: Parameter = parameter("after", NUMBER, "entries after this one, oldest first");
 const BEFORE: Parameter = parameter("before", NUMBER, "entries before this one, newest first");
 
@@ -87,10 +93,10 @@ const NODES: &[Parameter] = &[
     PHASE,
     parameter(
         "text",
-        Kind::Text,
+        ParameterKind::Text,
         "only if name, reason, driver, GPU or a finding contains this text",
     ),
-    parameter("cursor", Kind::Name, "`next` of the previous page"),
+    parameter("cursor", ParameterKind::Name, "`next` of the previous page"),
     LIMIT,
 ];
 const FINDINGS: &[Parameter] = &[
@@ -100,15 +106,15 @@ const FINDINGS: &[Parameter] = &[
     PHASE,
     NODE,
     parameter("severity", SEVERITY, "at least this severity"),
-    parameter("code", Kind::Text, "only codes with this prefix"),
-    parameter("text", Kind::Text, "only findings that contain this text"),
+    parameter("code", ParameterKind::Text, "only codes with this prefix"),
+    parameter("text", ParameterKind::Text, "only findings that contain this text"),
     CURSOR,
     LIMIT,
 ];
 const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, LIMIT];
 const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY];
 const EXPORT: &[Parameter] = &[
-    parameter("what", Kind::Word(&["state", "log"]), "the nodes, or the log"),
+    parameter("what", ParameterKind::OneOf(&["state", "log"]), "the nodes, or the log"),
     AFTER,
     NODE,
     KIND,
@@ -119,7 +125,7 @@ pub(super) fn path_parameter(name: &str) -> Parameter {
     match name {
         "id" => parameter("id", NUMBER, "the token's number"),
         "generation" => parameter("generation", NUMBER, "the order's generation"),
-        _ => parameter("node", Kind::Name, "the node"),
+        _ => parameter("node", ParameterKind::Name, "the node"),
     }
 }
 
@@ -160,7 +166,7 @@ macro_rules! order_route {
 
 macro_rules! json {
     ($type:ty) => {
-        Answer::Json(Schemas::of::<$type>)
+        AnswerKind::Json(Schemas::of::<$type>)
     };
 }
 
@@ -185,7 +191,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/nodes/{node}/artifacts", "listArtifacts", OPERATE, &[], None,
         json!(ArtifactList), artifacts::list, "Lists the artifacts that a node sent for orders, newest first."),
     route!(GET "/api/v1/nodes/{node}/artifacts/{generation}", "getArtifact", OPERATE, &[], None,
-        Answer::Other(reply::GZIP), artifacts::download, "Downloads the artifact that a node sent for an order."),
+        AnswerKind::Other(reply::GZIP), artifacts::download, "Downloads the artifact that a node sent for an order."),
     route!(POST "/api/v1/nodes/{node}/hold", "holdNode", OPERATE, &[], body!(HoldRequest), json!(Done),
         requests::hold, "Holds a node out of service."),
     route!(POST "/api/v1/nodes/{node}/release", "releaseNode", OPERATE, &[], body!(EmptyRequest),
@@ -217,7 +223,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/events", "listEvents", READ, EVENTS, None, json!(EventPage), events::list,
         "Lists the log: with `after` oldest first, otherwise newest first."),
     route!(GET "/api/v1/events/stream", "followEvents", READ, FOLLOW, None,
-        Answer::Other(reply::EVENTS), stream::follow,
+        AnswerKind::Other(reply::EVENTS), stream::follow,
         "Streams the log as server-sent events, from `Last-Event-ID`, `after` or now on."),
     route!(GET "/api/v1/domains", "listDomains", READ, &[], None, json!(DomainList), fleet::domains,
         "Lists pools, racks and switches with their nodes, nodes out of service, and disruption budgets."),
@@ -230,7 +236,7 @@ pub(super) static TABLE: &[Route] = &[
     route!(POST "/api/v1/unfreezes", "unfreeze", OPERATE, &[], body!(UnfreezeRequest), json!(Done), requests::unfreeze,
         "Ends a freeze."),
     route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,
-        "GPU × driver × CUDA × framework, with end of support and exposure."),
+        "Returns the compatibility matrix: GPU × driver × CUDA × framework, with end of support and exposure."),
     route!(GET "/api/v1/policy", "getPolicy", READ, &[], None, json!(PolicyView), fleet::policy,
         "Returns the current policy."),
     route!(PUT "/api/v1/policy", "setPolicy", ADMINISTER, &[], body!(Policy), json!(Done),
@@ -238,19 +244,19 @@ pub(super) static TABLE: &[Route] = &[
     route!(GET "/api/v1/tokens", "listTokens", ADMINISTER, &[], None, json!(TokenList), tokens::list,
         "Lists join tokens."),
     route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenRequest),
-        Answer::Created(Schemas::of::<TokenCreated>), tokens::create,
+        AnswerKind::Created(Schemas::of::<TokenCreated>), tokens::create,
         "Creates a join token, shown only in this answer."),
     route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(EmptyRequest),
         json!(Done), tokens::revoke, "Revokes a join token."),
-    route!(GET "/api/v1/export", "export", READ, EXPORT, None, Answer::Other(reply::LINES),
+    route!(GET "/api/v1/export", "export", READ, EXPORT, None, AnswerKind::Other(reply::LINES),
         export::export, "Exports all nodes or the whole log as JSON lines."),
-    route!(GET "/api/v1/me", "getMe", READ, &[], None, json!(Me), fleet::me, "Who asks."),
+    route!(GET "/api/v1/me", "getMe", READ, &[], None, json!(Me), fleet::me, "Returns the caller."),
     route!(GET "/api/v1/openapi.json", "getOpenapi", None, &[], None,
-        Answer::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,
-        "This document."),
-    route!(GET "/metrics", "getMetrics", READ, &[], None, Answer::Other(reply::METRICS),
+        AnswerKind::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,
+        "Returns this OpenAPI document."),
+    route!(GET "/metrics", "getMetrics", READ, &[], None, AnswerKind::Other(reply::METRICS),
         metrics::metrics, "Prometheus metrics. Requires the whole fleet as scope."),
-    route!(GET "/healthz", "getHealth", None, &[], None, Answer::Other(reply::TEXT), metrics::healthz,
+    route!(GET "/healthz", "getHealth", None, &[], None, AnswerKind::Other(reply::TEXT), metrics::healthz,
         "Health check."),
 ];
 

@@ -9,18 +9,18 @@ use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 use super::Call;
-use super::events::Filter;
+use super::events::EventFilter;
 use super::failure::Failure;
 use super::limits::{READ_TIMEOUT, TOKEN_CHECK_INTERVAL};
 use super::reply::{self, Reply};
 
 /// Entries per read, which is also limited in bytes.
-const STEP: usize = 256;
+const STEP_ENTRIES: usize = 256;
 /// Interval of keep-alive comments.
 const KEEP_ALIVE: Duration = TOKEN_CHECK_INTERVAL;
 
 #[derive(Debug)]
-enum End {
+enum StreamEnd {
     /// The reader is gone, or stalled.
     Reader,
     Token,
@@ -46,7 +46,7 @@ fn begin(call: &Call) -> Result<u64, Failure> {
 }
 
 pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
-    let filter = Filter::from_query(&call.query)?;
+    let filter = EventFilter::from_query(&call.query)?;
     let begin = begin(&call)?;
     let slot = Arc::new(call.stream_slot()?);
     let (out, reply) = Reply::stream(reply::EVENTS, &slot);
@@ -58,8 +58,13 @@ pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Bytes>) -> End {
-    let Ok(caller) = call.caller() else { return End::Token };
+async fn write(
+    call: &Call,
+    filter: &EventFilter,
+    begin: u64,
+    out: &mpsc::Sender<Bytes>,
+) -> StreamEnd {
+    let Ok(caller) = call.caller() else { return StreamEnd::Token };
     let mut tail = call.app.tail.clone();
     let mut stopped = call.app.stopped.clone();
     let mut at = begin;
@@ -69,25 +74,25 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
     }
     loop {
         // One future across timeouts, because it keeps its place in the queue of readers.
-        let mut next = std::pin::pin!(tail.next(at, STEP));
+        let mut next = std::pin::pin!(tail.next(at, STEP_ENTRIES));
         let entries = loop {
             let waited = tokio::select! {
                 next = tokio::time::timeout(KEEP_ALIVE, &mut next) => next,
-                () = out.closed() => return End::Reader,
-                _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
+                () = out.closed() => return StreamEnd::Reader,
+                _ = stopped.wait_for(|stopped| *stopped) => return StreamEnd::Server,
             };
             // A reader whose token became invalid gets nothing more.
             if waited.is_err() || checked.elapsed() >= TOKEN_CHECK_INTERVAL {
                 checked = tokio::time::Instant::now();
                 match call.app.caller_for(caller.digest.clone()).await {
                     Ok(Some(_)) => {}
-                    Ok(None) => return End::Token,
-                    Err(_) => return End::Server,
+                    Ok(None) => return StreamEnd::Token,
+                    Err(_) => return StreamEnd::Server,
                 }
             }
             match waited {
                 Ok(Some(Ok(entries))) => break entries,
-                Ok(Some(Err(_)) | None) => return End::Server,
+                Ok(Some(Err(_)) | None) => return StreamEnd::Server,
                 Err(_) => {
                     if let Err(end) = send(out, ": here\n\n".to_owned()).await {
                         return end;
@@ -95,8 +100,10 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 }
             }
         };
-        let Some(last) = entries.last().map(|entry| entry.seq) else { return End::Server };
-        let Ok(rows) = filter.rows(&call.app, caller, entries).await else { return End::Server };
+        let Some(last) = entries.last().map(|entry| entry.seq) else { return StreamEnd::Server };
+        let Ok(rows) = filter.rows(&call.app, caller, entries).await else {
+            return StreamEnd::Server;
+        };
         at = last;
         if !rows.is_empty()
             && let Err(end) = send(out, rows.iter().map(event).collect()).await
@@ -112,9 +119,9 @@ fn event(row: &EventRow) -> String {
     format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)
 }
 
-async fn send(out: &mpsc::Sender<Bytes>, text: String) -> Result<(), End> {
+async fn send(out: &mpsc::Sender<Bytes>, text: String) -> Result<(), StreamEnd> {
     match tokio::time::timeout(READ_TIMEOUT, out.send(text.into())).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(End::Reader),
+        _ => Err(StreamEnd::Reader),
     }
 }

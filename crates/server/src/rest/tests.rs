@@ -159,10 +159,10 @@ impl Fixture {
         let mut future = Box::pin(future);
         let mut reads = 0;
         loop {
-            // A busy controller answers once per poll.
-            let busy = self.busy().await;
+            // A blocked controller answers once per poll.
+            let blocked = self.block_controller().await;
             let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
-            busy.end().await;
+            blocked.end().await;
             if let Poll::Ready(answer) = polled {
                 return (answer, reads);
             }
@@ -172,7 +172,7 @@ impl Fixture {
     }
 
     /// Blocks the controller, so that jobs queue up and can be counted.
-    async fn busy(&self) -> Busy {
+    async fn block_controller(&self) -> BlockedController {
         let (release, released) = mpsc::channel::<()>();
         let (started, has_started) = tokio::sync::oneshot::channel();
         let controller = self.app().controller.clone();
@@ -184,7 +184,7 @@ impl Fixture {
             read.await.unwrap()
         });
         has_started.await.unwrap();
-        Busy { release, reader }
+        BlockedController { release, reader }
     }
 
     /// Polls a request `polls` times, completing what it waits for in between, and drops it.
@@ -219,12 +219,12 @@ impl Fixture {
 }
 
 /// Keeps the controller blocked.
-struct Busy {
+struct BlockedController {
     release: mpsc::Sender<()>,
     reader: tokio::task::JoinHandle<bool>,
 }
 
-impl Busy {
+impl BlockedController {
     async fn end(self) {
         self.release.send(()).unwrap();
         assert!(self.reader.await.unwrap());
@@ -295,14 +295,14 @@ async fn repeating_a_failed_retirement_frees_the_name() {
 async fn a_matrix_reads_no_node_before_it_has_the_lock() {
     let fixture = Fixture::new().await;
     let turn = Arc::clone(&fixture.rest.verdicts).lock_owned().await;
-    let busy = fixture.busy().await;
+    let blocked = fixture.block_controller().await;
     let mut answer = Box::pin(fixture.request(&Method::GET, "/api/v1/matrix", "fleet", ""));
     assert!(!is_answered(&mut answer).await);
     assert_eq!(fixture.app().controller.waiting(), 0);
     drop(turn);
     assert!(!is_answered(&mut answer).await);
     assert_eq!(fixture.app().controller.waiting(), 1);
-    busy.end().await;
+    blocked.end().await;
     assert!(answer.await.is_ok());
 }
 
@@ -310,7 +310,7 @@ async fn a_matrix_reads_no_node_before_it_has_the_lock() {
 async fn a_log_reader_keeps_its_place_in_the_queue_across_keep_alives() {
     let fixture = Fixture::new().await;
     let tail = fixture.app().tail.clone();
-    let mut turns = tail.all_turns().await;
+    let mut permits = tail.all_permits().await;
     let follow = fixture.request(&Method::GET, "/api/v1/events/stream?after=0", "fleet", "");
     let mut body =
         follow.await.unwrap_or_else(|_| panic!("a stream")).into_response(None).into_body();
@@ -321,9 +321,9 @@ async fn a_log_reader_keeps_its_place_in_the_queue_across_keep_alives() {
     assert!(next().await.starts_with("retry"));
     // It waits longer than a keep-alive interval, and a later reader must not overtake it.
     assert_eq!(next().await, ": here\n\n");
-    let later = tokio::spawn(async move { tail.turn().await });
+    let later = tokio::spawn(async move { tail.permit().await });
     assert_eq!(next().await, ": here\n\n");
-    drop(turns.pop());
+    drop(permits.pop());
     assert!(next().await.starts_with("id: 1\n"));
     drop(later.await.unwrap());
 }
@@ -396,8 +396,8 @@ async fn similar_domains_are_suggested_to_callers_with_nodes_there() {
 async fn an_export_ends_when_its_token_becomes_invalid() {
     for path in ["/api/v1/export?what=log", "/api/v1/export?what=state"] {
         let fixture = Fixture::new().await;
-        let turns = fixture.app().tail.all_turns().await;
-        let busy = fixture.busy().await;
+        let permits = fixture.app().tail.all_permits().await;
+        let blocked = fixture.block_controller().await;
         let answer = fixture.request(&Method::GET, path, "fleet", "").await;
         let Ok(reply) = answer else { panic!("{path} is answered") };
         let mut body = reply.into_response(None).into_body();
@@ -408,7 +408,7 @@ async fn an_export_ends_when_its_token_becomes_invalid() {
         let line = String::from_utf8(line.into_data().unwrap().to_vec()).unwrap();
         assert!(line.contains(r#""status":401"#), "{line}");
         assert!(body.frame().await.is_none());
-        busy.end().await;
-        drop(turns);
+        blocked.end().await;
+        drop(permits);
     }
 }

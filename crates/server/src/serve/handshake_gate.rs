@@ -1,5 +1,5 @@
-//! TLS handshakes. Unauthenticated connections that wait for the client share an LRU pool of 4,096
-//! slots, and at most 256 handshakes compute at once.
+//! TLS handshakes. Unauthenticated connections that wait for the client share a pool of 4,096
+//! slots that evicts the oldest, and at most 256 handshakes compute at once.
 
 use std::io;
 use std::sync::Arc;
@@ -67,12 +67,12 @@ impl HandshakeGate {
     ) -> Result<(TlsStream<TcpStream>, Peer), HandshakeError> {
         let hello = self.wait(timeout(HANDSHAKE_TIMEOUT, Tls::hello(socket))).await?;
         let hello = hello.map_err(|_| HandshakeError::Slow)??;
-        let turn = self.compute.acquire().await;
+        let permit = self.compute.acquire().await;
         let handshake = timeout(HANDSHAKE_TIMEOUT, tls.handshake(hello));
         tokio::pin!(handshake);
-        let soon = timeout(COMPUTE_TIMEOUT, handshake.as_mut()).await;
-        drop(turn);
-        let handshake = match soon {
+        let result = timeout(COMPUTE_TIMEOUT, handshake.as_mut()).await;
+        drop(permit);
+        let handshake = match result {
             Ok(handshake) => handshake,
             // Now the client has to answer.
             Err(_) => self.wait(handshake).await?,
@@ -82,10 +82,10 @@ impl HandshakeGate {
 
     /// Waits for the client, unless the pool evicts it.
     async fn wait<T>(&self, client: impl Future<Output = T>) -> Result<T, HandshakeError> {
-        let mut slot = self.waiting.enter(());
+        let mut slot = self.waiting.acquire(());
         tokio::select! {
             done = client => Ok(done),
-            () = slot.displaced() => Err(HandshakeError::Displaced),
+            () = slot.evicted() => Err(HandshakeError::Displaced),
         }
     }
 }

@@ -190,18 +190,18 @@ impl SharedLimits {
 
     /// Returns when a connection has to close. A node without an open stream idles out like any
     /// other peer, and a revoked node counts as unauthenticated.
-    async fn expired(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
+    async fn until_closed(&self, node: Option<NodeId>, activity: &ConnectionActivity) {
         if let Some(node) = node {
-            let mut slot = self.nodes.enter(node);
+            let mut slot = self.nodes.acquire(node);
             tokio::select! {
-                () = slot.displaced() => (),
+                () = slot.evicted() => (),
                 () = activity.idle_for(self.idle_timeout) => (),
             }
             return;
         }
-        let mut slot = self.unauthenticated.enter(());
+        let mut slot = self.unauthenticated.acquire(());
         tokio::select! {
-            () = slot.displaced() => if !activity.is_authenticated() { return },
+            () = slot.evicted() => if !activity.is_authenticated() { return },
             () = activity.idle_for(self.idle_timeout) => return,
         }
         activity.idle_for(self.idle_timeout).await;
@@ -284,7 +284,7 @@ async fn connection(
             let served = serve(stream, peer, services, Arc::clone(&activity), limits, stop);
             tokio::select! {
                 () = served => (),
-                () = shared.expired(node, &activity) => (),
+                () = shared.until_closed(node, &activity) => (),
             }
         }
         Err(err) => {

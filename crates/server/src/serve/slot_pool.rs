@@ -1,4 +1,4 @@
-//! An LRU pool with a fixed number of slots per key. A new slot evicts the oldest.
+//! A bounded pool of slots per key. At capacity, a new slot evicts the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ impl<K: Ord + Clone> SlotPool<K> {
         Arc::new(Self { capacity, state: Mutex::new(state) })
     }
 
-    pub(super) fn enter(self: &Arc<Self>, key: K) -> Slot<K> {
+    pub(super) fn acquire(self: &Arc<Self>, key: K) -> Slot<K> {
         let (hold, evicted) = oneshot::channel();
         let mut state = self.state();
         state.count += 1;
@@ -59,7 +59,7 @@ impl<K: Ord> SlotPool<K> {
 
 impl<K: Ord> Slot<K> {
     /// Returns when the slot is evicted. Await it once.
-    pub(super) async fn displaced(&mut self) {
+    pub(super) async fn evicted(&mut self) {
         let _ = (&mut self.evicted).await;
     }
 }
@@ -80,21 +80,21 @@ impl<K: Ord> Drop for Slot<K> {
 mod tests {
     use super::*;
 
-    fn is_displaced(slot: &mut Slot<&str>) -> bool {
+    fn is_evicted(slot: &mut Slot<&str>) -> bool {
         matches!(slot.evicted.try_recv(), Err(oneshot::error::TryRecvError::Closed))
     }
 
     #[test]
     fn a_new_slot_evicts_the_oldest_of_its_key_and_dropping_one_frees_it() {
         let pool = SlotPool::new(2);
-        let (mut first, mut second) = (pool.enter("a"), pool.enter("a"));
-        let mut other = pool.enter("b");
-        let mut third = pool.enter("a");
-        let all = [&mut first, &mut second, &mut third, &mut other].map(is_displaced);
+        let (mut first, mut second) = (pool.acquire("a"), pool.acquire("a"));
+        let mut other = pool.acquire("b");
+        let mut third = pool.acquire("a");
+        let all = [&mut first, &mut second, &mut third, &mut other].map(is_evicted);
         assert_eq!(all, [true, false, false, false]);
         drop(second);
-        let mut fourth = pool.enter("a");
-        assert_eq!([&mut third, &mut fourth].map(is_displaced), [false, false]);
+        let mut fourth = pool.acquire("a");
+        assert_eq!([&mut third, &mut fourth].map(is_evicted), [false, false]);
         drop((first, third, fourth, other));
         assert!(pool.state().slots.is_empty(), "no slot is left behind");
     }

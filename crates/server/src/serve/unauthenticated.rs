@@ -76,10 +76,10 @@ impl Requests {
         &self,
         body: impl Body<Data = Bytes> + Unpin,
     ) -> Result<Bytes, ReadError> {
-        let mut slot = self.pool.enter(());
+        let mut slot = self.pool.acquire(());
         tokio::select! {
             read = timeout(REQUEST_TIMEOUT, read_whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
-            () = slot.displaced() => Err(ReadError::Displaced),
+            () = slot.evicted() => Err(ReadError::Displaced),
         }
     }
 }

@@ -235,7 +235,7 @@ async fn a_node_with_another_fleets_generations_has_to_enrol_again() {
     let sight = agent.uplink.as_ref().unwrap().sight();
     let must_enrol = || match &sight.borrow().link {
         Link::NotConnected { why, must_enrol: true, .. } => {
-            why.contains("281474976710656") && why.contains("another enrolment")
+            why.contains("281474976710656") && why.contains("Enrol the node again")
         }
         _ => false,
     };

@@ -9,7 +9,7 @@ use super::{expired, unknown_node};
 use crate::controller::SubmitError;
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     #[error("the node closed the session")]
     ClosedByNode,
     #[error("the connection was lost: {0}")]
@@ -33,7 +33,7 @@ pub(super) enum End {
     Submit(#[from] SubmitError),
 }
 
-impl End {
+impl SessionEnd {
     /// Whether the session ended because a report is malformed or too large.
     pub(super) fn is_unreadable_report(&self) -> bool {
         match self {

@@ -11,7 +11,7 @@ use farrier_wire::proto::{self, server_message};
 use prost::Message;
 
 use super::super::priority::{self, LARGE_BYTES, QueuePermit};
-use super::{End, Session, bounded};
+use super::{Session, SessionEnd, check_limit};
 use crate::controller::SubmitError;
 
 /// Estimated size of an inventory.
@@ -19,7 +19,10 @@ const INVENTORY_BYTES: usize = 4 << 10;
 const SMALL_BYTES: usize = 1 << 10;
 
 impl Session<'_> {
-    pub(super) async fn report_changes(&mut self, message: proto::Changes) -> Result<(), End> {
+    pub(super) async fn report_changes(
+        &mut self,
+        message: proto::Changes,
+    ) -> Result<(), SessionEnd> {
         if let Some(left) = self.changes_to_skip.checked_sub(1) {
             self.changes_to_skip = left;
             return Ok(());
@@ -31,20 +34,21 @@ impl Session<'_> {
             return self.send(server_message::What::Resync(proto::Resync {})).await;
         }
         // Before waiting for a permit.
-        bounded("changes", message.changes.len(), FINDINGS_MAX)?;
+        check_limit("changes", message.changes.len(), FINDINGS_MAX)?;
         let number = message.record;
-        let (changes, bytes, permit) =
-            self.decoded(message, convert::changes, |change: &Change| change.finding()).await?;
+        let (changes, bytes, permit) = self
+            .decode_findings(message, convert::changes, |change: &Change| change.finding())
+            .await?;
         self.log_readable().await?;
         let record = self.record(number);
         let event = Event::FindingsReported { node: self.node.clone(), record, changes };
         match self.report(event, bytes, permit).await {
             // A snapshot of all open findings fits into one message.
-            Err(End::Submit(SubmitError::TooManyFindings(_))) => {
+            Err(SessionEnd::Submit(SubmitError::TooManyFindings(_))) => {
                 return self.send(server_message::What::Resync(proto::Resync {})).await;
             }
             // Not logged, so not acknowledged.
-            Err(End::Submit(SubmitError::LowSpace)) => {
+            Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
                 self.mark_refused();
                 return Ok(());
             }
@@ -57,23 +61,24 @@ impl Session<'_> {
     pub(super) async fn report_open_findings(
         &mut self,
         message: proto::Findings,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         // Also for an old snapshot: it does not include the changes after it.
         self.changes_to_skip = 0;
         if self.last.is_some_and(|last| message.record < last) {
             return self.acknowledge().await;
         }
-        bounded("findings", message.open.len(), FINDINGS_MAX)?;
+        check_limit("findings", message.open.len(), FINDINGS_MAX)?;
         let number = message.record;
-        let (open, bytes, permit) =
-            self.decoded(message, convert::open_findings, |finding: &Finding| finding).await?;
-        self.open_bytes = bytes;
+        let (open, bytes, permit) = self
+            .decode_findings(message, convert::open_findings, |finding: &Finding| finding)
+            .await?;
+        self.snapshot_bytes = bytes;
         self.log_readable().await?;
         let record = self.record(number);
         let event = Event::FindingsSnapshot { node: self.node.clone(), record, open };
         match self.report(event, bytes, permit).await {
             // Not logged, so not acknowledged.
-            Err(End::Submit(SubmitError::LowSpace)) => {
+            Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
                 self.mark_refused();
                 return Ok(());
             }
@@ -89,12 +94,12 @@ impl Session<'_> {
     /// The log stores findings as JSON, which is larger than the message, so permit and quota use
     /// the logged size. Large reports are decoded on a blocking thread, because the runtime's
     /// threads serve all other nodes.
-    async fn decoded<M: Message + 'static, T: Send + 'static>(
+    async fn decode_findings<M: Message + 'static, T: Send + 'static>(
         &self,
         message: M,
         decode: fn(M) -> Result<Vec<T>, ConvertError>,
         finding: fn(&T) -> &Finding,
-    ) -> Result<(Vec<T>, usize, Option<QueuePermit>), End> {
+    ) -> Result<(Vec<T>, usize, Option<QueuePermit>), SessionEnd> {
         let message_bytes = message.encoded_len();
         let permit =
             self.without_heartbeats(self.context.report_queue.large(message_bytes)).await?;
@@ -120,9 +125,9 @@ impl Session<'_> {
         event: Event,
         bytes: usize,
         permit: Option<QueuePermit>,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         let is_urgent =
-            priority::is_urgent(&event, bytes) && self.quota().may_hurry(bytes, Instant::now());
+            priority::is_urgent(&event, bytes) && self.quota().admit_urgent(bytes, Instant::now());
         let _permit = match permit {
             Some(permit) => Some(permit),
             None if is_urgent => None,
@@ -137,7 +142,7 @@ impl Session<'_> {
         let _ = self.submit(Event::ReportsUnreadable { node: self.node.clone() }).await;
     }
 
-    async fn log_readable(&mut self) -> Result<(), End> {
+    async fn log_readable(&mut self) -> Result<(), SessionEnd> {
         if std::mem::take(&mut self.logged.is_unreadable) {
             self.submit(Event::ReportsReadable { node: self.node.clone() }).await?;
         }
@@ -154,12 +159,15 @@ impl Session<'_> {
         Record { journal: self.journal.clone(), number }
     }
 
-    pub(super) async fn report_inventory(&mut self, inventory: NodeInventory) -> Result<(), End> {
+    pub(super) async fn report_inventory(
+        &mut self,
+        inventory: NodeInventory,
+    ) -> Result<(), SessionEnd> {
         if self.inventory.as_deref() != Some(&inventory) {
             let refused = inventory.clone();
             let event = Event::InventoryReported { node: self.node.clone(), inventory };
             match self.report(event, INVENTORY_BYTES, None).await {
-                Err(End::Submit(SubmitError::LowSpace)) => {
+                Err(SessionEnd::Submit(SubmitError::LowSpace)) => {
                     self.refused_inventory = Some(Box::new(refused));
                     self.mark_refused();
                     return Ok(());
@@ -172,7 +180,7 @@ impl Session<'_> {
     }
 
     /// Orders also change the cordon, so the controller decides whether this is new.
-    pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), End> {
+    pub(super) async fn report_cordon(&mut self, cordon: Cordon) -> Result<(), SessionEnd> {
         let event = Event::CordonObserved { node: self.node.clone(), cordon };
         self.report(event, SMALL_BYTES, None).await
     }
@@ -180,7 +188,7 @@ impl Session<'_> {
     pub(super) async fn report_order_status(
         &mut self,
         message: proto::OrderStatus,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         let (generation, status) = convert::answer(message)?;
         let accepted = status == OrderStatus::Accepted;
         let event = Event::OrderStatusReported { node: self.node.clone(), generation, status };
@@ -251,7 +259,7 @@ mod tests {
             quota: Arc::new(Mutex::new(quota)),
             is_throttled: false,
             changes_to_skip: FLIGHT_MAX,
-            open_bytes: 0,
+            snapshot_bytes: 0,
             logged: super::super::Logged { is_over_quota: true, is_unreadable: false },
             is_refused: false,
             refused_inventory: None,

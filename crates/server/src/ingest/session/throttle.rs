@@ -9,7 +9,7 @@ use farrier_wire::proto::{self, AgentMessage, agent_message, report, server_mess
 use prost::Message;
 
 use super::super::quota::NodeQuota;
-use super::{End, Session};
+use super::{Session, SessionEnd};
 
 /// Cost of a byte while disk space is low: a node within its quota then logs 4 KiB per second
 /// instead of 64 KiB.
@@ -47,13 +47,13 @@ impl Session<'_> {
         self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn wait_for_quota(&mut self) -> Result<(), End> {
+    pub(super) async fn wait_for_quota(&mut self) -> Result<(), SessionEnd> {
         loop {
             let Some(wait) = self.quota().wait(Instant::now()) else { return Ok(()) };
             self.throttle(true).await?;
             tokio::select! {
                 () = tokio::time::sleep(wait.min(THROTTLE_STEP)) => {}
-                () = self.out.closed() => return Err(End::ClosedByNode),
+                () = self.out.closed() => return Err(SessionEnd::ClosedByNode),
             }
         }
     }
@@ -63,20 +63,20 @@ impl Session<'_> {
     pub(super) async fn without_heartbeats<T>(
         &self,
         wait: impl Future<Output = T>,
-    ) -> Result<T, End> {
+    ) -> Result<T, SessionEnd> {
         let mut wait = std::pin::pin!(wait);
         loop {
             tokio::select! {
                 come = &mut wait => return Ok(come),
                 () = tokio::time::sleep(THROTTLE_STEP) => self.context.sessions.skip_heartbeats(&self.last_seen),
-                () = self.out.closed() => return Err(End::ClosedByNode),
+                () = self.out.closed() => return Err(SessionEnd::ClosedByNode),
             }
         }
     }
 
     /// Starts or ends throttling. Afterwards much may be queued on the node, so the server requests
     /// a snapshot of its open findings and skips changes in flight.
-    pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
+    pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), SessionEnd> {
         if is_throttled {
             self.context.sessions.skip_heartbeats(&self.last_seen);
         }
@@ -88,7 +88,7 @@ impl Session<'_> {
         // A snapshot larger than the available quota would throttle the node again at once.
         if !is_throttled {
             #[expect(clippy::cast_precision_loss, reason = "a message has at most a megabyte")]
-            if self.open_bytes as f64 > self.quota().resync_bytes_max() {
+            if self.snapshot_bytes as f64 > self.quota().resync_bytes_max() {
                 return Ok(());
             }
             self.changes_to_skip = FLIGHT_MAX;
@@ -104,8 +104,8 @@ impl Session<'_> {
     }
 
     /// Clears conditions that no longer hold: over quota, or low disk space.
-    pub(super) async fn clear_conditions(&mut self) -> Result<(), End> {
-        if self.logged.is_over_quota && self.quota().is_kept(Instant::now()) {
+    pub(super) async fn clear_conditions(&mut self) -> Result<(), SessionEnd> {
+        if self.logged.is_over_quota && self.quota().is_within_quota(Instant::now()) {
             self.logged.is_over_quota = false;
             self.submit(Event::QuotaRestored { node: self.node.clone() }).await?;
         }

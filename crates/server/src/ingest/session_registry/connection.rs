@@ -34,17 +34,17 @@ impl SessionTimes {
             opened_ms: session.opened_ms,
             closed_ms: session.closed_ms,
             last_message_ms: session.last_seen.last_message_ms.load(Ordering::Relaxed),
-            observed_ms: session.last_seen.counted_from_ms(),
+            observed_ms: session.last_seen.timeout_start_ms(),
             is_delayed: session.last_seen.is_delayed.load(Ordering::Relaxed),
         }
     }
 
     /// The state, its start, and the age of the last message. `late_ms` without a message is late.
-    fn state(self, up_ms: u64, late_ms: u64) -> (ConnectionState, u64, Option<u64>) {
+    fn state(self, uptime_ms: u64, late_ms: u64) -> (ConnectionState, u64, Option<u64>) {
         let Some(opened_ms) = self.opened_ms else { return (ConnectionState::Never, 0, None) };
-        let age_ms = up_ms.saturating_sub(self.last_message_ms);
+        let age_ms = uptime_ms.saturating_sub(self.last_message_ms);
         let (state, since_ms) = match self.is_open {
-            true if up_ms.saturating_sub(self.observed_ms) > late_ms => {
+            true if uptime_ms.saturating_sub(self.observed_ms) > late_ms => {
                 (ConnectionState::HeartbeatLate, opened_ms)
             }
             true if self.is_delayed => (ConnectionState::ReportsDelayed, opened_ms),
@@ -66,11 +66,11 @@ impl SessionRegistry {
         now: Timestamp,
     ) -> ConnectionView {
         let session = self.by_node().get(node).map(SessionTimes::from_entry).unwrap_or_default();
-        let up_ms = self.up_ms();
+        let uptime_ms = self.uptime_ms();
         let late = heartbeat_interval.saturating_mul(LATE_INTERVALS);
         let late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
-        let (state, since_ms, age_ms) = session.state(up_ms, late_ms);
-        let ago = SignedDuration::from_millis(up_ms.saturating_sub(since_ms).cast_signed());
+        let (state, since_ms, age_ms) = session.state(uptime_ms, late_ms);
+        let ago = SignedDuration::from_millis(uptime_ms.saturating_sub(since_ms).cast_signed());
         let since = now.checked_sub(ago).unwrap_or(now);
         ConnectionView { state, since, last_heartbeat_age_s: age_ms.map(|ms| ms / 1000) }
     }
@@ -96,7 +96,7 @@ mod tests {
         let closed = SessionTimes { is_open: false, closed_ms: Some(6000), ..open };
         let cut = SessionTimes { is_open: false, ..open };
         let enrolled = SessionTimes { last_message_ms: 5000, ..SessionTimes::default() };
-        for (session, up_ms, expected) in [
+        for (session, uptime_ms, expected) in [
             (open, 7000, (ConnectionState::Connected, 1000, Some(2000))),
             (open, 35_000, (ConnectionState::Connected, 1000, Some(30_000))),
             (open, 35_001, (ConnectionState::HeartbeatLate, 1000, Some(30_001))),
@@ -108,7 +108,7 @@ mod tests {
             (SessionTimes::default(), 7000, (ConnectionState::Never, 0, None)),
             (enrolled, 7000, (ConnectionState::Never, 0, None)),
         ] {
-            assert_eq!(session.state(up_ms, LATE_MS), expected, "{session:?} at {up_ms}");
+            assert_eq!(session.state(uptime_ms, LATE_MS), expected, "{session:?} at {uptime_ms}");
         }
     }
 

@@ -13,7 +13,7 @@ use crate::commands::top::screen::Question;
 use crate::failure;
 
 /// How nodes stand that are not in service: all of these are asked for, however large the fleet is.
-const OUT: [&str; 6] = ["quarantined", "in-repair", "suspect", "verifying", "held", "joining"];
+const OUT: [&str; 6] = ["quarantined", "repairing", "suspect", "verifying", "held", "joining"];
 
 /// Nodes in service that are shown: more than anybody reads, and one page of the server's.
 const IN_SERVICE_MAX: u32 = 500;
